@@ -1,0 +1,3 @@
+from pprs.cli import main
+
+main()

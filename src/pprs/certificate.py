@@ -1,0 +1,108 @@
+"""What is claimed, and on what grounds. Nothing here ever sees a true label."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from decimal import ROUND_DOWN, Decimal
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pprs.errors import PprsError
+
+Counts = npt.NDArray[np.int64]
+
+
+def round_down(value: float, decimals: int = 3) -> str:
+    """A radius as text, never larger than the radius.
+
+    >>> round_down(0.12999), round_down(0.3)
+    ('0.129', '0.299')
+    """
+    return str(Decimal(value).quantize(Decimal(1).scaleb(-decimals), rounding=ROUND_DOWN))
+
+
+class _Frozen:
+    """Equality by value for the frozen results below, whose counts are arrays."""
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        return all(np.array_equal(getattr(self, f.name), getattr(other, f.name)) for f in fields)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate(_Frozen):
+    """No perturbation of L2 norm up to `radius` changes the smoothed classifier's label `prediction`.
+
+    The claim is wrong with probability at most `alpha` over the noise that was drawn. An abstention claims
+    nothing: its `prediction` is None and its `radius` 0.
+    """
+
+    prediction: int | None
+    radius: float
+    p_lower: float
+    counts: Counts  # votes of the n estimation samples, one entry a class
+    selected: int  # the class that the n0 selection samples chose, whether or not it was certified
+    n0: int
+    n: int
+    alpha: float
+    shape: tuple[int, int, int]
+    noise: str
+    partition: str
+    mean_segments: float | None = None  # superpixels a noisy picture, on average; None where there are none
+
+    @property
+    def abstained(self) -> bool:
+        return self.prediction is None
+
+    @property
+    def dim(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def radius_linf(self) -> float:
+        """Every perturbation of max norm up to this lies in the certified L2 ball."""
+        return self.radius / math.sqrt(self.dim)
+
+    @property
+    def mean_segment_size(self) -> float | None:
+        """Pixels a superpixel: pixels of the picture over the mean number of superpixels."""
+        return None if self.mean_segments is None else self.shape[1] * self.shape[2] / self.mean_segments
+
+    def covers(self, delta: Any) -> bool:
+        """Whether the claim holds for this perturbation (an array or tensor of the image's shape)."""
+        flat = np.asarray(delta, dtype=np.float64)
+        if flat.shape != self.shape:
+            raise PprsError(f"delta has shape {flat.shape}, the certified image {self.shape}: they must agree")
+        # The margin absorbs the rounding of the norm, so that a borderline case is never claimed wrongly.
+        return not self.abstained and float(np.linalg.norm(flat.ravel())) * (1 + 1e-12) <= self.radius
+
+    def __str__(self) -> str:
+        if self.abstained:
+            return f"abstained (p_lower {round_down(self.p_lower)} is not above 1/2)"
+        return (
+            f"class {self.prediction}: no change of L2 norm up to {round_down(self.radius)} can alter this label, "
+            f"with {100 * (1 - self.alpha):g}% confidence"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction(_Frozen):
+    """The smoothed classifier's label, wrong with probability at most alpha; None where it abstains."""
+
+    prediction: int | None
+    counts: Counts
+    p_value: float
+    n: int
+    alpha: float
+
+    @property
+    def abstained(self) -> bool:
+        return self.prediction is None

@@ -1,0 +1,99 @@
+"""What the commands share: exit codes, options with the same meaning everywhere."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from pprs.errors import PprsError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+BAD_INPUT, STOPPED = 2, 130
+
+
+def guarded(command: F) -> F:
+    """Turn what a user can put right into one clear message and exit code 2, without a traceback."""
+
+    @functools.wraps(command)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return command(*args, **kwargs)
+        except PprsError as error:
+            raise _fail(str(error)) from None
+        except KeyboardInterrupt:
+            typer.echo("\npprs: stopped. What was finished is kept; the same command goes on from here.", err=True)
+            raise typer.Exit(STOPPED) from None
+        except MemoryError:
+            raise _fail("out of memory. Give a smaller --batch-size, or smaller pictures.") from None
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader went away: nothing left to tell
+                raise typer.Exit(0) from None
+            if error.errno == errno.ENOSPC:
+                raise _fail(
+                    f"the disk is full ({error}). Free some space and repeat; what was finished is kept."
+                ) from None
+            raise
+
+    return wrapper  # type: ignore[return-value]
+
+
+def _fail(message: str) -> typer.Exit:
+    typer.echo(f"pprs: {message}", err=True)
+    return typer.Exit(BAD_INPUT)
+
+
+Model = Annotated[str, typer.Option("--model", help="M.safetensors from `pprs train`, or module:factory.")]
+Data = Annotated[
+    str,
+    typer.Option(
+        "--data",
+        help="builtin:mnist5k, mnist, fashion-mnist, cifar10, a folder (parquet, or pictures in a subfolder a class), "
+        "a .npz file, a picture, or a Hugging Face id.",
+    ),
+]
+Split = Annotated[str | None, typer.Option("--split", help="Which split; test, else validation, else train.")]
+Classes = Annotated[
+    Path | None, typer.Option("--classes", help="A file with a class a line, in the model's label order.")
+]
+Sigma = Annotated[float, typer.Option("--sigma", help="Standard deviation of the noise, for pictures in [0, 1].")]
+PartitionText = Annotated[
+    str,
+    typer.Option(
+        "--partition",
+        help="none (plain smoothing), slic:n_segments=100, felzenszwalb, quickshift, grid:size=4, blur:size=3.",
+    ),
+]
+Seed = Annotated[int, typer.Option("--seed", help="Of all randomness.")]
+Limit = Annotated[int | None, typer.Option("--limit", help="At most so many images.")]
+Stride = Annotated[int, typer.Option("--stride", help="Every so many-th image.")]
+Start = Annotated[int, typer.Option("--start", help="The first image.")]
+Threads = Annotated[int | None, typer.Option("--threads", help="CPU threads; all cores unless given.")]
+BatchSize = Annotated[int | None, typer.Option("--batch-size", help="Pictures at once. Changes speed, never results.")]
+Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, mps.")]
+
+
+def set_threads(threads: int | None) -> None:
+    import torch
+
+    if threads is not None and threads < 1:
+        raise PprsError(f"--threads must be at least 1, not {threads}")
+    torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+
+
+def check_device(device: str) -> str:
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise PprsError(f'--device {device} cannot be used here: {reason}. "cpu" always can.') from error
+    return device

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pprs.cli import common
+from pprs.cli.common import guarded
+from pprs.errors import PprsError
+
+if TYPE_CHECKING:
+    from pprs.report import Summary
+
+
+@guarded
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Run folders, or rows exported from them (tsv, csv, parquet, json).")
+    ],
+    out: Annotated[Path | None, typer.Option("--out", help="The file to write; report.html unless given.")] = None,
+    kind: Annotated[
+        str | None, typer.Option("--format", help="html, png, svg, md or json; else by the ending of --out.")
+    ] = None,
+    radii: Annotated[str | None, typer.Option("--radii", help="Radii of the table: 0,0.25,0.5")] = None,
+) -> None:
+    """Draw runs together: curves, a table and pictures, on one page."""
+    from pprs.cli.progress import console
+    from pprs.report import write_report
+
+    target = out or Path(f"report.{kind or 'html'}")
+    print_table(*write_report(runs, target, kind=kind, radii=_numbers(radii)))
+    console.print(f"wrote {target}", highlight=False, soft_wrap=True)
+
+
+def print_table(summaries: list[Summary], radii: list[float]) -> None:
+    """The report's table, on the terminal."""
+    from rich.table import Table
+
+    from pprs.certificate import round_down
+    from pprs.cli.progress import console
+
+    table = Table(title="certified accuracy (%) at radius r, and average certified radius (ACR)", padding=(0, 0, 0, 1))
+    table.add_column("method", overflow="fold")
+    for r in radii:
+        table.add_column(f"r={r:g}", justify="right")
+    for name in ("ACR", "abstain", "superpix.", "s/image", "images"):
+        table.add_column(name, justify="right")
+    for s in summaries:
+        segments = "–" if s.segments != s.segments else f"{s.segments:.0f}"
+        seconds = "–" if s.seconds != s.seconds else f"{s.seconds:.2f}"
+        table.add_row(
+            s.name, *(f"{100 * a:.1f}" for a in s.accuracy), round_down(s.average_radius), f"{100 * s.abstained:.0f}%",
+            segments, seconds, str(s.images),
+        )  # fmt: skip
+    console.print(table)
+
+
+def _numbers(text: str | None) -> list[float] | None:
+    if text is None:
+        return None
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise PprsError(f'--radii "{text}" is not numbers with commas between: e.g. 0,0.25,0.5') from None
+    if any(not 0 <= v < float("inf") for v in values):
+        raise PprsError(f'--radii "{text}": a radius is at least 0')
+    return values
+
+
+@guarded
+def export(
+    run: Annotated[Path, typer.Argument(help="The run's folder.")],
+    kind: Annotated[str, typer.Option("--format", help="tsv (Cohen's), csv, parquet or json.")] = "tsv",
+    out: Annotated[Path | None, typer.Option("--out", help="The file to write; standard output unless given.")] = None,
+) -> None:
+    """Rows out of a run, for other tools."""
+    from pprs.record import Run
+    from pprs.report.export import export as write
+
+    with Run.read(run) as opened:
+        typer.echo(write(opened, kind, out), nl=False)
+
+
+@guarded
+def show(
+    image: Annotated[str, typer.Argument(help="A picture, or data as for --data (with --index).")],
+    sigma: common.Sigma,
+    partition: Annotated[list[str] | None, typer.Option("--partition", help="May be given several times.")] = None,
+    index: Annotated[int, typer.Option("--index", help="Which picture of the data.")] = 0,
+    seed: common.Seed = 0,
+    out: Annotated[Path, typer.Option("--out", help="The picture to write.")] = Path("show.png"),
+) -> None:
+    """Draw what partitions make of a noisy picture: original, noisy, superpixel borders, averaged."""
+    from pprs.cli.progress import console
+    from pprs.data import open_dataset
+    from pprs.files import written_whole
+    from pprs.noise import Gaussian
+    from pprs.partition import parse_partition
+    from pprs.partition.base import check_picture_shape
+    from pprs.report import figures
+    from pprs.smooth import noisy_chunk
+
+    noise = Gaussian(sigma)
+    methods = [parse_partition(text) for text in partition or ["slic"]]
+    kind = out.suffix.lstrip(".").lower()
+    if kind not in ("png", "svg", "pdf"):
+        raise PprsError(f"--out must end in .png, .svg or .pdf, not {out.name}")
+    pictures = open_dataset(image)
+    if not 0 <= index < len(pictures):
+        raise PprsError(f"--index {index}: {image} has pictures 0 to {len(pictures) - 1}")
+    clean = pictures[index].image
+    check_picture_shape(tuple(clean.shape))
+    noisy = noisy_chunk(clean, noise, seed, index)[0].numpy()
+    figure = figures.picture_rows(clean.numpy(), noisy, [(m.short if m else "none", m) for m in methods], str(noise))
+    with written_whole(out) as part:
+        part.write_bytes(figures.to_bytes(figure, kind))
+    console.print(f"wrote {out}", highlight=False, soft_wrap=True)

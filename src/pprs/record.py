@@ -1,0 +1,212 @@
+"""A run on disk: its settings, then one row an image, in RUN/run.sqlite.
+
+Each image is one transaction, so a run that is killed at any moment holds whole rows only, and the same command
+goes on with the images that are missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from pprs.certificate import Certificate
+from pprs.errors import PprsError
+from pprs.files import cannot_write
+
+FILE, LOCK = "run.sqlite", ".lock"
+_TABLES = """
+CREATE TABLE settings (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE rows (
+    idx INTEGER PRIMARY KEY, label INTEGER, prediction INTEGER, selected INTEGER NOT NULL, radius REAL NOT NULL,
+    p_lower REAL NOT NULL, counts TEXT NOT NULL, mean_segments REAL, mean_segment_size REAL, seconds REAL NOT NULL
+);
+CREATE TABLE pictures (idx INTEGER PRIMARY KEY, png BLOB NOT NULL);
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One certified image. label None: unknown; prediction None: abstained."""
+
+    idx: int
+    label: int | None
+    prediction: int | None
+    selected: int
+    radius: float
+    p_lower: float
+    counts: tuple[int, ...]
+    mean_segments: float | None
+    mean_segment_size: float | None
+    seconds: float
+
+    @property
+    def correct(self) -> bool:
+        """Certified as what it is."""
+        return self.prediction is not None and self.prediction == self.label
+
+
+def row_of(index: int, label: int | None, made: Certificate, seconds: float) -> Row:
+    return Row(
+        index,
+        label,
+        made.prediction,
+        made.selected,
+        made.radius,
+        made.p_lower,
+        tuple(int(c) for c in made.counts),
+        made.mean_segments,
+        made.mean_segment_size,
+        seconds,
+    )
+
+
+class Run:
+    """An open run. Use `Run.begin` to write and `Run.read` to look."""
+
+    def __init__(self, folder: Path, db: sqlite3.Connection, lock: FileLock | None) -> None:
+        self.folder, self._db, self._lock = folder, db, lock
+
+    @classmethod
+    def begin(cls, folder: Path, settings: dict[str, Any]) -> Run:
+        """Start a run in this folder, or go on with the one that is there if its settings are the same."""
+        existing = folder / FILE
+        if folder.exists() and not existing.exists() and (not folder.is_dir() or _others(folder)):
+            raise PprsError(f"{folder} exists and is not a run. Nothing there was touched: give a new name to --out.")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(folder, error) from error
+        lock = FileLock(folder / LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise PprsError(
+                f"another process is writing the run {folder}. Wait for it, or give another --out."
+            ) from None
+        except OSError as error:
+            raise cannot_write(folder, error) from error
+        try:
+            with _told(folder):
+                db = sqlite3.connect(existing, isolation_level=None)
+                db.execute("PRAGMA synchronous = NORMAL")
+                run = cls(folder, db, lock)
+                run._settle(settings)
+            return run
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def read(cls, folder: Path) -> Run:
+        """Open a run to look at it."""
+        path = folder / FILE
+        if not path.is_file():
+            raise PprsError(
+                f"{folder} is not a run: it has no {FILE}. A run is a folder that `pprs certify --out` wrote."
+            )
+        with _told(folder):
+            db = sqlite3.connect(f"file:{path.resolve().as_posix()}?mode=ro", uri=True)
+            db.execute("SELECT count(*) FROM settings").fetchone()
+        return cls(folder, db, None)
+
+    def _settle(self, settings: dict[str, Any]) -> None:
+        with self._transaction():
+            if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'settings'").fetchone():
+                for statement in _TABLES.split(";"):
+                    self._db.execute(statement)
+                rows = [(key, json.dumps(value)) for key, value in settings.items()]
+                self._db.executemany("INSERT INTO settings VALUES (?, ?)", rows)
+                return
+        there = self.settings
+        wanted = json.loads(json.dumps(settings))
+        differing = [key for key in sorted({*there, *wanted}) if there.get(key) != wanted.get(key)]
+        if differing:
+            lines = [f"  {key}: the run has {there.get(key)!r}, you asked for {wanted.get(key)!r}" for key in differing]
+            raise PprsError(
+                f"the run {self.folder} was made with other settings:\n" + "\n".join(lines) + "\n"
+                "Nothing was changed. Give a new name to --out, or repeat the settings that the run has."
+            )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        with _told(self.folder):
+            return {key: json.loads(value) for key, value in self._db.execute("SELECT key, value FROM settings")}
+
+    def done(self) -> set[int]:
+        """The images that have their row."""
+        with _told(self.folder):
+            return {idx for (idx,) in self._db.execute("SELECT idx FROM rows")}
+
+    def add(self, row: Row, picture: bytes | None = None) -> None:
+        """Write one image's row (and its picture, for the report) in a transaction of its own."""
+        values = (
+            row.idx, row.label, row.prediction, row.selected, row.radius, row.p_lower, json.dumps(row.counts),
+            row.mean_segments, row.mean_segment_size, row.seconds,
+        )  # fmt: skip
+        with _told(self.folder), self._transaction():
+            self._db.execute(f"INSERT INTO rows VALUES ({', '.join('?' * len(values))})", values)
+            if picture is not None:
+                self._db.execute("INSERT INTO pictures VALUES (?, ?)", (row.idx, picture))
+
+    def rows(self) -> list[Row]:
+        with _told(self.folder):
+            found = self._db.execute("SELECT * FROM rows ORDER BY idx").fetchall()
+        return [
+            Row(idx, label, prediction, selected, radius, p_lower, tuple(json.loads(counts)), segments, size, seconds)
+            for idx, label, prediction, selected, radius, p_lower, counts, segments, size, seconds in found
+        ]
+
+    def pictures(self) -> dict[int, bytes]:
+        """The pictures kept for the report, as PNG, by image."""
+        with _told(self.folder):
+            return dict(self._db.execute("SELECT idx, png FROM pictures ORDER BY idx").fetchall())
+
+    def close(self) -> None:
+        self._db.close()
+        if self._lock is not None:
+            self._lock.release()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
+
+def _others(folder: Path) -> bool:
+    """Whether the folder holds anything that a run killed at its very start would not leave."""
+    return any(path.name != LOCK for path in folder.iterdir())
+
+
+@contextlib.contextmanager
+def _told(folder: Path) -> Iterator[None]:
+    """SQLite's errors, told as what they mean for the run."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        text = str(error)
+        if "full" in text or "disk I/O" in text:
+            remedy = "The disk is full or failing: free some space and repeat the command; the rows so far are kept."
+        elif "readonly" in text or "unable to open" in text:
+            remedy = "Is the folder yours to write? Give another --out."
+        else:
+            remedy = "The file is damaged, or is not a run's: give another --out."
+        raise PprsError(f"the run {folder}: {text}. {remedy}") from error

@@ -1,0 +1,124 @@
+"""Figures: the curves, and the rows of pictures."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from PIL import Image
+
+from pprs.certificate import round_down
+from pprs.partition import Partition, Superpixels
+from pprs.report.source import Method
+from pprs.report.stats import band, certified_accuracy
+
+Array = npt.NDArray[Any]
+# Okabe and Ito's colours, told apart with any colour vision, and dashes for print.
+COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+DASHES = ("-", "-", "-", "-", "--", "--", "--")
+BORDER = (1.0, 0.85, 0.0)
+
+
+def curves(methods: list[Method]) -> Figure:
+    """Certified accuracy against radius, with a 95% band over the images."""
+    figure = Figure(figsize=(7.2, 4.4), layout="constrained")
+    axes = figure.subplots()
+    largest = max(float(m.radius.max()) for m in methods)
+    for i, method in enumerate(methods):
+        # The curve falls just after each radius that an image reached: draw every one of those steps.
+        steps = np.unique(np.concatenate([[0.0], method.radius[method.correct], [largest * 1.03 + 1e-3]]))
+        accuracy = certified_accuracy(method, steps)
+        low, high = band(accuracy, len(method))
+        colour = COLOURS[i % len(COLOURS)]
+        line = DASHES[i // len(COLOURS) % 2 * 4]
+        axes.step(
+            steps,
+            accuracy,
+            where="pre",
+            color=colour,
+            linestyle=line,
+            label=f"{method.name} (n={len(method)})",
+        )
+        axes.fill_between(steps, low, high, step="pre", color=colour, alpha=0.12, linewidth=0)
+    axes.set(xlabel="L2 radius r", ylabel="certified accuracy at r", ylim=(0, 1.02), xlim=(0, None))
+    axes.grid(alpha=0.25)
+    axes.legend(fontsize=8, frameon=False, loc="upper right")
+    return figure
+
+
+def to_bytes(figure: Figure, kind: str) -> bytes:
+    buffer = io.BytesIO()
+    FigureCanvasAgg(figure)
+    # No date in the file: the same rows give the same bytes.
+    figure.savefig(buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+    return buffer.getvalue()
+
+
+def borders(picture: Array, labels: Array) -> Array:
+    """The picture [H, W, 3], enlarged if small, with the segments' borders drawn on it."""
+    zoom = max(1, 224 // max(labels.shape))
+    big, cells = (np.kron(a, np.ones((zoom, zoom) + (1,) * (a.ndim - 2), a.dtype)) for a in (picture, labels))
+    edge = np.zeros(cells.shape, bool)
+    edge[:, 1:] |= cells[:, 1:] != cells[:, :-1]
+    edge[1:] |= cells[1:] != cells[:-1]
+    big[edge] = BORDER
+    return big
+
+
+def shown(picture: Array) -> Array:
+    """[C, H, W] as [H, W, 3] in [0, 1], for the eye only."""
+    colours: Array = np.clip(np.broadcast_to(picture, (3, *picture.shape[1:])), 0, 1)
+    return colours.transpose(1, 2, 0)
+
+
+def png(picture: Array) -> bytes:
+    """[H, W, 3] in [0, 1] as PNG, small pictures enlarged without smoothing."""
+    pixels = np.rint(np.asarray(picture) * 255).astype(np.uint8)
+    zoom = max(1, 160 // max(pixels.shape[:2]))
+    buffer = io.BytesIO()
+    image = Image.fromarray(pixels)
+    image.resize((image.width * zoom, image.height * zoom), Image.Resampling.NEAREST).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def views(noisy: Array, partition: Partition | None) -> dict[str, Array]:
+    """What a method makes of one noisy picture [C, H, W]: borders where it has segments, and the average."""
+    if partition is None:
+        return {"noisy": shown(noisy)}
+    averaged = shown(partition.apply(noisy[None])[0])
+    if isinstance(partition, Superpixels):
+        return {"superpixels": borders(shown(noisy), partition.labels(noisy[None])[0]), "averaged": averaged}
+    return {"averaged": averaged}
+
+
+def picture_rows(clean: Array, noisy: Array, methods: list[tuple[str, Partition | None]], noise: str) -> Figure:
+    """One row a method: original, noisy, superpixel borders, averaged."""
+    figure = Figure(figsize=(10, 2.7 * len(methods)), layout="constrained")
+    grid = figure.subplots(len(methods), 4, squeeze=False)
+    for axes, (name, partition) in zip(grid, methods, strict=True):
+        made = views(noisy, partition)
+        cells = [
+            ("original", shown(clean)),
+            (f"noisy ({noise})", shown(noisy)),
+            ("superpixels", made.get("superpixels")),
+            (name, made.get("averaged", made.get("noisy"))),
+        ]
+        for ax, (title, picture) in zip(axes, cells, strict=True):
+            ax.axis("off")
+            if picture is not None:
+                ax.imshow(picture, interpolation="nearest")
+                ax.set_title(title, fontsize=8)
+    return figure
+
+
+def verdict(prediction: int, label: int, radius: float, names: tuple[str, ...] | None) -> str:
+    """One image's outcome in words."""
+    if prediction < 0:
+        return "abstained"
+    name = names[prediction] if names and prediction < len(names) else str(prediction)
+    judged = "" if label < 0 else (" ✓" if prediction == label else " ✗")
+    return f"{name}{judged}, radius {round_down(radius)}"

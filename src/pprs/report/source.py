@@ -1,0 +1,169 @@
+"""What a report is drawn from: a run's folder, or rows that were exported from one."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pprs.errors import PprsError
+from pprs.partition import parse_partition
+from pprs.record import Row, Run
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Method:
+    """The rows of one run as columns. label -1: unknown; prediction -1: abstained."""
+
+    name: str
+    idx: Array
+    label: Array
+    prediction: Array
+    radius: Array
+    seconds: Array
+    segments: Array  # NaN where there are none
+    segment_size: Array
+    settings: dict[str, Any] = field(default_factory=dict)
+    pictures: dict[int, bytes] = field(default_factory=dict)
+
+    @property
+    def labelled(self) -> bool:
+        return bool((self.label >= 0).any())
+
+    @property
+    def correct(self) -> Array:
+        """Certified as what it is; where no image has a label, certified at all."""
+        as_what_it_is: Array = (self.prediction == self.label) | (not self.labelled)
+        return (self.prediction >= 0) & as_what_it_is
+
+    def __len__(self) -> int:
+        return len(self.idx)
+
+
+def read(path: Path) -> Method:
+    """A run's folder, a log in Cohen's tsv format, or what `pprs export` wrote (tsv, csv, parquet, json)."""
+    if path.suffix in _READERS:
+        try:
+            method = _READERS[path.suffix](path)
+        except FileNotFoundError:
+            raise PprsError(f"there is no file {path}") from None
+        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+            raise PprsError(
+                f"{path} cannot be read as exported rows ({type(error).__name__}: {error}). It "
+                "needs the columns idx, label, "
+                "predict and radius, as `pprs export` writes them."
+            ) from error
+    else:
+        with Run.read(path) as run:
+            method = _from_rows(run.rows(), run.settings, run.pictures(), path.name)
+    if len(method) == 0:
+        raise PprsError(f"{path} has no rows yet. Let `pprs certify` finish at least one image.")
+    return method
+
+
+def read_all(paths: list[Path]) -> list[Method]:
+    """Several, with names that tell them apart."""
+    methods = [read(path) for path in paths]
+    names = [m.name for m in methods]
+    if len(set(names)) == len(names):
+        return methods
+    sigmas = [f"{m.name}, {m.settings.get('noise', '')}" for m in methods]
+    distinct = (
+        sigmas if len(set(sigmas)) == len(sigmas) else [f"{m.name} ({p})" for m, p in zip(methods, paths, strict=True)]
+    )
+    return [_renamed(m, name) for m, name in zip(methods, distinct, strict=True)]
+
+
+def _renamed(method: Method, name: str) -> Method:
+    return Method(**{**method.__dict__, "name": name})
+
+
+def method_name(settings: dict[str, Any], otherwise: str) -> str:
+    """How a run is called in tables and figures: by its partition."""
+    partition = settings.get("partition")
+    if partition is None:
+        return otherwise
+    try:
+        made = parse_partition(str(partition))
+    except PprsError:  # of another version: its text still tells it apart
+        return str(partition)
+    return "RS (no partition)" if made is None else made.short
+
+
+def _from_rows(rows: list[Row], settings: dict[str, Any], pictures: dict[int, bytes], name: str) -> Method:
+    def column(values: list[Any], kind: Any, missing: Any) -> Array:
+        return np.array([missing if v is None else v for v in values], dtype=kind)
+
+    return Method(
+        method_name(settings, name),
+        column([r.idx for r in rows], np.int64, -1),
+        column([r.label for r in rows], np.int64, -1),
+        column([r.prediction for r in rows], np.int64, -1),
+        column([r.radius for r in rows], np.float64, 0.0),
+        column([r.seconds for r in rows], np.float64, np.nan),
+        column([r.mean_segments for r in rows], np.float64, np.nan),
+        column([r.mean_segment_size for r in rows], np.float64, np.nan),
+        settings,
+        pictures,
+    )
+
+
+def _from_records(records: list[dict[str, Any]], name: str) -> Method:
+    def number(record: dict[str, Any], keys: tuple[str, ...], missing: float) -> float:
+        value = next((record[k] for k in keys if k in record), None)
+        return missing if value is None or value == "" else float(value)
+
+    for key in ("idx", "label", "radius"):
+        if records and key not in records[0]:
+            raise KeyError(key)
+    columns: dict[str, Any] = {
+        key: np.array([number(r, names, missing) for r in records])
+        for key, names, missing in (
+            ("idx", ("idx",), -1),
+            ("label", ("label",), -1),
+            ("prediction", ("predict", "prediction"), -1),
+            ("radius", ("radius",), 0.0),
+            ("seconds", ("seconds",), np.nan),
+            ("segments", ("mean_segments",), np.nan),
+            ("segment_size", ("mean_segment_size",), np.nan),
+        )
+    }
+    for key in ("idx", "label", "prediction"):
+        columns[key] = columns[key].astype(np.int64)
+    told = ("model", "data", "noise", "partition", "n0", "n", "alpha", "seed")
+    settings = {k: records[0][k] for k in told if records and k in records[0]}
+    return Method(method_name(settings, name), settings=settings, **columns)
+
+
+def _read_tsv(path: Path) -> Method:
+    return _read_delimited(path, "\t")
+
+
+def _read_csv(path: Path) -> Method:
+    return _read_delimited(path, ",")
+
+
+def _read_delimited(path: Path, delimiter: str) -> Method:
+    with path.open(newline="", encoding="utf-8") as file:
+        return _from_records(list(csv.DictReader(file, delimiter=delimiter)), path.stem)
+
+
+def _read_json(path: Path) -> Method:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return _from_records(content["rows"] if isinstance(content, dict) else content, path.stem)
+
+
+def _read_parquet(path: Path) -> Method:
+    import pyarrow.parquet
+
+    return _from_records(pyarrow.parquet.read_table(path).to_pylist(), path.stem)
+
+
+_READERS = {".tsv": _read_tsv, ".csv": _read_csv, ".json": _read_json, ".parquet": _read_parquet}

@@ -1,0 +1,230 @@
+"""The one loop of randomized smoothing: noise -> partition -> classify -> count.
+
+Everything after the noise is handed the noisy batch and never the clean image, so a partition of any kind is
+part of the base classifier and the certificate holds by construction.
+
+Randomness. Noise comes in chunks of CHUNK samples, keyed by (seed, image index, phase, chunk). So counts do not
+depend on batch size, on threads, on where an interrupted run went on, or on which other images run; and selection
+and estimation never share a draw.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from pprs.bound import binomial_test, check_alpha, check_samples, clopper_pearson_lower
+from pprs.certificate import Certificate, Counts, Prediction
+from pprs.errors import PprsError
+from pprs.noise import Noise, keyed_rng
+from pprs.partition import Partition
+from pprs.partition.base import check_picture_shape
+
+CHUNK = 64
+SELECT, ESTIMATE, PREDICT = range(3)  # phases: each has draws of its own
+
+# A floating-point network gives a picture slightly different scores in another batch. Where the two best
+# scores are closer than this share of their size, the picture is scored again on its own, so that its vote
+# is a function of the picture alone.
+NEAR_TIE = 1e-4
+
+OnSamples = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class _Votes:
+    counts: Counts
+    segments: int  # summed over samples
+    has_segments: bool
+
+
+def noisy_chunk(
+    x: torch.Tensor, noise: Noise, seed: int, index: int, phase: int = ESTIMATE, chunk: int = 0
+) -> torch.Tensor:
+    """CHUNK noisy copies of the picture [C, H, W]: exactly those that its certificate is made from."""
+    rng = keyed_rng(x.device, seed, index, phase, chunk)
+    return noise.sample((CHUNK, *x.shape), rng).add_(x)
+
+
+class SmoothedClassifier:
+    """A classifier's majority vote under noise, with the partition applied to every noisy copy.
+
+    `model` maps float32 [B, C, H, W] (about [0, 1], plus noise) to scores [B, num_classes]; it is put in eval
+    mode. `partition=None` is plain randomized smoothing (Cohen et al. 2019).
+
+    >>> from pprs import Gaussian
+    >>> def model(x): return torch.stack([x.mean((1, 2, 3)) - 0.5, 0.5 - x.mean((1, 2, 3))], dim=1)
+    >>> g = SmoothedClassifier(model, num_classes=2, noise=Gaussian(0.5))
+    >>> print(g.certify(torch.full((1, 8, 8), 0.6), n=1000))
+    class 0: no change of L2 norm up to 0.724 can alter this label, with 99.9% confidence
+    """
+
+    def __init__(
+        self,
+        model: Callable[[torch.Tensor], torch.Tensor],
+        num_classes: int,
+        noise: Noise,
+        partition: Partition | None = None,
+        *,
+        seed: int = 0,
+        batch_size: int | None = None,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        if not (isinstance(num_classes, int) and num_classes >= 2):
+            raise PprsError(f"num_classes must be a whole number of at least 2, not {num_classes!r}")
+        if batch_size is not None and batch_size < 1:
+            raise PprsError(f"batch_size must be at least 1, not {batch_size}")
+        if seed < 0:
+            raise PprsError(f"seed must be at least 0, not {seed}")
+        if isinstance(model, torch.nn.Module):
+            model.eval().to(device)
+        self.model, self.num_classes, self.noise, self.partition = model, num_classes, noise, partition
+        self.seed, self.batch_size, self.device = seed, batch_size, torch.device(device)
+        self._output_checked = False
+
+    def certify(
+        self,
+        x: torch.Tensor,
+        *,
+        n0: int = 100,
+        n: int = 10_000,
+        alpha: float = 0.001,
+        index: int = 0,
+        on_samples: OnSamples | None = None,
+    ) -> Certificate:
+        """A label and a radius within which no perturbation changes it; wrong with probability at most alpha.
+
+        x: [C, H, W] in [0, 1]. index keys this image's randomness: give every image of a set its own.
+        """
+        check_samples(n0, n, alpha)
+        with self._context(x, index):
+            x = self._checked(x)
+            selected = int(self._vote(x, n0, index, SELECT, on_samples).counts.argmax())
+            votes = self._vote(x, n, index, ESTIMATE, on_samples)
+        p_lower = clopper_pearson_lower(int(votes.counts[selected]), n, alpha)
+        certified = p_lower > 0.5
+        return Certificate(
+            prediction=selected if certified else None,
+            radius=self.noise.radius(p_lower, x.numel()) if certified else 0.0,
+            p_lower=p_lower,
+            counts=votes.counts,
+            selected=selected,
+            n0=n0,
+            n=n,
+            alpha=alpha,
+            shape=(x.shape[0], x.shape[1], x.shape[2]),
+            noise=str(self.noise),
+            partition=str(self.partition or "none"),
+            mean_segments=votes.segments / n if votes.has_segments else None,
+        )
+
+    def predict(self, x: torch.Tensor, *, n: int = 1_000, alpha: float = 0.001, index: int = 0) -> Prediction:
+        """The smoothed classifier's own label, wrong with probability at most alpha, or an abstention.
+
+        Abstains unless an exact binomial test tells the two classes with the most votes apart.
+        """
+        check_alpha(alpha)
+        counts = self.counts(x, n=n, index=index)
+        second, first = np.argsort(counts, kind="stable")[-2:]
+        p_value = binomial_test(int(counts[first]), int(counts[first] + counts[second]))
+        return Prediction(int(first) if p_value <= alpha else None, counts, p_value, n, alpha)
+
+    def counts(self, x: torch.Tensor, *, n: int = 1_000, index: int = 0, on_samples: OnSamples | None = None) -> Counts:
+        """How many of n noisy copies each class gets: int64 [num_classes]."""
+        if n < 1:
+            raise PprsError(f"n must be at least 1, not {n}")
+        with self._context(x, index):
+            return self._vote(self._checked(x), n, index, PREDICT, on_samples).counts
+
+    @contextlib.contextmanager
+    def _context(self, x: torch.Tensor, index: int) -> Iterator[None]:
+        """Errors told with the image they are about."""
+        try:
+            yield
+        except PprsError as error:
+            where = f"image {index}, shape {tuple(getattr(x, 'shape', ()))}, partition {self.partition or 'none'}"
+            raise PprsError(f"{where}: {error}") from error
+
+    def _vote(self, x: torch.Tensor, n: int, index: int, phase: int, on_samples: OnSamples | None) -> _Votes:
+        counts, segments, has_segments = np.zeros(self.num_classes, np.int64), 0, False
+        with torch.inference_mode():
+            for noisy in self._noisy_batches(x, n, index, phase):
+                if self.partition is not None:
+                    averaged, found = self.partition.run(noisy.cpu().numpy())
+                    noisy = torch.from_numpy(averaged).to(self.device)
+                    if found is not None:
+                        segments, has_segments = segments + int(found.sum()), True
+                counts += np.bincount(self._classify(noisy).cpu().numpy(), minlength=self.num_classes)
+                if on_samples is not None:
+                    on_samples(len(noisy))
+        return _Votes(counts, segments, has_segments)
+
+    def _noisy_batches(self, x: torch.Tensor, n: int, index: int, phase: int) -> Iterator[torch.Tensor]:
+        """x + Z for n draws of Z, in batches; the draws are the same however they are batched."""
+        most = 64 if self.device.type == "cpu" else 512  # a CPU's caches are happier with small batches
+        size = self.batch_size or max(16, min(most, 2**23 // x.numel()))
+        chunks_at_once = max(1, size // CHUNK)
+        for first in range(0, math.ceil(n / CHUNK), chunks_at_once):
+            chunks = range(first, min(first + chunks_at_once, math.ceil(n / CHUNK)))
+            noisy = torch.cat([noisy_chunk(x, self.noise, self.seed, index, phase, chunk) for chunk in chunks])
+            yield from noisy[: n - first * CHUNK].split(size)
+
+    def _classify(self, pictures: torch.Tensor) -> torch.Tensor:
+        """The base classifier's label of each picture."""
+        scores = self._scores(pictures)
+        top = scores.topk(2, dim=1)
+        margin = top.values[:, 0] - top.values[:, 1]
+        labels = top.indices[:, 0]
+        # Written so that NaN scores count as close, and reach the check below.
+        close = ~(margin > NEAR_TIE * top.values.abs().amax(dim=1))
+        if len(pictures) > 1:
+            for i in close.nonzero().flatten().tolist():
+                labels[i] = self._scores(pictures[i : i + 1]).argmax()
+        if bool(scores[close].isnan().any()):
+            raise PprsError("the model returned NaN scores. Check its weights, and that it takes pictures in [0, 1].")
+        return labels
+
+    def _scores(self, pictures: torch.Tensor) -> torch.Tensor:
+        try:
+            scores: Any = self.model(pictures)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise PprsError(
+                f"the model failed on a batch of shape {tuple(pictures.shape)}: {reason}. The usual cause is a "
+                "picture whose size or number of channels is not what the model was made for."
+            ) from error
+        if not self._output_checked:
+            self._check_output(scores, len(pictures))
+            self._output_checked = True
+        return scores.float()  # type: ignore[no-any-return]
+
+    def _check_output(self, scores: Any, batch: int) -> None:
+        if not isinstance(scores, torch.Tensor):
+            raise PprsError(f"the model must return a tensor of scores, not {type(scores).__name__}. Wrap it to do so.")
+        if scores.shape != (batch, self.num_classes):
+            raise PprsError(
+                f"the model returned shape {tuple(scores.shape)} for {batch} pictures; with num_classes="
+                f"{self.num_classes} it must be ({batch}, {self.num_classes}). Check num_classes "
+                "and the model's last layer."
+            )
+
+    def _checked(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.as_tensor(x)
+        if x.ndim != 3:
+            raise PprsError(f"expected one picture [C, H, W], got shape {tuple(x.shape)}")
+        check_picture_shape(tuple(x.shape))
+        if not x.is_floating_point():
+            raise PprsError(f"the picture must be floating point in [0, 1], not {x.dtype}. Divide 0..255 by 255.")
+        if not bool(x.isfinite().all()):
+            raise PprsError("the picture has NaN or infinite pixels. Look for a division by zero in its preparation.")
+        low, high = float(x.min()), float(x.max())
+        if low < -1e-3 or high > 1 + 1e-3:
+            scale = "Divide 0..255 pictures by 255." if high > 2 else "Do not normalise it: that belongs to the model."
+            raise PprsError(f"the picture's values run from {low:.3g} to {high:.3g}, but must lie in [0, 1]. {scale}")
+        return x.to(device=self.device, dtype=torch.float32)

@@ -1,0 +1,148 @@
+"""Training a base classifier: on clean pictures, under noise, or under noise and then a partition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch.nn import functional
+
+from pprs.data import ImageSet
+from pprs.errors import PprsError
+from pprs.model import weights
+from pprs.model.resnet import ResNet, architecture
+from pprs.noise import Noise, keyed_rng
+from pprs.partition import Partition
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train. `flip` mirrors pictures at random, `shift` moves them by up to so many pixels."""
+
+    arch: str = "resnet-small"
+    width: int | None = None
+    epochs: int = 10
+    batch_size: int = 128
+    learning_rate: float = 0.1
+    weight_decay: float = 5e-4
+    flip: bool = False
+    shift: int = 2
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """After each step: where training stands."""
+
+    step: int
+    steps: int
+    epoch: int
+    loss: float
+
+
+def train(
+    data: ImageSet,
+    recipe: Recipe,
+    *,
+    noise: Noise | None = None,
+    partition: Partition | None = None,
+    out: Path,
+    data_name: str,
+    on_step: Callable[[Progress], None] = lambda _: None,
+) -> ResNet:
+    """Train a network and write it to `out` as safetensors that describe themselves."""
+    if partition is not None and noise is None:
+        raise PprsError("a partition is trained on noisy pictures: give --noise SIGMA with --partition")
+    if recipe.epochs < 1 or recipe.batch_size < 2:
+        raise PprsError(f"need at least 1 epoch and a batch of 2, not {recipe.epochs} and {recipe.batch_size}")
+    images, labels = data.stacked()
+    num_classes = len(data.class_names) if data.class_names else int(labels.max()) + 1
+    arch = architecture(
+        recipe.arch,
+        channels=images.shape[1],
+        num_classes=num_classes,
+        mean=tuple(images.mean((0, 2, 3)).tolist()),
+        std=tuple(images.std((0, 2, 3)).clamp_min(1e-3).tolist()),
+        width=recipe.width,
+    )
+    torch.manual_seed(recipe.seed)
+    net = arch.build()
+    _fit(net, images, labels, recipe, noise, partition, on_step)
+    shape = tuple(images.shape[1:])
+    training = asdict(recipe) | {"data": data_name, "noise": str(noise), "partition": str(partition)}
+    weights.save(
+        out,
+        net,
+        arch,
+        input_shape=(shape[0], shape[1], shape[2]),
+        class_names=data.class_names,
+        training=training,
+    )
+    return net
+
+
+def _fit(
+    net: ResNet,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    recipe: Recipe,
+    noise: Noise | None,
+    partition: Partition | None,
+    on_step: Callable[[Progress], None],
+) -> None:
+    size = min(recipe.batch_size, len(images))
+    per_epoch = len(images) // size
+    steps = per_epoch * recipe.epochs
+    optimizer = torch.optim.SGD(
+        net.parameters(), recipe.learning_rate, 0.9, weight_decay=recipe.weight_decay, nesterov=True
+    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.learning_rate, total_steps=steps, pct_start=0.3)
+    generator = torch.Generator().manual_seed(recipe.seed)
+    net.train()
+    for epoch in range(recipe.epochs):
+        order = torch.randperm(len(images), generator=generator)
+        for batch, chosen in enumerate(order.split(size)[:per_epoch]):
+            step = epoch * per_epoch + batch
+            x = _augmented(images[chosen], recipe, generator)
+            if noise is not None:
+                x = x + noise.sample(tuple(x.shape), keyed_rng("cpu", recipe.seed, step))
+            if partition is not None:
+                x = torch.from_numpy(partition.run(x.contiguous().numpy())[0])
+            loss = functional.cross_entropy(net(x), labels[chosen])
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            if not torch.isfinite(loss):
+                raise PprsError(
+                    f"training diverged at step {step}: the loss is {float(loss.detach())}. Lower --lr and try again."
+                )
+            on_step(Progress(step + 1, steps, epoch + 1, float(loss.detach())))
+    net.eval()
+
+
+def _augmented(x: torch.Tensor, recipe: Recipe, generator: torch.Generator) -> torch.Tensor:
+    """Mirrored and moved, picture by picture; what moves in at the border repeats it."""
+    if recipe.flip:
+        mirrored = torch.rand(len(x), generator=generator) < 0.5
+        x = torch.where(mirrored.view(-1, 1, 1, 1), x.flip(3), x)
+    if recipe.shift:
+        s, (height, width) = recipe.shift, x.shape[2:]
+        padded = functional.pad(x, (s, s, s, s), mode="replicate")
+        moves = torch.randint(0, 2 * s + 1, (len(x), 2), generator=generator).tolist()
+        x = torch.stack([p[:, dy : dy + height, dx : dx + width] for p, (dy, dx) in zip(padded, moves, strict=True)])
+    return x
+
+
+@torch.inference_mode()
+def accuracy(net: torch.nn.Module, data: ImageSet, limit: int | None = None) -> float:
+    """Share of clean pictures that the network gets right."""
+    right = total = 0
+    for start in range(0, min(limit or len(data), len(data)), 256):
+        examples = [data[i] for i in range(start, min(start + 256, limit or len(data), len(data)))]
+        scores = net(torch.stack([e.image for e in examples]))
+        right += int((scores.argmax(1) == torch.tensor([e.label for e in examples])).sum())
+        total += len(examples)
+    return right / total

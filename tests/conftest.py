@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+
+# The same examples on every machine, and no limit on the time of one: a busy machine is not a failure.
+settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=40)
+settings.load_profile("repeatable")
+
+GOLDEN = Path(__file__).resolve().parents[2] / "shared" / "golden"
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+    np.random.seed(0)  # noqa: NPY002  for libraries that draw from the global stream
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+
+
+@pytest.fixture
+def golden() -> Path:
+    """Reference values kept outside the project; what needs them is skipped where they are not."""
+    if not GOLDEN.is_dir():
+        pytest.skip("reference values are not on this machine")
+    return GOLDEN
+
+
+@pytest.fixture(scope="session")
+def digits_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small network trained briefly on the built-in digits."""
+    from pprs.data import open_dataset
+    from pprs.train import Recipe, train
+
+    out = tmp_path_factory.mktemp("model") / "digits.safetensors"
+    data = open_dataset("builtin:mnist5k", split="train")
+    train(data, Recipe(epochs=4, width=8), out=out, data_name="builtin:mnist5k")
+    return out

@@ -1,0 +1,153 @@
+"""The command as users meet it: its words, its exit codes, its manners with bad input."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import pprs, pprs_process
+from PIL import Image
+
+from pprs.record import Run
+
+BASE = ["--data", "builtin:mnist5k", "--sigma", "0.5", "--n", "64", "--limit", "3"]
+
+
+def test_help_and_version() -> None:
+    told = pprs("--help").stdout
+    for command in ("demo", "certify", "predict", "train", "report", "export", "show"):
+        assert command in told
+    assert "pprs 0." in pprs("--version").stdout
+    assert "--partition" in pprs("certify", "--help").stdout
+
+
+def test_resuming_and_extending(digits_model: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    command = ["certify", "--model", digits_model, *BASE, "--out", run]
+    pprs(*command)
+    assert "3 of 3 images are already" in pprs(*command).stdout
+    pprs(*command, "--limit", 5, "--batch-size", 7)
+    with Run.read(run) as opened:
+        assert [row.idx for row in opened.rows()] == [0, 1, 2, 3, 4]
+    refused = pprs(*command, "--sigma", 0.25, code=2).stderr
+    assert "noise: the run has 'gaussian:sigma=0.5', you asked for 'gaussian:sigma=0.25'" in refused
+    straight = tmp_path / "straight"
+    pprs("certify", "--model", digits_model, *BASE, "--limit", 5, "--out", straight)
+    with Run.read(run) as a, Run.read(straight) as b:
+        assert [dataclasses.replace(r, seconds=0) for r in a.rows()] == [
+            dataclasses.replace(r, seconds=0) for r in b.rows()
+        ]
+
+
+def test_one_picture_gets_an_answer_in_words(digits_model: Path, tmp_path: Path) -> None:
+    from pprs import open_dataset
+
+    digit = open_dataset("builtin:mnist5k")[0]
+    Image.fromarray((digit.image[0].numpy() * 255).astype(np.uint8)).save(tmp_path / "digit.png")
+    told = pprs("certify", "--model", digits_model, "--data", tmp_path / "digit.png", "--sigma", 0.1, "--n", 200).stdout
+    assert "no change of L2 norm up to" in told or "abstained: class" in told
+    table = pprs("predict", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.1, "--limit", 3).stdout
+    assert len(table.splitlines()) == 4
+
+
+def test_show(tmp_path: Path) -> None:
+    out = tmp_path / "row.png"
+    pprs("show", "builtin:mnist5k", "--index", 2, "--sigma", 0.5, "--partition", "slic:n_segments=50", "--partition",
+         "blur:size=3", "--partition", "none", "--out", out)  # fmt: skip
+    with Image.open(out) as picture:
+        assert picture.width > 1000
+        assert np.asarray(picture.convert("L")).std() > 20
+
+
+def test_train_and_use(tmp_path: Path) -> None:
+    out = tmp_path / "m.safetensors"
+    told = pprs("train", "--data", "builtin:mnist5k", "--epochs", 1, "--width", 4, "--noise", 0.3, "--partition",
+                "grid:size=2", "--out", out).stdout  # fmt: skip
+    assert "of the 1000 clean test pictures right" in told
+    pprs("certify", "--model", out, *BASE, "--partition", "grid:size=2", "--out", tmp_path / "run")
+
+
+def test_own_network(tmp_path: Path) -> None:
+    (tmp_path / "mynet.py").write_text(
+        "import torch\n"
+        "def make():\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))\n"
+        "def three():\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 3))\n"
+        "def colour():\n    return torch.nn.Conv2d(3, 4, 3)\n"
+    )
+    pprs("certify", "--model", "mynet:make", *BASE, "--out", "run", cwd=tmp_path)
+    assert (
+        "3 classes and the data 10"
+        in pprs("certify", "--model", "mynet:three", *BASE, "--out", "r3", cwd=tmp_path, code=2).stderr
+    )
+    assert (
+        "failed on a picture of shape (1, 28, 28)"
+        in pprs("certify", "--model", "mynet:colour", *BASE, "--out", "rc", cwd=tmp_path, code=2).stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (["--sigma", "0"], "sigma must be a positive number"),
+        (["--sigma", "-1"], "sigma must be a positive number"),
+        (["--n", "9"], "The smallest n that could is 10"),
+        (["--alpha", "2"], "alpha must lie between 0 and 1"),
+        (["--partition", "slick"], 'Did you mean "slic"'),
+        (["--partition", "slic:segments=3"], 'no option "segments"'),
+        (["--model", "missing.safetensors"], "there is no weight file"),
+        (["--model", "what?"], "cannot tell what model"),
+        (["--data", "builtin:digits"], "There are: mnist5k"),
+        (["--data", "./nowhere"], "there is no file or folder"),
+        (["--split", "dev"], 'no split "dev"'),
+        (["--start", "5000"], "past the data's last image"),
+        (["--device", "cuda:9"], '"cpu" always can'),
+        (["--threads", "0"], "--threads must be at least 1"),
+        (["--out", "occupied"], "is not a run"),
+        (["--out", "occupied/file.txt/run"], "give another --out"),
+        (["--limit", "0"], "limit >= 1"),
+    ],
+)
+def test_bad_input_is_told_with_exit_code_2(digits_model: Path, tmp_path: Path, extra: list[str], message: str) -> None:
+    (tmp_path / "occupied").mkdir()
+    (tmp_path / "occupied" / "file.txt").write_text("mine")
+    told = pprs("certify", "--model", digits_model, *BASE, "--out", "run", *extra, cwd=tmp_path, code=2).stderr
+    assert message in told
+    assert (tmp_path / "occupied" / "file.txt").read_text() == "mine"
+
+
+def test_bad_pictures_are_told(digits_model: Path, tmp_path: Path) -> None:
+    x = np.full((2, 1, 28, 28), 0.5, np.float32)
+    for name, spoil in (("nan", np.nan), ("inf", np.inf), ("bytes", 255.0)):
+        bad = x.copy()
+        bad[1, 0, 3, 3] = spoil
+        np.savez(tmp_path / f"{name}.npz", x=bad, y=np.zeros(2, np.int64))
+        command = ["certify", "--model", digits_model, "--data", f"{name}.npz", "--sigma", "0.5", "--n", "64"]
+        told = pprs(*command, "--out", name, cwd=tmp_path, code=2).stderr
+        assert "image 1" in told
+        assert ("Divide 0..255" if name == "bytes" else "NaN or infinite") in told
+        with Run.read(tmp_path / name) as run:
+            assert run.done() == {0}  # what came before is kept
+    np.savez(tmp_path / "colour.npz", x=np.zeros((1, 3, 28, 28), np.float32))
+    told = pprs("certify", "--model", digits_model, "--data", "colour.npz", "--sigma", 0.5, cwd=tmp_path, code=2).stderr
+    assert "the model takes pictures of shape (1, 28, 28)" in told
+
+
+def test_exit_codes_of_the_real_process(digits_model: Path, tmp_path: Path) -> None:
+    command = ["certify", "--model", digits_model, *BASE, "--out", tmp_path / "run"]
+    assert "3 images certified" in pprs_process(*command).stdout
+    assert "sigma must be" in pprs_process(*command, "--sigma", 0, code=2).stderr
+    assert "No such option" in pprs_process(*command, "--nonsense", code=2).stderr
+
+
+def test_out_is_needed_for_many_images(digits_model: Path) -> None:
+    assert "--out RUN" in pprs("certify", "--model", digits_model, *BASE, code=2).stderr
+
+
+def test_reports_of_what_is_not_there(tmp_path: Path) -> None:
+    assert "is not a run" in pprs("report", tmp_path / "none", code=2).stderr
+    assert "is not a run" in pprs("export", tmp_path, code=2).stderr
+    with Run.begin(tmp_path / "run", {"partition": "none"}):
+        pass
+    assert "no rows yet" in pprs("report", tmp_path / "run", code=2).stderr

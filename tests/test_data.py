@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+from pprs import PprsError, open_dataset
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+
+
+def picture(seed: int, mode: str = "RGB", size: tuple[int, int] = (12, 10)) -> Image.Image:
+    rng = np.random.default_rng(seed)
+    shape = (size[1], size[0]) if mode == "L" else (size[1], size[0], len(mode))
+    return Image.fromarray(rng.integers(0, 256, shape, dtype=np.uint8), mode=None)
+
+
+def test_builtin_digits() -> None:
+    train, test = open_dataset("builtin:mnist5k", split="train"), open_dataset("builtin:mnist5k")
+    assert (len(train), len(test)) == (4000, 1000)
+    assert test.class_names == tuple("0123456789")
+    images, labels = test.stacked()
+    assert images.shape == (1000, 1, 28, 28)
+    assert 0 <= float(images.min()) < 0.01 < 0.99 < float(images.max()) <= 1
+    assert torch.bincount(labels).min() > 70  # mixed: every class among them
+    seen = {train[i].image.numpy().tobytes() for i in range(4000)}
+    assert not seen & {test[i].image.numpy().tobytes() for i in range(1000)}
+    with pytest.raises(PprsError, match="no split"):
+        open_dataset("builtin:mnist5k", split="val")
+    with pytest.raises(PprsError, match="mnist5k"):
+        open_dataset("builtin:mnist")
+
+
+def parquet_repository(folder: Path) -> None:
+    """As the hub serves it: an image column under a name of its own, and a ClassLabel."""
+    folder.mkdir(parents=True)
+    info = (
+        '{"info": {"features": {"img": {"_type": "Image"}, "kind": {"names": ["cat", "dog"], "_type": "ClassLabel"}}}}'
+    )
+    schema = pa.schema(
+        [("img", pa.struct([("bytes", pa.binary()), ("path", pa.string())])), ("kind", pa.int64())],
+        metadata={"huggingface": info},
+    )
+    for split, count in (("train", 5), ("test", 3)):
+        rows = []
+        for i in range(count):
+            buffer = io.BytesIO()
+            picture(i).save(buffer, "PNG")
+            rows.append({"bytes": buffer.getvalue(), "path": None})
+        table = pa.table({"img": rows, "kind": [i % 2 for i in range(count)]}, schema=schema)
+        pq.write_table(table, folder / f"{split}-00000-of-00001.parquet")
+
+
+def test_parquet_folder_and_alias(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parquet_repository(tmp_path / "sets" / "cifar10")
+    monkeypatch.setenv("PPRS_DATA", str(tmp_path / "sets"))
+    for spec in (str(tmp_path / "sets" / "cifar10"), "cifar10"):
+        data = open_dataset(spec)
+        assert len(data) == 3
+        assert data.class_names == ("cat", "dog")
+        assert data[1].label == 1
+        np.testing.assert_array_equal(data[1].image.permute(1, 2, 0).numpy(), np.asarray(picture(1), np.float32) / 255)
+        assert len(open_dataset(spec, split="train")) == 5
+        with pytest.raises(PprsError, match='no split "val"'):
+            open_dataset(spec, split="val")
+
+
+def test_image_folder_and_classes(tmp_path: Path) -> None:
+    for c, name in enumerate(("n01", "n02", "n03")):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for i in range(2):
+            picture(10 * c + i).save(tmp_path / "images" / name / f"{i}.png")
+    data = open_dataset(str(tmp_path / "images"))
+    assert len(data) == 6
+    assert data.class_names == ("n01", "n02", "n03")
+    assert [data[i].label for i in range(6)] == [0, 0, 1, 1, 2, 2]
+    order = tmp_path / "classes.txt"
+    order.write_text("n03 owl\nn00 tench\nn01 great white\nn02 hen\n")
+    data = open_dataset(str(tmp_path / "images"), classes=order)
+    assert [data[i].label for i in range(6)] == [2, 2, 3, 3, 0, 0]
+    assert data.class_names == ("owl", "tench", "great white", "hen")
+    order.write_text("n03\nn01\n")
+    with pytest.raises(PprsError, match='class "n02" is not in that file'):
+        open_dataset(str(tmp_path / "images"), classes=order)
+
+
+def test_flat_folder_has_no_labels(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    picture(1, "L").save(tmp_path / "photos" / "a.png")
+    data = open_dataset(str(tmp_path / "photos"))
+    assert data[0].label is None
+    assert data[0].image.shape == (1, 10, 12)
+    with pytest.raises(PprsError, match="has none"):
+        data.stacked()
+
+
+def test_npz(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).integers(0, 256, (4, 9, 8, 3), dtype=np.uint8)
+    np.savez(tmp_path / "a.npz", x=x, y=np.arange(4))
+    data = open_dataset(str(tmp_path / "a.npz"))
+    assert data[3].label == 3
+    np.testing.assert_array_equal(data[3].image.numpy(), x[3].transpose(2, 0, 1).astype(np.float32) / 255)
+    np.savez(tmp_path / "b.npz", pixels=x)
+    with pytest.raises(PprsError, match='no array "x".*pixels'):
+        open_dataset(str(tmp_path / "b.npz"))
+    np.savez(tmp_path / "c.npz", x=x, y=np.arange(3))
+    with pytest.raises(PprsError, match="4 pictures but labels"):
+        open_dataset(str(tmp_path / "c.npz"))
+    np.savez(tmp_path / "d.npz", x=np.array([{"pickled": 1}], dtype=object))
+    with pytest.raises(PprsError, match="cannot be read"):
+        open_dataset(str(tmp_path / "d.npz"))
+
+
+def test_single_pictures(tmp_path: Path) -> None:
+    picture(3).save(tmp_path / "a.png")
+    data = open_dataset(str(tmp_path / "a.png"))
+    assert len(data) == 1
+    assert data[0].label is None
+    (tmp_path / "text.jpg").write_text("not a picture")
+    with pytest.raises(PprsError, match="cannot be read as a picture"):
+        open_dataset(str(tmp_path / "text.jpg"))
+    with pytest.raises(PprsError, match="no file or folder"):
+        open_dataset(str(tmp_path / "missing.png"))
+
+
+def test_unreachable_and_empty(tmp_path: Path) -> None:
+    with pytest.raises(PprsError, match=r"cannot load the data.*local folder"):
+        open_dataset("nobody/nothing-here")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(PprsError, match="neither parquet files nor pictures"):
+        open_dataset(str(tmp_path / "empty"))
+
+
+def test_fingerprint_changes_with_the_pictures(tmp_path: Path) -> None:
+    x = np.zeros((5, 8, 8), np.float32)
+    prints = set()
+    for i in range(3):
+        x[2, 0, 0] = i / 10
+        np.savez(tmp_path / "a.npz", x=x)
+        prints.add(open_dataset(str(tmp_path / "a.npz")).fingerprint())
+    assert len(prints) == 3

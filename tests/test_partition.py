@@ -1,0 +1,165 @@
+"""Every scheme through the same contract."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from pprs import Blur, Felzenszwalb, Grid, PprsError, Quickshift, Slic, parse_partition
+from pprs.partition import PARTITIONS, Partition, Superpixels
+from pprs.partition.base import segment_mean
+
+SCHEMES = [Slic(n_segments=30), Felzenszwalb(), Quickshift(), Grid(3), Grid(100), Blur(3), Slic(n_segments=20, blur=1)]
+SEGMENTED = [s for s in SCHEMES if isinstance(s, Superpixels)]
+SHAPES = [(1, 8, 8), (3, 8, 8), (1, 28, 28), (3, 17, 23), (3, 9, 40)]
+
+
+def noisy(shape: tuple[int, ...], batch: int = 3, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    clean = np.zeros((batch, *shape), np.float32)
+    clean[..., shape[1] // 2 :, shape[2] // 3 :] = 0.8
+    return clean + 0.25 * rng.standard_normal(clean.shape, dtype=np.float32)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_batch_equals_one_by_one(scheme: Partition, shape: tuple[int, ...]) -> None:
+    x = noisy(shape)
+    together = scheme.apply(x)
+    assert together.shape == x.shape
+    assert together.dtype == np.float32
+    for i in range(len(x)):
+        np.testing.assert_array_equal(together[i : i + 1], scheme.apply(x[i : i + 1]))
+
+
+@pytest.mark.parametrize("scheme", SEGMENTED, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_labels_are_contiguous_and_the_average_is_over_them(scheme: Superpixels, shape: tuple[int, ...]) -> None:
+    x = noisy(shape)
+    labels = scheme.labels(x)
+    assert labels.dtype == np.int32
+    assert labels.shape == (len(x), *shape[1:])
+    averaged, segments = scheme.run(x)
+    for i, label in enumerate(labels):
+        assert np.unique(label).tolist() == list(range(label.max() + 1))
+        assert segments is not None
+        assert segments[i] == label.max() + 1
+        for s in range(label.max() + 1):
+            inside = label == s
+            expected = x[i][:, inside].astype(np.float64).mean(axis=1)
+            np.testing.assert_allclose(averaged[i][:, inside], np.repeat(expected[:, None], inside.sum(), 1), atol=1e-6)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+def test_tensors_in_tensors_out(scheme: Partition) -> None:
+    x = noisy((3, 12, 12))
+    out = scheme.apply(torch.from_numpy(x))
+    assert isinstance(out, torch.Tensor)
+    np.testing.assert_array_equal(out.numpy(), scheme.apply(x))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+def test_input_is_left_alone(scheme: Partition) -> None:
+    x = noisy((1, 16, 16))
+    before = x.copy()
+    scheme.apply(x)
+    np.testing.assert_array_equal(x, before)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+def test_text_makes_the_object_again(scheme: Partition) -> None:
+    assert parse_partition(str(scheme)) == scheme
+    assert parse_partition(scheme.short) == scheme
+    assert eval(repr(scheme)) == scheme
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        scheme.name = "other"  # type: ignore[misc]
+
+
+@given(
+    hnp.arrays(np.float32, (2, 2, 9, 9), elements=st.floats(-4, 4, width=32)),
+    hnp.arrays(np.int32, (2, 9, 9), elements=st.integers(0, 5)),
+)
+def test_averaging_is_a_projection_that_keeps_mean_and_range(x: np.ndarray, raw: np.ndarray) -> None:
+    labels = np.stack([np.unique(r, return_inverse=True)[1].reshape(r.shape) for r in raw]).astype(np.int32)
+    once = segment_mean(x, labels)
+    np.testing.assert_array_equal(segment_mean(once, labels), once)
+    np.testing.assert_allclose(once.mean((2, 3), dtype=np.float64), x.mean((2, 3), dtype=np.float64), atol=1e-6)
+    for picture, averaged, label in zip(x, once, labels, strict=True):
+        for s in np.unique(label):
+            inside = picture[:, label == s]
+            assert (averaged[:, label == s] >= inside.min(1, keepdims=True)).all()
+            assert (averaged[:, label == s] <= inside.max(1, keepdims=True)).all()
+
+
+def test_grid_cells() -> None:
+    labels = Grid(3).labels(noisy((1, 10, 8), batch=1))[0]
+    sizes = np.bincount(labels.ravel())
+    assert len(sizes) == 3 * 2
+    assert sizes.tolist() == [9, 15, 9, 15, 12, 20]  # the last row has 4 pixels, the last column 5
+    assert Grid(50).labels(noisy((1, 10, 8)))[0].max() == 0
+
+
+def test_segments_follow_an_edge_that_noise_hides() -> None:
+    x = noisy((1, 32, 32), batch=1)
+    clean = noisy((1, 32, 32), batch=1) * 0
+    clean[..., 16:, 10:] = 0.8
+    for scheme in (Slic(n_segments=60), Grid(4)):
+        error = float(np.mean((scheme.apply(x) - clean) ** 2))
+        assert error < 0.5 * float(np.mean((x - clean) ** 2))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("slick", 'Did you mean "slic"'),
+        ("slic:segments=3", 'no option "segments".*n_segments'),
+        ("slic:n_segments=many", "not a whole number"),
+        ("slic:n_segments", "not of the form option=value"),
+        ("slic:blur=3,blur=5", "given twice"),
+        ("slic:blur=4", "blur must be an odd"),
+        ("slic:n_segments=0", "n_segments must be at least 1"),
+        ("slic:compactness=-1", "compactness must be above 0"),
+        ("slic:compactness=nan", "compactness must be above 0"),
+        ("grid", "needs the option size"),
+        ("grid:size=0", "size must be at least 1"),
+        ("blur:size=2", "size must be an odd"),
+        ("felzenszwalb:scale=0", "scale must be above 0"),
+        ("quickshift:max_dist=0", "max_dist must be above 0"),
+        ("", "unknown partition"),
+    ],
+)
+def test_bad_text_is_told(text: str, message: str) -> None:
+    with pytest.raises(PprsError, match=message):
+        parse_partition(text)
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (np.zeros((1, 8, 8), np.float32), r"\[B, C, H, W\].*x\[None\]"),
+        (np.zeros((1, 2, 8, 8), np.float32), "1 or 3 channels, not 2"),
+        (np.zeros((1, 8, 8, 3), np.float32), "permute"),
+        (np.zeros((1, 1, 7, 8), np.float32), "at least 8x8 pixels, not 7x8"),
+        (np.zeros((1, 1, 8, 8), np.uint8), "Divide 0..255"),
+        (np.full((1, 1, 8, 8), np.nan, np.float32), "NaN or infinite"),
+    ],
+)
+def test_bad_pictures_are_told(x: np.ndarray, message: str) -> None:
+    for call in (Slic().apply, Slic().labels):
+        with pytest.raises(PprsError, match=message):
+            call(x)
+
+
+def test_blur_has_no_labels() -> None:
+    with pytest.raises(PprsError, match="no segments"):
+        Blur(3).labels(noisy((1, 8, 8)))
+
+
+def test_every_scheme_is_in_the_table_and_in_these_tests() -> None:
+    assert {type(s) for s in SCHEMES} == set(PARTITIONS.values())

@@ -1,0 +1,179 @@
+"""The run on disk: whole rows whatever happens, and the same rows in the end."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers import Linear, pprs
+
+from pprs import Gaussian, PprsError, SmoothedClassifier
+from pprs.data.arrays import Arrays
+from pprs.record import FILE, Row, Run
+from pprs.runner import GALLERY, Plan, choose, run_local
+
+ROW = Row(3, 1, None, 1, 0.0, 0.25, (3, 7), None, None, 0.1)
+
+
+class Silent:
+    def samples(self, count: int) -> None: ...
+
+    def row(self, row: Row) -> None: ...
+
+
+def timeless(rows: list[Row]) -> list[Row]:
+    return [dataclasses.replace(row, seconds=0.0) for row in rows]
+
+
+def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
+    rows = [ROW, Row(4, None, 1, 1, 0.1 + 0.2, 2 / 3, (0, 10), 12.5, 6.28, 1.5)]
+    with Run.begin(tmp_path / "run", {"n": 10, "noise": "gaussian:sigma=0.5"}) as run:
+        for row in rows:
+            run.add(row, b"png")
+        assert run.done() == {3, 4}
+    with Run.read(tmp_path / "run") as run:
+        assert run.rows() == rows
+        assert run.settings == {"n": 10, "noise": "gaussian:sigma=0.5"}
+        assert run.pictures() == {3: b"png", 4: b"png"}
+
+
+def test_other_settings_are_refused_and_shown(tmp_path: Path) -> None:
+    with Run.begin(tmp_path / "run", {"n": 10, "sigma": 0.5}) as run:
+        run.add(ROW)
+    with pytest.raises(PprsError, match=r"sigma: the run has 0.5, you asked for 0.25"):
+        Run.begin(tmp_path / "run", {"n": 10, "sigma": 0.25})
+    with Run.begin(tmp_path / "run", {"n": 10, "sigma": 0.5}) as run:  # the refusal left lock and rows alone
+        assert run.rows() == [ROW]
+
+
+def test_two_writers_are_refused(tmp_path: Path) -> None:
+    with Run.begin(tmp_path / "run", {}), pytest.raises(PprsError, match="another process is writing"):
+        Run.begin(tmp_path / "run", {})
+
+
+def test_folders_that_are_not_runs(tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.txt").write_text("precious")
+    with pytest.raises(PprsError, match="is not a run"):
+        Run.begin(tmp_path / "thesis", {})
+    assert (tmp_path / "thesis" / "chapter.txt").read_text() == "precious"
+    with pytest.raises(PprsError, match="is not a run"):
+        Run.read(tmp_path / "nowhere")
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / FILE).write_text("this is no database, though long enough to look like one " * 50)
+    for opening in (Run.read, lambda folder: Run.begin(folder, {})):
+        with pytest.raises(PprsError, match="not a database"):
+            opening(tmp_path / "odd")
+
+
+def test_full_disk_keeps_what_was_written(tmp_path: Path) -> None:
+    with Run.begin(tmp_path / "run", {}) as run:
+        run.add(ROW)
+        pages = run._db.execute("PRAGMA page_count").fetchone()[0]
+        run._db.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(PprsError, match="disk is full.*free some space.*rows so far are kept"):
+            for i in range(1000):
+                run.add(dataclasses.replace(ROW, idx=10 + i), bytes(5000))
+    with Run.begin(tmp_path / "run", {}) as run:
+        assert run.rows()[0] == ROW
+        assert run._db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        run.add(dataclasses.replace(ROW, idx=5000))
+
+
+def test_poisoned_image_stops_with_its_number_and_keeps_the_rest(tmp_path: Path) -> None:
+    images = np.full((4, 1, 8, 8), 0.5, np.float32)
+    images[2, 0, 0, 0] = np.nan
+    g = SmoothedClassifier(Linear(torch.ones(1, 8, 8), 0.0), 2, Gaussian(0.25))
+    data, plan = Arrays(images, np.ones(4, np.int64)), Plan(10, 50, 0.01)
+    with Run.begin(tmp_path / "run", {}) as run:
+        with pytest.raises(PprsError, match="image 2.*NaN"):
+            run_local(g, data, range(4), plan, run, Silent())
+        assert run.done() == {0, 1}
+
+
+def test_gallery_is_the_first_pictures_even_after_a_stop(tmp_path: Path) -> None:
+    g = SmoothedClassifier(Linear(torch.ones(1, 8, 8), 0.0), 2, Gaussian(0.25))
+    data = Arrays(np.full((20, 1, 8, 8), 0.5, np.float32), np.ones(20, np.int64))
+    for part in (range(3), range(20)):
+        with Run.begin(tmp_path / "run", {}) as run:
+            run_local(g, data, part, Plan(10, 50, 0.01), run, Silent())
+            kept = list(run.pictures())
+    assert kept == list(range(GALLERY))
+
+
+def test_choose() -> None:
+    assert list(choose(10, limit=3)) == [0, 1, 2]
+    assert list(choose(10, start=2, stride=4)) == [2, 6]
+    with pytest.raises(PprsError, match="past the data's last image, 9"):
+        choose(10, start=10)
+    with pytest.raises(PprsError, match="limit >= 1"):
+        choose(10, limit=0)
+
+
+def count(run: Path) -> int:
+    try:
+        db = sqlite3.connect(f"file:{run / FILE}?mode=ro", uri=True, timeout=5)
+        try:
+            return int(db.execute("SELECT count(*) FROM rows").fetchone()[0])
+        finally:
+            db.close()
+    except sqlite3.Error:
+        return 0
+
+
+def test_killed_at_random_moments_it_ends_with_the_rows_of_an_unbroken_run(digits_model: Path, tmp_path: Path) -> None:
+    images, kills = 60, 12
+    command = [
+        "certify", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", "0.5", "--partition", "grid:size=2",
+        "--n0", "64", "--n", "640", "--limit", images, "--threads", "1",
+    ]  # fmt: skip
+    rng = random.Random(7)
+    broken = tmp_path / "broken"
+    for kill in range(kills):
+        before = count(broken)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pprs", *map(str, command), "--out", str(broken)],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        if kill % 4:  # after it has written something, at any point of the next rows
+            while count(broken) == before and process.poll() is None:
+                time.sleep(0.01)
+            time.sleep(rng.random() * 0.4)
+        else:  # while it starts
+            time.sleep(rng.random() * 4)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert 0 < count(broken) < images, "the kills must have hit a run at work"
+    assert "going on" in pprs(*command, "--out", broken).stdout
+    pprs(*command, "--out", tmp_path / "whole")
+    with Run.read(broken) as a, Run.read(tmp_path / "whole") as b:
+        assert timeless(a.rows()) == timeless(b.rows())
+        assert len(a.rows()) == images
+        assert a.settings == b.settings
+        assert a.pictures() == b.pictures()
+
+
+def test_ctrl_c_stops_cleanly(digits_model: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pprs", "certify", "--model", str(digits_model), "--data", "builtin:mnist5k",
+         "--sigma", "0.5", "--n", "2000", "--out", str(run)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while count(run) == 0 and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "same command goes on from here" in told
+    assert "Traceback" not in told
+    assert count(run) >= 1

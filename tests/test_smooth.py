@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import dataclasses
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+from helpers import Linear
+
+from pprs import Blur, Certificate, Gaussian, Grid, PprsError, Slic, SmoothedClassifier
+from pprs.model.resnet import architecture
+from pprs.smooth import CHUNK, ESTIMATE, SELECT, noisy_chunk
+
+X = torch.rand(1, 12, 12, generator=torch.Generator().manual_seed(1))
+
+
+def small_net(channels: int = 1) -> torch.nn.Module:
+    torch.manual_seed(3)
+    arch = architecture(
+        "resnet-small", channels=channels, num_classes=10, mean=(0.5,) * channels, std=(0.25,) * channels, width=8
+    )
+    net = arch.build().eval()
+    with torch.no_grad():  # an untrained network votes for one class only: make the votes spread
+        scores = net(X + torch.randn(256, 1, 12, 12))
+        net.head.bias -= scores.mean(0)
+        net.head.weight /= scores.std(0)[:, None]
+    return net
+
+
+@pytest.mark.parametrize("partition", [None, Grid(3), Blur(3), Slic(n_segments=10)], ids=str)
+def test_counts_do_not_depend_on_batches_or_threads(partition) -> None:
+    net, seen = small_net(), []
+    for batch_size, threads in [(1, 1), (7, 2), (64, 1), (64, 2), (200, 2), (None, 1)]:
+        torch.set_num_threads(threads)
+        g = SmoothedClassifier(net, 10, Gaussian(0.5), partition, seed=5, batch_size=batch_size)
+        seen.append(g.counts(X, n=200, index=9))
+    assert (seen[0] > 0).sum() > 3  # spread votes, else nothing is tested
+    for counts in seen[1:]:
+        np.testing.assert_array_equal(counts, seen[0])
+    assert seen[0].sum() == 200
+
+
+def test_near_ties_are_settled_by_the_picture_alone() -> None:
+    def batch_dependent(x: torch.Tensor) -> torch.Tensor:
+        """Scores that differ in the last digits with the size of the batch, as real networks' do."""
+        jitter = 1e-6 * (-1) ** len(x) if len(x) > 1 else 0.0
+        sign = torch.where(x[:, 0, 0, 0] > 0.5, 1.0, -1.0) * 3e-7
+        return torch.stack([10 + sign + jitter, 10 - sign - jitter], dim=1)
+
+    counts = [
+        SmoothedClassifier(batch_dependent, 2, Gaussian(0.5), batch_size=b).counts(X, n=120).tolist()
+        for b in (1, 3, 64)
+    ]
+    assert counts[0] == counts[1] == counts[2]
+
+
+def test_keys_separate_the_draws() -> None:
+    noise = Gaussian(1.0)
+    keys = [(0, 0, SELECT, 0), (0, 0, ESTIMATE, 0), (0, 0, ESTIMATE, 1), (0, 1, ESTIMATE, 0), (1, 0, ESTIMATE, 0)]
+    chunks = [noisy_chunk(X, noise, *key) for key in keys]
+    for i in range(len(keys)):
+        assert torch.equal(chunks[i], noisy_chunk(X, noise, *keys[i]))
+        for j in range(i):
+            assert not torch.equal(chunks[i], chunks[j])
+    z = torch.cat([noisy_chunk(X, noise, 0, i, ESTIMATE) for i in range(20)]) - X
+    assert abs(float(z.mean())) < 0.01
+    assert float(z.std()) == pytest.approx(1, abs=0.01)
+    assert not torch.equal(chunks[1][0], chunks[1][1])
+    assert len(chunks[0]) == CHUNK
+
+
+def test_certificate_fields() -> None:
+    model = Linear(torch.ones(1, 12, 12), 0.0)
+    g = SmoothedClassifier(model, 2, Gaussian(0.25), Grid(4))
+    c = g.certify(X, n0=10, n=100, alpha=0.01)
+    assert isinstance(c, Certificate)
+    assert c.prediction == 1
+    assert not c.abstained
+    assert c.counts.sum() == 100
+    assert c.p_lower == pytest.approx(0.01 ** (1 / 100))
+    assert c.radius == pytest.approx(Gaussian(0.25).radius(c.p_lower, 144))
+    assert c.radius_linf == pytest.approx(c.radius / 12)
+    assert c.mean_segments == 9
+    assert c.mean_segment_size == 16
+    delta = torch.zeros(1, 12, 12)
+    delta[0, 0, 0] = c.radius * 0.999
+    assert c.covers(delta)
+    delta[0, 0, 0] = c.radius * 1.001
+    assert not c.covers(delta.numpy())
+    with pytest.raises(PprsError, match="they must agree"):
+        c.covers(torch.zeros(12, 12))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        c.radius = 9.0  # type: ignore[misc]
+    assert c == g.certify(X, n0=10, n=100, alpha=0.01)
+    assert c != g.certify(X, n0=10, n=200, alpha=0.01)
+
+
+def coin(x: torch.Tensor) -> torch.Tensor:
+    """Heads or tails with the sign of the noise."""
+    return torch.stack([x[:, 0, 0, 0] - X[0, 0, 0], X[0, 0, 0] - x[:, 0, 0, 0]], dim=1)
+
+
+def test_a_coin_is_abstained_on() -> None:
+    g = SmoothedClassifier(coin, 2, Gaussian(0.5))
+    made = [g.certify(X, n0=10, n=200, index=i) for i in range(50)]
+    assert all(c.abstained and c.prediction is None and c.radius == 0.0 for c in made)
+    assert not made[0].covers(np.zeros((1, 12, 12)))
+    assert all(g.predict(X, n=200, index=i).abstained for i in range(50))
+
+
+def test_predict_tells_a_clear_majority() -> None:
+    g = SmoothedClassifier(Linear(torch.ones(1, 12, 12), 0.0), 2, Gaussian(0.25))
+    assert g.predict(X, n=100).prediction == 1
+    assert g.predict(X, n=5, alpha=0.001).abstained  # five votes prove nothing at that level
+
+
+def test_selection_and_estimation_share_no_draw() -> None:
+    seen: list[torch.Tensor] = []
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x.clone())
+        return torch.stack([x.mean((1, 2, 3)), torch.zeros(len(x)) - 9], dim=1)
+
+    SmoothedClassifier(model, 2, Gaussian(0.5)).certify(X, n0=50, n=300)
+    drawn = torch.cat(seen).flatten(1)
+    assert len(drawn) == 350
+    assert len(torch.unique(drawn, dim=0)) == 350
+
+
+def test_model_is_put_in_eval_mode_under_inference_mode() -> None:
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            assert not self.training
+            assert torch.is_inference_mode_enabled()
+            return torch.stack([x.mean((1, 2, 3)), torch.zeros(len(x)) - 9], dim=1)
+
+    net = Net().train()
+    SmoothedClassifier(net, 2, Gaussian(0.5)).counts(X, n=10)
+
+
+def test_memory_does_not_grow_with_n() -> None:
+    g = SmoothedClassifier(Linear(torch.ones(1, 32, 32), 0.0), 2, Gaussian(0.25), Grid(4))
+    x = torch.full((1, 32, 32), 0.5)
+    peaks = []
+    for n in (640, 12_800):
+        g.counts(x, n=64)
+        tracemalloc.start()
+        g.counts(x, n=n)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.5 * peaks[0]
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.full((1, 12, 12), float("nan")), "NaN or infinite"),
+        (torch.full((1, 12, 12), float("inf")), "NaN or infinite"),
+        (torch.rand(1, 12, 12) * 255, r"must lie in \[0, 1\]. Divide 0..255 pictures by 255"),
+        (torch.randn(1, 12, 12) - 1, r"must lie in \[0, 1\]. Do not normalise"),
+        (torch.zeros(1, 12, 12, dtype=torch.uint8), "Divide 0..255"),
+        (torch.rand(2, 12, 12), "1 or 3 channels, not 2"),
+        (torch.rand(1, 4, 4), "at least 8x8"),
+        (torch.rand(1, 1, 12, 12), r"one picture \[C, H, W\]"),
+    ],
+)
+def test_bad_pictures_are_told(x: torch.Tensor, message: str) -> None:
+    g = SmoothedClassifier(Linear(torch.ones(1, 12, 12), 0.0), 2, Gaussian(0.5))
+    with pytest.raises(PprsError, match=message):
+        g.certify(x, n=100)
+
+
+def test_bad_models_are_told_with_the_context() -> None:
+    def certify(model, num_classes=2):
+        SmoothedClassifier(model, num_classes, Gaussian(0.5), Grid(3)).certify(X, n=100, index=17)
+
+    with pytest.raises(PprsError, match=r"image 17, shape \(1, 12, 12\), partition grid:size=3: .*num_classes=3"):
+        certify(Linear(torch.ones(1, 12, 12), 0.0), 3)
+    with pytest.raises(PprsError, match="size or number of channels"):
+        certify(small_net(channels=1).stem[0].__class__(3, 2, 3))
+    with pytest.raises(PprsError, match="must return a tensor"):
+        certify(lambda x: [1, 2])
+    with pytest.raises(PprsError, match="NaN scores"):
+        certify(lambda x: torch.full((len(x), 2), float("nan")))
+
+
+@pytest.mark.parametrize("sigma", [0, -1, float("nan"), float("inf"), "0.5"])
+def test_bad_sigma_is_told(sigma) -> None:
+    with pytest.raises(PprsError, match="sigma must be a positive number"):
+        Gaussian(sigma)
