@@ -103,10 +103,17 @@ def test_own_network(tmp_path: Path) -> None:
         (["--split", "dev"], 'no split "dev"'),
         (["--start", "5000"], "past the data's last image"),
         (["--device", "cuda:9"], '"cpu" always can'),
-        (["--threads", "0"], "--threads must be at least 1"),
+        (["--threads", "0"], "--threads must be 1 to 1024"),
         (["--out", "occupied"], "is not a run"),
         (["--out", "occupied/file.txt/run"], "give another --out"),
         (["--limit", "0"], "limit >= 1"),
+        (["--alpha", "1e-310"], "alpha must lie between 0 and 1"),
+        (["--sigma", "1e30"], "sigma must be a positive number"),
+        (["--seed", "-1"], "--seed"),
+        (["--data", "x" * 300], "too long"),
+        (["--model", "x" * 300 + ".safetensors"], "too long"),
+        (["--out", "x" * 300], "too long"),
+        (["--partition", "slick:n_segments=50"], 'Did you mean "slic"'),
     ],
 )
 def test_bad_input_is_told_with_exit_code_2(digits_model: Path, tmp_path: Path, extra: list[str], message: str) -> None:
@@ -132,6 +139,16 @@ def test_bad_pictures_are_told(digits_model: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "colour.npz", x=np.zeros((1, 3, 28, 28), np.float32))
     told = pprs("certify", "--model", digits_model, "--data", "colour.npz", "--sigma", 0.5, cwd=tmp_path, code=2).stderr
     assert "the model takes pictures of shape (1, 28, 28)" in told
+
+
+def test_classes_that_mean_something_else_are_refused(digits_model: Path, tmp_path: Path) -> None:
+    x, names = np.zeros((2, 28, 28), np.float32), np.array(["shirt", *"123456789"])
+    np.savez(tmp_path / "a.npz", x=x, y=np.zeros(2, np.int64), class_names=names)
+    command = ["certify", "--model", digits_model, "--sigma", 0.5, "--n", 64, "--out", "run"]
+    told = pprs(*command, "--data", "a.npz", cwd=tmp_path, code=2).stderr
+    assert 'class 0 is "0" for the model and "shirt" for the data' in told
+    np.savez(tmp_path / "b.npz", x=x, y=np.array([3, 17]))
+    assert "label 17, and the model only 10 classes" in pprs(*command, "--data", "b.npz", cwd=tmp_path, code=2).stderr
 
 
 def test_exit_codes_of_the_real_process(digits_model: Path, tmp_path: Path) -> None:

@@ -94,6 +94,25 @@ def test_image_folder_and_classes(tmp_path: Path) -> None:
         open_dataset(str(tmp_path / "images"), classes=order)
 
 
+def test_words_in_names_are_not_taken_for_splits(tmp_path: Path) -> None:
+    for name in ("bus", "car", "train"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for i, stem in enumerate(("test_a", "b", "val-c")):
+            picture(i).save(tmp_path / "images" / name / f"{stem}.png")
+    for options in ({}, {"split": "train"}, {"prefer": "train"}):
+        data = open_dataset(str(tmp_path / "images"), **options)
+        assert len(data) == 9
+        assert data.class_names == ("bus", "car", "train")
+    for split in ("train", "test"):
+        (tmp_path / "split" / split / "bus").mkdir(parents=True)
+        (tmp_path / "split" / split / "car").mkdir()
+        for i in range(3 if split == "train" else 1):
+            picture(i).save(tmp_path / "split" / split / "bus" / f"{i}.png")
+            picture(i).save(tmp_path / "split" / split / "car" / f"{i}.png")
+    assert len(open_dataset(str(tmp_path / "split"))) == 2
+    assert len(open_dataset(str(tmp_path / "split"), prefer="train")) == 6
+
+
 def test_flat_folder_has_no_labels(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     picture(1, "L").save(tmp_path / "photos" / "a.png")
@@ -116,6 +135,23 @@ def test_npz(tmp_path: Path) -> None:
     np.savez(tmp_path / "c.npz", x=x, y=np.arange(3))
     with pytest.raises(PprsError, match="4 pictures but labels"):
         open_dataset(str(tmp_path / "c.npz"))
+    np.savez(tmp_path / "e.npz", x=x, y=np.array([0, 1, -5, 2]))
+    np.savez(tmp_path / "f.npz", x=x, y=np.array(["a", "b", "c", "d"]))
+    for name in ("e", "f"):
+        with pytest.raises(PprsError, match="labels must be whole numbers from 0 up"):
+            open_dataset(str(tmp_path / f"{name}.npz"))
+    np.savez(tmp_path / "g.npz", x=x.astype(str))
+    with pytest.raises(PprsError, match="pictures must be uint8"):
+        open_dataset(str(tmp_path / "g.npz"))
+    whole = (tmp_path / "a.npz").read_bytes()
+    (tmp_path / "h.npz").write_bytes(whole[:200])
+    np.save(tmp_path / "i.npy", x)
+    (tmp_path / "i.npy").rename(tmp_path / "i.npz")
+    for name in ("h", "i"):
+        with pytest.raises(PprsError, match="cannot be read as .npz"):
+            open_dataset(str(tmp_path / f"{name}.npz"))
+    with pytest.raises(PprsError, match="without splits"):
+        open_dataset(str(tmp_path / "a.npz"), split="train")
     np.savez(tmp_path / "d.npz", x=np.array([{"pickled": 1}], dtype=object))
     with pytest.raises(PprsError, match="cannot be read"):
         open_dataset(str(tmp_path / "d.npz"))
@@ -126,6 +162,9 @@ def test_single_pictures(tmp_path: Path) -> None:
     data = open_dataset(str(tmp_path / "a.png"))
     assert len(data) == 1
     assert data[0].label is None
+    deep = np.linspace(0, 30000, 120).astype(np.uint16).reshape(10, 12)
+    Image.fromarray(deep).save(tmp_path / "deep.png")
+    np.testing.assert_allclose(open_dataset(str(tmp_path / "deep.png"))[0].image[0].numpy(), deep / 65535, atol=1e-6)
     (tmp_path / "text.jpg").write_text("not a picture")
     with pytest.raises(PprsError, match="cannot be read as a picture"):
         open_dataset(str(tmp_path / "text.jpg"))

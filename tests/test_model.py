@@ -3,6 +3,7 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -44,6 +45,18 @@ def test_training_is_repeatable_and_takes_noise_and_partition(tmp_path: Path) ->
         train(data, Recipe(arch="resnet-18"), out=tmp_path / "e.safetensors", data_name="x")
 
 
+def test_work_is_not_begun_that_cannot_be_kept(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    began = []
+    data = Arrays(np.zeros((8, 1, 8, 8), np.uint8), np.zeros(8, np.int64), ("a", "b"))
+    with pytest.raises(PprsError, match="(?i)give another --out"):
+        train(data, Recipe(), out=tmp_path / "file" / "m.safetensors", data_name="x", on_step=began.append)
+    assert not began
+    for bad in ({"epochs": 0}, {"batch_size": 1}, {"shift": -1}, {"width": 0}, {"learning_rate": -1.0}, {"seed": -1}):
+        with pytest.raises(PprsError, match="must"):
+            Recipe(**bad)
+
+
 def test_bad_weight_files(tmp_path: Path, digits_model: Path) -> None:
     with pytest.raises(PprsError, match="no weight file.*pprs train"):
         load_model(str(tmp_path / "missing.safetensors"))
@@ -83,6 +96,14 @@ def test_factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     model = load_model("mynets:make")
     assert model.module(torch.zeros(2, 1, 8, 8)).shape == (2, 3)
+    (tmp_path / "broken.py").write_text("def make(:\n")
+    (tmp_path / "raising.py").write_text("def make(size):\n    return 1\ndef fail():\n    raise KeyError('no')\n")
+    with pytest.raises(PprsError, match="cannot import.*SyntaxError"):
+        load_model("broken:make")
+    with pytest.raises(PprsError, match="calling it failed.*TypeError"):
+        load_model("raising:make")
+    with pytest.raises(PprsError, match="calling it failed.*KeyError"):
+        load_model("raising:fail")
     with pytest.raises(PprsError, match='has no "mak". Did you mean "make"'):
         load_model("mynets:mak")
     with pytest.raises(PprsError, match="cannot import"):

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import os
 import re
 import shutil
+import stat
 import subprocess
 from decimal import Decimal
 from pathlib import Path
@@ -13,6 +16,7 @@ import pytest
 from helpers import pprs
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from sklearn.metrics import f1_score
 
 from pprs import PprsError
@@ -156,9 +160,53 @@ def test_unlabelled_rows_count_as_certified_and_the_page_says_so(tmp_path: Path)
     assert "No labels are known" in (tmp_path / "r.html").read_text()
 
 
+def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
+    for name, settings in (("a", SETTINGS), ("b", {**SETTINGS, "partition": "none"})):
+        with Run.begin(tmp_path / name, {**settings, "data_fingerprint": "x"}) as made:
+            made.add(Row(5, 2, 2, 2, 0.4, 0.9, (1, 9), None, None, 0.1), _png())
+    for order in (["a", "b"], ["b", "a"]):  # no method's verdict may hide another's
+        write_report([tmp_path / name for name in order], tmp_path / "r.html")
+        page = (tmp_path / "r.html").read_text()
+        assert "<owl>" not in page
+        assert page.count("&lt;owl&gt; ✓, radius 0.4") == 2
+    with Run.begin(tmp_path / "c", {**SETTINGS, "data_fingerprint": "other"}) as made:
+        made.add(Row(5, 2, 2, 2, 0.7, 0.9, (1, 9), None, None, 0.1), _png())
+    write_report([tmp_path / "b", tmp_path / "c"], tmp_path / "r.html")
+    assert "Of other data, and not shown: slic:n_segments=50" in (tmp_path / "r.html").read_text()
+    (tmp_path / "$x$[b].tsv").write_text("idx\tlabel\tpredict\tradius\n0\t1\t1\t0.5\n")
+    assert "wrote" in pprs("report", tmp_path / "$x$[b].tsv", "--out", tmp_path / "[b].png").stdout
+    assert (tmp_path / "[b].png").exists()
+
+
+def _png() -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(np.zeros((12, 12), np.uint8)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def test_devices_are_written_to_and_not_replaced(run: Path, tmp_path: Path) -> None:
+    device = tmp_path / "full"
+    try:
+        os.mknod(device, 0o600 | stat.S_IFCHR, os.makedev(1, 7))  # as /dev/full
+        device.write_bytes(b"")
+    except PermissionError:
+        pytest.skip("device files cannot be made or used here")
+    told = pprs("report", run, "--format", "md", "--out", device, code=2).stderr
+    assert "disk is full" in told
+    assert stat.S_ISCHR(device.stat().st_mode)
+
+
 def test_bad_sources_are_told(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("some\tother\ttable\n1\t2\t3\n")
     with pytest.raises(PprsError, match="needs the columns idx, label"):
+        read(tmp_path / "a.tsv")
+    head = "idx\tlabel\tpredict\tradius\n"
+    for rows in ("0\t1\t1\tinf\n", "0\t1\t1\t-1\n", "0\t1\t1\tnan\n", "0\t1\n"):
+        (tmp_path / "a.tsv").write_text(head + rows)
+        with pytest.raises(PprsError, match="cannot be read as exported rows"):
+            read(tmp_path / "a.tsv")
+    (tmp_path / "a.tsv").write_text("idx\tlabel\tradius\n0\t1\t0.5\n")
+    with pytest.raises(PprsError, match="needs the columns"):
         read(tmp_path / "a.tsv")
     (tmp_path / "b.json").write_text("{broken")
     with pytest.raises(PprsError, match="cannot be read as exported rows"):

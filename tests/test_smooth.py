@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import dataclasses
-import tracemalloc
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from helpers import Linear
 
 from pprs import Blur, Certificate, Gaussian, Grid, PprsError, Slic, SmoothedClassifier
 from pprs.model.resnet import architecture
-from pprs.smooth import CHUNK, ESTIMATE, SELECT, noisy_chunk
+from pprs.smooth import ESTIMATE, SELECT, chunk_size, noisy_chunk
 
 X = torch.rand(1, 12, 12, generator=torch.Generator().manual_seed(1))
 
@@ -67,7 +68,8 @@ def test_keys_separate_the_draws() -> None:
     assert abs(float(z.mean())) < 0.01
     assert float(z.std()) == pytest.approx(1, abs=0.01)
     assert not torch.equal(chunks[1][0], chunks[1][1])
-    assert len(chunks[0]) == CHUNK
+    assert len(chunks[0]) == chunk_size(144) == 64
+    assert chunk_size(3 * 4000 * 3000) == 1  # of a large photo only a few copies are held at once
 
 
 def test_certificate_fields() -> None:
@@ -140,16 +142,55 @@ def test_model_is_put_in_eval_mode_under_inference_mode() -> None:
 
 
 def test_memory_does_not_grow_with_n() -> None:
-    g = SmoothedClassifier(Linear(torch.ones(1, 32, 32), 0.0), 2, Gaussian(0.25), Grid(4))
-    x = torch.full((1, 32, 32), 0.5)
-    peaks = []
-    for n in (640, 12_800):
-        g.counts(x, n=64)
-        tracemalloc.start()
-        g.counts(x, n=n)
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    assert peaks[1] < 1.5 * peaks[0]
+    script = """
+import resource, sys, torch, pprs
+model = lambda x: torch.stack([x.mean((1, 2, 3)), -x.mean((1, 2, 3))], 1)
+g = pprs.SmoothedClassifier(model, 2, pprs.Gaussian(0.25), pprs.Grid(4))
+g.counts(torch.full((1, 64, 64), 0.5), n=int(sys.argv[1]))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+    few, many = (
+        int(subprocess.run([sys.executable, "-c", script, n], capture_output=True, text=True, check=True).stdout)
+        for n in ("256", "12800")
+    )
+    grown = (many - few) * 1024
+    assert grown < 0.25 * (12800 - 256) * 64 * 64 * 4, f"{grown / 2**20:.0f} MiB more"
+
+
+def test_a_model_that_was_trained_on_since_votes_in_eval_mode() -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.BatchNorm2d(1), torch.nn.Flatten(), torch.nn.Linear(144, 2))
+    g = SmoothedClassifier(net, 2, Gaussian(0.5))
+    before = g.counts(X, n=100)
+    net.train()
+    np.testing.assert_array_equal(g.counts(X, n=100), before)
+
+
+def test_models_that_alter_their_input_change_nothing() -> None:
+    def normalising(x: torch.Tensor) -> torch.Tensor:
+        x.sub_(0.5).div_(0.25)
+        score = 1e-6 * x.mean((1, 2, 3))
+        return torch.stack([1 + score, 1 - score], dim=1)  # all near ties: all scored twice
+
+    seen = [SmoothedClassifier(normalising, 2, Gaussian(0.5), batch_size=b).counts(X, n=128) for b in (1, 64)]
+    np.testing.assert_array_equal(seen[0], seen[1])
+
+
+def test_exact_ties_go_to_the_first_class_in_every_batch() -> None:
+    for batch_size in (1, 64):
+        g = SmoothedClassifier(lambda x: torch.zeros(len(x), 10), 10, Gaussian(0.5), batch_size=batch_size)
+        assert g.counts(X, n=65)[0] == 65
+
+
+def test_votes_must_be_as_many_as_samples() -> None:
+    calls = []
+
+    def growing(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return torch.zeros(len(x) * len(calls), 2)
+
+    with pytest.raises(PprsError, match="the model returned shape"):
+        SmoothedClassifier(growing, 2, Gaussian(0.5)).counts(X, n=200)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +226,7 @@ def test_bad_models_are_told_with_the_context() -> None:
         certify(lambda x: torch.full((len(x), 2), float("nan")))
 
 
-@pytest.mark.parametrize("sigma", [0, -1, float("nan"), float("inf"), "0.5"])
+@pytest.mark.parametrize("sigma", [0, -1, 1e-9, 1e30, float("nan"), float("inf"), "0.5"])
 def test_bad_sigma_is_told(sigma) -> None:
     with pytest.raises(PprsError, match="sigma must be a positive number"):
         Gaussian(sigma)

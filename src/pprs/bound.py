@@ -47,14 +47,14 @@ def smallest_n(alpha: float) -> int:
     10
     """
     check_alpha(alpha)
-    n = max(1, math.floor(math.log2(1 / alpha)) - 1)
+    n = max(1, math.floor(-math.log2(alpha)) - 1)
     while clopper_pearson_lower(n, n, alpha) <= 0.5:
         n += 1
     return n
 
 
 def check_alpha(alpha: float) -> None:
-    if not (isinstance(alpha, int | float) and 0 < alpha < 1):
+    if not (isinstance(alpha, int | float) and 1e-300 < alpha < 1):
         raise PprsError(
             f"alpha must lie between 0 and 1, not {alpha!r}. It is the probability that a certificate is wrong; "
             "0.001 is usual."

@@ -25,6 +25,15 @@ def round_down(value: float, decimals: int = 3) -> str:
     return str(Decimal(value).quantize(Decimal(1).scaleb(-decimals), rounding=ROUND_DOWN))
 
 
+def confidence(alpha: float) -> str:
+    """1 - alpha in percent, exactly.
+
+    >>> confidence(0.001), confidence(1e-8)
+    ('99.9%', '99.999999%')
+    """
+    return f"{(1 - Decimal(str(alpha))) * 100:f}".rstrip("0").rstrip(".") + "%"
+
+
 class _Frozen:
     """Equality by value for the frozen results below, whose counts are arrays."""
 
@@ -89,7 +98,7 @@ class Certificate(_Frozen):
             return f"abstained (p_lower {round_down(self.p_lower)} is not above 1/2)"
         return (
             f"class {self.prediction}: no change of L2 norm up to {round_down(self.radius)} can alter this label, "
-            f"with {100 * (1 - self.alpha):g}% confidence"
+            f"with {confidence(self.alpha)} confidence"
         )
 
 

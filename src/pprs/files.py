@@ -14,6 +14,14 @@ from pprs.errors import PprsError
 @contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
     """A path to write to; what stands there at the end takes the place of `path` in one step."""
+    if path.is_symlink():
+        path = path.resolve()
+    if path.exists() and not path.is_file() and not path.is_dir():  # a device or a pipe is written to, not replaced
+        try:
+            yield path
+        except OSError as error:
+            raise cannot_write(path, error) from error
+        return
     part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -26,12 +34,26 @@ def written_whole(path: Path) -> Iterator[Path]:
             part.unlink(missing_ok=True)
 
 
+def check_writable(path: Path) -> None:
+    """Tell now, not after hours of work, if a file cannot be written there."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        probe = path.with_name(f".{path.name}.part")
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    if path.is_dir():
+        raise PprsError(f"cannot write {path}: it is a folder. Give the name of a file.")
+
+
 def cannot_write(path: Path, error: OSError) -> PprsError:
     remedy = {
         errno.ENOSPC: "The disk is full: free some space, or give another --out.",
         errno.EACCES: "You may not write there: give another --out.",
         errno.EROFS: "That disk is read-only: give another --out.",
         errno.EISDIR: "That is a folder: give the name of a file.",
+        errno.ENAMETOOLONG: "The name is too long: give another --out.",
         errno.ENOTDIR: "A part of that path is a file, not a folder: give another --out.",
     }.get(error.errno or 0, "Give another --out.")
     return PprsError(f"cannot write {path}: {error.strerror or error}. {remedy}")

@@ -78,9 +78,11 @@ class Gaussian(Noise):
 
 
 def check_sigma(sigma: float) -> None:
-    if not (isinstance(sigma, int | float) and math.isfinite(sigma) and sigma > 0):
+    # Below the lower limit single precision would swallow part of the noise.
+    if not (isinstance(sigma, int | float) and math.isfinite(sigma) and 1e-4 <= sigma <= 1e4):
         raise PprsError(
-            f"sigma must be a positive number, not {sigma!r}. It is the noise's standard deviation on images "
+            f"sigma must be a positive number (1e-4 to 1e4), not {sigma!r}. It is the noise's "
+            "standard deviation on images "
             "in [0, 1]; 0.25 to 1 is usual."
         )
 

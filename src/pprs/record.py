@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from filelock import FileLock, Timeout
 
@@ -95,7 +96,6 @@ class Run:
         try:
             with _told(folder):
                 db = sqlite3.connect(existing, isolation_level=None)
-                db.execute("PRAGMA synchronous = NORMAL")
                 run = cls(folder, db, lock)
                 run._settle(settings)
             return run
@@ -112,8 +112,15 @@ class Run:
                 f"{folder} is not a run: it has no {FILE}. A run is a folder that `pprs certify --out` wrote."
             )
         with _told(folder):
-            db = sqlite3.connect(f"file:{path.resolve().as_posix()}?mode=ro", uri=True)
-            db.execute("SELECT count(*) FROM settings").fetchone()
+            try:
+                db = sqlite3.connect(f"file:{quote(path.resolve().as_posix())}?mode=ro", uri=True)
+                db.execute("SELECT count(*) FROM settings").fetchone()
+            except sqlite3.OperationalError as error:
+                if "readonly" not in str(error):
+                    raise
+                # Killed in the middle of a write: what was begun has to be undone first, which is a write.
+                db = sqlite3.connect(path)
+                db.execute("SELECT count(*) FROM settings").fetchone()
         return cls(folder, db, None)
 
     def _settle(self, settings: dict[str, Any]) -> None:

@@ -64,6 +64,11 @@ def run_local(
         if index in done:
             continue
         example = data[index]
+        if example.label is not None and example.label >= classifier.num_classes:
+            raise PprsError(
+                f"image {index} has label {example.label}, and the model only {classifier.num_classes} classes. "
+                "Put the data's classes in the model's order with --classes FILE."
+            )
         began = time.perf_counter()
         made = classifier.certify(
             example.image, n0=plan.n0, n=plan.n, alpha=plan.alpha, index=index, on_samples=watcher.samples

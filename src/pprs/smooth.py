@@ -3,7 +3,7 @@
 Everything after the noise is handed the noisy batch and never the clean image, so a partition of any kind is
 part of the base classifier and the certificate holds by construction.
 
-Randomness. Noise comes in chunks of CHUNK samples, keyed by (seed, image index, phase, chunk). So counts do not
+Randomness. Noise comes in chunks of fixed size, keyed by (seed, image index, phase, chunk). So counts do not
 depend on batch size, on threads, on where an interrupted run went on, or on which other images run; and selection
 and estimation never share a draw.
 """
@@ -26,7 +26,6 @@ from pprs.noise import Noise, keyed_rng
 from pprs.partition import Partition
 from pprs.partition.base import check_picture_shape
 
-CHUNK = 64
 SELECT, ESTIMATE, PREDICT = range(3)  # phases: each has draws of its own
 
 # A floating-point network gives a picture slightly different scores in another batch. Where the two best
@@ -44,12 +43,17 @@ class _Votes:
     has_segments: bool
 
 
+def chunk_size(dim: int) -> int:
+    """Samples a chunk, for pictures of so many values: fewer of very large ones, so that a chunk stays small."""
+    return max(1, min(64, 2**24 // dim))
+
+
 def noisy_chunk(
     x: torch.Tensor, noise: Noise, seed: int, index: int, phase: int = ESTIMATE, chunk: int = 0
 ) -> torch.Tensor:
-    """CHUNK noisy copies of the picture [C, H, W]: exactly those that its certificate is made from."""
+    """A chunk of noisy copies of the picture [C, H, W]: exactly those that its certificate is made from."""
     rng = keyed_rng(x.device, seed, index, phase, chunk)
-    return noise.sample((CHUNK, *x.shape), rng).add_(x)
+    return noise.sample((chunk_size(x.numel()), *x.shape), rng).add_(x)
 
 
 class SmoothedClassifier:
@@ -86,7 +90,6 @@ class SmoothedClassifier:
             model.eval().to(device)
         self.model, self.num_classes, self.noise, self.partition = model, num_classes, noise, partition
         self.seed, self.batch_size, self.device = seed, batch_size, torch.device(device)
-        self._output_checked = False
 
     def certify(
         self,
@@ -153,6 +156,8 @@ class SmoothedClassifier:
 
     def _vote(self, x: torch.Tensor, n: int, index: int, phase: int, on_samples: OnSamples | None) -> _Votes:
         counts, segments, has_segments = np.zeros(self.num_classes, np.int64), 0, False
+        if isinstance(self.model, torch.nn.Module):
+            self.model.eval()  # here, not only once: it may have been trained on since
         with torch.inference_mode():
             for noisy in self._noisy_batches(x, n, index, phase):
                 if self.partition is not None:
@@ -163,24 +168,27 @@ class SmoothedClassifier:
                 counts += np.bincount(self._classify(noisy).cpu().numpy(), minlength=self.num_classes)
                 if on_samples is not None:
                     on_samples(len(noisy))
+        if counts.sum() != n:
+            raise PprsError(f"{int(counts.sum())} votes were counted for {n} samples: the model is not consistent")
         return _Votes(counts, segments, has_segments)
 
     def _noisy_batches(self, x: torch.Tensor, n: int, index: int, phase: int) -> Iterator[torch.Tensor]:
         """x + Z for n draws of Z, in batches; the draws are the same however they are batched."""
         most = 64 if self.device.type == "cpu" else 512  # a CPU's caches are happier with small batches
         size = self.batch_size or max(16, min(most, 2**23 // x.numel()))
-        chunks_at_once = max(1, size // CHUNK)
-        for first in range(0, math.ceil(n / CHUNK), chunks_at_once):
-            chunks = range(first, min(first + chunks_at_once, math.ceil(n / CHUNK)))
-            noisy = torch.cat([noisy_chunk(x, self.noise, self.seed, index, phase, chunk) for chunk in chunks])
-            yield from noisy[: n - first * CHUNK].split(size)
+        chunk = chunk_size(x.numel())
+        chunks_at_once = max(1, size // chunk)
+        for first in range(0, math.ceil(n / chunk), chunks_at_once):
+            chunks = range(first, min(first + chunks_at_once, math.ceil(n / chunk)))
+            noisy = torch.cat([noisy_chunk(x, self.noise, self.seed, index, phase, i) for i in chunks])
+            yield from noisy[: n - first * chunk].split(size)
 
     def _classify(self, pictures: torch.Tensor) -> torch.Tensor:
         """The base classifier's label of each picture."""
         scores = self._scores(pictures)
         top = scores.topk(2, dim=1)
         margin = top.values[:, 0] - top.values[:, 1]
-        labels = top.indices[:, 0]
+        labels = scores.argmax(dim=1)
         # Written so that NaN scores count as close, and reach the check below.
         close = ~(margin > NEAR_TIE * top.values.abs().amax(dim=1))
         if len(pictures) > 1:
@@ -192,16 +200,17 @@ class SmoothedClassifier:
 
     def _scores(self, pictures: torch.Tensor) -> torch.Tensor:
         try:
-            scores: Any = self.model(pictures)
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            # A copy, because some models normalise in place, and a near tie is scored a second time.
+            scores: Any = self.model(pictures.clone())
+        except Exception as error:  # a user's model may raise anything
+            if isinstance(error, MemoryError):
+                raise
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise PprsError(
                 f"the model failed on a batch of shape {tuple(pictures.shape)}: {reason}. The usual cause is a "
                 "picture whose size or number of channels is not what the model was made for."
             ) from error
-        if not self._output_checked:
-            self._check_output(scores, len(pictures))
-            self._output_checked = True
+        self._check_output(scores, len(pictures))
         return scores.float()  # type: ignore[no-any-return]
 
     def _check_output(self, scores: Any, batch: int) -> None:

@@ -11,10 +11,13 @@ from torch.nn import functional
 
 from pprs.data import ImageSet
 from pprs.errors import PprsError
+from pprs.files import check_writable
 from pprs.model import weights
 from pprs.model.resnet import ResNet, architecture
 from pprs.noise import Noise, keyed_rng
 from pprs.partition import Partition
+
+TRAIN = 3  # a phase of its own: no draw is shared with certification
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,15 @@ class Recipe:
     flip: bool = False
     shift: int = 2
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 1), ("batch_size", 2), ("shift", 0), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise PprsError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        if self.width is not None and self.width < 1:
+            raise PprsError(f"width must be at least 1, not {self.width}")
+        if not 0 < self.learning_rate < 100:
+            raise PprsError(f"the learning rate must lie between 0 and 100, not {self.learning_rate}")
 
 
 @dataclass(frozen=True)
@@ -55,8 +67,7 @@ def train(
     """Train a network and write it to `out` as safetensors that describe themselves."""
     if partition is not None and noise is None:
         raise PprsError("a partition is trained on noisy pictures: give --noise SIGMA with --partition")
-    if recipe.epochs < 1 or recipe.batch_size < 2:
-        raise PprsError(f"need at least 1 epoch and a batch of 2, not {recipe.epochs} and {recipe.batch_size}")
+    check_writable(out)
     images, labels = data.stacked()
     num_classes = len(data.class_names) if data.class_names else int(labels.max()) + 1
     arch = architecture(
@@ -107,7 +118,7 @@ def _fit(
             step = epoch * per_epoch + batch
             x = _augmented(images[chosen], recipe, generator)
             if noise is not None:
-                x = x + noise.sample(tuple(x.shape), keyed_rng("cpu", recipe.seed, step))
+                x = x + noise.sample(tuple(x.shape), keyed_rng("cpu", recipe.seed, step, TRAIN, 0))
             if partition is not None:
                 x = torch.from_numpy(partition.run(x.contiguous().numpy())[0])
             loss = functional.cross_entropy(net(x), labels[chosen])

@@ -63,7 +63,7 @@ def certify(
             f"name a folder for the {len(images)} rows: --out RUN. If interrupted, the same command resumes it."
         )
     net = load_model(model)
-    num_classes = match(net, pictures)
+    num_classes = match(net, pictures, classes is not None)
     names = pictures.class_names or net.class_names
     settings: dict[str, Any] = {
         "format": 1,
@@ -102,7 +102,7 @@ def certify_run(
 
     from pprs.bound import clopper_pearson_lower
     from pprs.certificate import round_down
-    from pprs.cli.progress import CertifyBar, console
+    from pprs.cli.progress import CertifyBar, say
     from pprs.record import Run
     from pprs.runner import run_local
     from pprs.smooth import SmoothedClassifier
@@ -110,24 +110,26 @@ def certify_run(
     classifier = SmoothedClassifier(net.module, settings["num_classes"], noise, scheme, **options)
     dim = pictures[images[0]].image.numel()
     reach = noise.radius(clopper_pearson_lower(plan.n, plan.n, plan.alpha), dim)
-    console.print(
-        f"[bold]{settings['partition']}[/bold] under {noise}: {len(images)} images, {plan.n0} + {plan.n} samples each; "
-        f"n and alpha allow a radius of at most {round_down(reach)}",
-        highlight=False,
+    say(
+        f"{settings['partition']} under {noise}: {len(images)} images, {plan.n0} + {plan.n} samples each; "
+        f"n and alpha allow a radius of at most {round_down(reach)}"
     )
     with tempfile.TemporaryDirectory() as scratch, Run.begin(out or Path(scratch) / "run", settings) as run:
         done = run.done()
         todo = [i for i in images if i not in done]
         if len(todo) < len(images):
-            console.print(f"going on: {len(images) - len(todo)} of {len(images)} images are already in {run.folder}")
+            say(f"going on: {len(images) - len(todo)} of {len(images)} images are already in {run.folder}")
         with CertifyBar("certify", len(todo), plan.n0 + plan.n) as bar:
             run_local(classifier, pictures, images, plan, run, bar)
         chosen = set(images)
         tell([row for row in run.rows() if row.idx in chosen], settings, out)
 
 
-def match(net: Model, pictures: ImageSet) -> int:
-    """The number of classes, once it is known that this network can take these pictures."""
+def match(net: Model, pictures: ImageSet, mapped: bool) -> int:
+    """The number of classes, once it is known that this network can take these pictures.
+
+    `mapped`: the user has put the data's classes in the model's order.
+    """
     import torch
 
     first = pictures[0].image
@@ -141,8 +143,8 @@ def match(net: Model, pictures: ImageSet) -> int:
         with torch.inference_mode():
             net.module.eval()
             try:
-                scores = net.module(first[None])
-            except (RuntimeError, ValueError, TypeError, IndexError) as error:
+                scores = net.module(first[None].clone())
+            except Exception as error:  # a user's model may raise anything
                 raise PprsError(f"the model failed on a picture of shape {tuple(first.shape)}: {error}") from error
         if not isinstance(scores, torch.Tensor) or scores.ndim != 2:
             raise PprsError("the model must map pictures [B, C, H, W] to scores [B, num_classes]")
@@ -153,48 +155,52 @@ def match(net: Model, pictures: ImageSet) -> int:
             "labels would not mean the same. "
             "If the data's classes are some of the model's, name the model's in order with --classes FILE."
         )
+    if not mapped and net.class_names is not None and pictures.class_names is not None:
+        for i, (ours, theirs) in enumerate(zip(net.class_names, pictures.class_names, strict=True)):
+            if _plain(ours) != _plain(theirs):
+                raise PprsError(
+                    f'class {i} is "{ours}" for the model and "{theirs}" for the data: labels would not mean the same. '
+                    "Use the data that the model was made for, or give the data's class names "
+                    "in the model's order with "
+                    "--classes FILE."
+                )
     return num_classes
+
+
+def _plain(name: str) -> str:
+    return "".join(c for c in name.casefold() if c.isalnum())
 
 
 def tell(rows: list[Row], settings: dict[str, Any], out: Path | None) -> None:
     """The outcome, in words for one picture, in a line for many."""
-    from pprs.certificate import round_down
-    from pprs.cli.progress import console
+    from pprs.certificate import confidence, round_down
+    from pprs.cli.progress import say
 
     names = settings["class_names"]
     if len(rows) == 1:
         (row,) = rows
         if row.prediction is None:
             top = names[row.selected] if names else row.selected
-            console.print(
+            say(
                 f"abstained: class {top} got {row.counts[row.selected]} of {sum(row.counts)} "
-                "votes, which does not prove a "
-                "majority. More samples (--n), less noise (--sigma) or another partition may help."
+                "votes, which does not prove "
+                "a majority. More samples (--n), less noise (--sigma) or another partition may help."
             )
         else:
             name = f"{names[row.prediction]} (class {row.prediction})" if names else f"class {row.prediction}"
-            console.print(
-                f"[bold]{name}[/bold]: no change of L2 norm up to "
-                f"[bold]{round_down(row.radius)}[/bold] can alter this label, "
-                f"with {100 * (1 - settings['alpha']):g}% confidence",
-                highlight=False,
+            say(
+                f"{name}: no change of L2 norm up to {round_down(row.radius)} can alter this label, "
+                f"with {confidence(settings['alpha'])} confidence"
             )
     else:
         certified = [row for row in rows if row.prediction is not None]
         mean = sum(row.radius for row in certified) / max(len(certified), 1)
         right = sum(row.correct for row in rows)
         labelled = any(row.label is not None for row in rows)
-        console.print(
-            f"{len(certified)} of {len(rows)} images certified, mean radius {round_down(mean)}"
-            + (f"; {right} of them as what they are" if labelled else ""),
-            highlight=False,
-        )
+        told = f"{len(certified)} of {len(rows)} images certified, mean radius {round_down(mean)}"
+        say(told + (f"; {right} of them as what they are" if labelled else ""))
     if out is not None:
-        console.print(
-            f"rows in {out}; see them with: pprs report {out} --out report.html",
-            highlight=False,
-            soft_wrap=True,
-        )
+        say(f"rows in {out}; see them with: pprs report {out} --out report.html")
 
 
 @guarded
@@ -232,7 +238,13 @@ def predict(
     images = choose(len(pictures), start=start, stride=stride, limit=limit)
     net = load_model(model)
     g = SmoothedClassifier(
-        net.module, match(net, pictures), noise, scheme, seed=seed, batch_size=batch_size, device=device
+        net.module,
+        match(net, pictures, classes is not None),
+        noise,
+        scheme,
+        seed=seed,
+        batch_size=batch_size,
+        device=device,
     )
     names = pictures.class_names or net.class_names
     typer.echo("idx\tlabel\tpredict\tp_value\tname")

@@ -40,7 +40,7 @@ def guarded(command: F) -> F:
                 raise _fail(
                     f"the disk is full ({error}). Free some space and repeat; what was finished is kept."
                 ) from None
-            raise
+            raise _fail(f"{error}. Check the name, and that you may read or write there.") from None
 
     return wrapper  # type: ignore[return-value]
 
@@ -71,7 +71,7 @@ PartitionText = Annotated[
         help="none (plain smoothing), slic:n_segments=100, felzenszwalb, quickshift, grid:size=4, blur:size=3.",
     ),
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Of all randomness.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Of all randomness.")]
 Limit = Annotated[int | None, typer.Option("--limit", help="At most so many images.")]
 Stride = Annotated[int, typer.Option("--stride", help="Every so many-th image.")]
 Start = Annotated[int, typer.Option("--start", help="The first image.")]
@@ -83,8 +83,8 @@ Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, mps.")
 def set_threads(threads: int | None) -> None:
     import torch
 
-    if threads is not None and threads < 1:
-        raise PprsError(f"--threads must be at least 1, not {threads}")
+    if threads is not None and not 1 <= threads <= 1024:
+        raise PprsError(f"--threads must be 1 to 1024, not {threads}")
     torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
 
 

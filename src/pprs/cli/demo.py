@@ -21,7 +21,7 @@ def demo(
 ) -> None:
     """From nothing to a report: train on built-in digits, certify with and without superpixels, draw the page."""
     from pprs.cli.certify import certify
-    from pprs.cli.progress import console
+    from pprs.cli.progress import say
     from pprs.cli.report import print_table
     from pprs.cli.train import train_with_bar
     from pprs.data import open_dataset
@@ -38,4 +38,4 @@ def demo(
         certify(str(model), DATA, SIGMA, partition, out=runs[-1], n=N, limit=LIMIT, threads=threads)
     page = out / "report.html"
     print_table(*write_report(runs, page))
-    console.print(f"\nThe report, with pictures: [bold]{page.resolve()}[/bold]", highlight=False, soft_wrap=True)
+    say(f"\nThe report, with pictures: {page.resolve()}")

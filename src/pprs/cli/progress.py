@@ -23,6 +23,11 @@ errors = Console(stderr=True)
 EVERY = 15.0  # seconds between two lines in a log
 
 
+def say(text: str) -> None:
+    """A line as it is: names and paths in it mean nothing else."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
 class Bar:
     """Counts steps towards a total; `note` follows the bar."""
 

@@ -25,12 +25,12 @@ def report(
     radii: Annotated[str | None, typer.Option("--radii", help="Radii of the table: 0,0.25,0.5")] = None,
 ) -> None:
     """Draw runs together: curves, a table and pictures, on one page."""
-    from pprs.cli.progress import console
+    from pprs.cli.progress import say
     from pprs.report import write_report
 
     target = out or Path(f"report.{kind or 'html'}")
     print_table(*write_report(runs, target, kind=kind, radii=_numbers(radii)))
-    console.print(f"wrote {target}", highlight=False, soft_wrap=True)
+    say(f"wrote {target}")
 
 
 def print_table(summaries: list[Summary], radii: list[float]) -> None:
@@ -92,7 +92,7 @@ def show(
     out: Annotated[Path, typer.Option("--out", help="The picture to write.")] = Path("show.png"),
 ) -> None:
     """Draw what partitions make of a noisy picture: original, noisy, superpixel borders, averaged."""
-    from pprs.cli.progress import console
+    from pprs.cli.progress import say
     from pprs.data import open_dataset
     from pprs.files import written_whole
     from pprs.noise import Gaussian
@@ -115,4 +115,4 @@ def show(
     figure = figures.picture_rows(clean.numpy(), noisy, [(m.short if m else "none", m) for m in methods], str(noise))
     with written_whole(out) as part:
         part.write_bytes(figures.to_bytes(figure, kind))
-    console.print(f"wrote {out}", highlight=False, soft_wrap=True)
+    say(f"wrote {out}")

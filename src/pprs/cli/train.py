@@ -35,7 +35,7 @@ def train(
         bool | None, typer.Option("--flip/--no-flip", help="Mirror at random; on for colour pictures.")
     ] = None,
     shift: Annotated[int, typer.Option("--shift", help="Move at random by up to so many pixels.")] = 2,
-    split: Annotated[str, typer.Option("--split")] = "train",
+    split: Annotated[str | None, typer.Option("--split", help="Which split to train on; train unless given.")] = None,
     classes: common.Classes = None,
     seed: common.Seed = 0,
     threads: common.Threads = None,
@@ -54,10 +54,10 @@ def train(
     if out.suffix != ".safetensors":
         raise PprsError(f"--out must end in .safetensors, not {out.name}")
     common.set_threads(threads)
-    pictures = open_dataset(data, split=split, classes=classes)
+    pictures = open_dataset(data, split=split, classes=classes, prefer="train")
     mirrored = pictures[0].image.shape[0] == 3 if flip is None else flip
     recipe = Recipe(arch, width, epochs, batch_size, lr, flip=mirrored, shift=shift, seed=seed)
-    train_with_bar(pictures, recipe, data, out, noise=law, partition=scheme)
+    train_with_bar(pictures, recipe, data, out, noise=law, partition=scheme, classes=classes)
 
 
 def train_with_bar(
@@ -68,9 +68,10 @@ def train_with_bar(
     *,
     noise: Noise | None = None,
     partition: Partition | None = None,
+    classes: Path | None = None,
 ) -> None:
     """Train with a bar, then tell the accuracy on the clean test split where there is one."""
-    from pprs.cli.progress import Bar, console
+    from pprs.cli.progress import Bar, say
     from pprs.data import open_dataset
     from pprs.errors import PprsError
     from pprs.train import Progress, accuracy, train
@@ -83,8 +84,8 @@ def train_with_bar(
 
         net = train(pictures, recipe, noise=noise, partition=partition, out=out, data_name=data, on_step=told)
     try:
-        test = open_dataset(data, split="test")
+        test = open_dataset(data, split="test", classes=classes)
         told_accuracy = f"; {100 * accuracy(net, test):.1f}% of the {len(test)} clean test pictures right"
     except PprsError:
         told_accuracy = ""
-    console.print(f"wrote {out}{told_accuracy}", highlight=False)
+    say(f"wrote {out}{told_accuracy}")

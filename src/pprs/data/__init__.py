@@ -19,39 +19,42 @@ ALIASES = {
 }
 
 
-def open_dataset(spec: str, *, split: str | None = None, classes: Path | None = None) -> ImageSet:
+def open_dataset(spec: str, *, split: str | None = None, classes: Path | None = None, prefer: str = "test") -> ImageSet:
     """The pictures that the text names.
 
     `builtin:mnist5k`; `mnist`, `fashion-mnist`, `cifar10` (in $PPRS_DATA if there, else from the hub); a folder of
-    parquet files or of pictures in a subfolder a class; a `.npz` file; a picture; a hub id. `split` is test (or
-    else validation, or train) unless given. `classes` is a file with a class a line, in the model's label order.
+    parquet files or of pictures in a subfolder a class; a `.npz` file; a picture; a hub id. `split` is
+    the preferred one (or else test, validation, train) unless given. `classes` is a file with a class a line, in the
+    model's label order.
 
     >>> data = open_dataset("builtin:mnist5k")
     >>> len(data), tuple(data[0].image.shape)
     (1000, (1, 28, 28))
     """
-    data = _open(spec, split)
+    data = _open(spec, split, prefer)
     if len(data) == 0:
         raise PprsError(f'the data "{spec}" is empty')
     return data if classes is None else _Relabelled(data, classes)
 
 
-def _open(spec: str, split: str | None) -> ImageSet:
+def _open(spec: str, split: str | None, prefer: str) -> ImageSet:
     if spec.startswith("builtin:"):
-        return arrays.builtin(spec.removeprefix("builtin:"), split or "test")
+        return arrays.builtin(spec.removeprefix("builtin:"), split or prefer)
     path = Path(spec)
     if spec in ALIASES and not path.exists():
         local = Path(os.environ.get("PPRS_DATA", ".")) / spec
-        return hub.folder(local, split) if local.is_dir() else hub.hub(ALIASES[spec], split)
+        return hub.folder(local, split, prefer) if local.is_dir() else hub.hub(ALIASES[spec], split, prefer)
     if path.is_dir():
-        return hub.folder(path, split)
+        return hub.folder(path, split, prefer)
+    if split is not None and (path.suffix == ".npz" or path.is_file()):
+        raise PprsError(f"{spec} is one file, without splits: leave out --split {split}")
     if path.suffix == ".npz":
         return arrays.npz(path)
     if path.is_file():
         return arrays.single(path)
     if path.is_absolute() or spec.startswith(".") or path.suffix.lower() in hub.PICTURES:
         raise PprsError(f"there is no file or folder {spec}")
-    return hub.hub(spec, split)
+    return hub.hub(spec, split, prefer)
 
 
 class _Relabelled(ImageSet):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import zipfile
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pprs.data.base import ImageSet, check_labels, read_picture
+from pprs.data.base import ImageSet, read_picture
 from pprs.errors import PprsError, nearest
 
 Array = npt.NDArray[Any]
@@ -25,6 +26,9 @@ class Arrays(ImageSet):
 
     def __len__(self) -> int:
         return len(self.images)
+
+    def _labels_digest(self) -> bytes:
+        return b"" if self.labels is None else np.ascontiguousarray(self.labels).tobytes()
 
     def _get(self, index: int) -> tuple[torch.Tensor, int | None]:
         image = self.images[index]
@@ -70,18 +74,22 @@ def npz(path: Path) -> Arrays:
             arrays = {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise PprsError(f"there is no file {path}") from None
-    except (OSError, ValueError, EOFError, KeyError) as error:
-        raise PprsError(f"{path} cannot be read as .npz ({error})") from error
+    except (OSError, ValueError, EOFError, KeyError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+        raise PprsError(
+            f"{path} cannot be read as .npz ({error}). Write it with numpy.savez(FILE, x=..., y=...)."
+        ) from error
     images = next((arrays[k] for k in ("x", "images", "image") if k in arrays), None)
     labels = next((arrays[k] for k in ("y", "labels", "label") if k in arrays), None)
     if images is None:
         raise PprsError(f'{path} has no array "x" of pictures; it holds {", ".join(arrays) or "nothing"}')
+    if images.dtype != np.uint8 and images.dtype.kind != "f":
+        raise PprsError(f"{path}: pictures must be uint8 in 0..255 or floating point in [0, 1], not {images.dtype}")
     images = _channels_first(images, path)
     if labels is not None and labels.shape != (len(images),):
         raise PprsError(f"{path}: {len(images)} pictures but labels of shape {labels.shape}")
     names = tuple(str(n) for n in arrays["class_names"]) if "class_names" in arrays else None
-    if labels is not None:
-        check_labels(labels, names, str(path))
+    if labels is not None and (labels.dtype.kind not in "iu" or (len(labels) and labels.min() < 0)):
+        raise PprsError(f"{path}: labels must be whole numbers from 0 up, not {labels.dtype} like {labels[0]}")
     return Arrays(images, labels, names)
 
 

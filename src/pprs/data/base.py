@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 
@@ -43,13 +42,18 @@ class ImageSet(ABC):
         return Example(index, image, label)
 
     def fingerprint(self) -> str:
-        """Changes when pictures do: over the count and the first, middle and last examples."""
+        """Changes when the data does: over the labels, and the first, middle and last pictures."""
         sha = hashlib.sha256(str(len(self)).encode())
+        sha.update(self._labels_digest())
         for index in sorted({0, len(self) // 2, len(self) - 1}):
             example = self[index]
             sha.update(repr((tuple(example.image.shape), example.label)).encode())
             sha.update(example.image.contiguous().numpy().tobytes())
         return sha.hexdigest()[:16]
+
+    def _labels_digest(self) -> bytes:
+        """All labels, where they are at hand without reading the pictures."""
+        return b""
 
     def stacked(self) -> tuple[torch.Tensor, torch.Tensor]:
         """All pictures [N, C, H, W] and labels [N], for training."""
@@ -75,9 +79,10 @@ def to_tensor(picture: Any) -> torch.Tensor:
     picture = ImageOps.exif_transpose(picture)
     if picture.mode in ("1", "L"):
         array = np.asarray(picture.convert("L"))[None]
-    elif picture.mode.startswith("I") or picture.mode == "F":
-        wide = np.asarray(picture, dtype=np.float32)
-        return torch.from_numpy(wide[None] / (65535.0 if wide.max() > 255 else 255.0))
+    elif picture.mode.startswith("I"):  # 16 bits a pixel
+        return torch.from_numpy(np.asarray(picture).astype(np.float32)[None] / 65535)
+    elif picture.mode == "F":
+        return torch.from_numpy(np.asarray(picture, dtype=np.float32).copy()[None])
     else:
         array = np.asarray(picture.convert("RGB")).transpose(2, 0, 1)
     return torch.from_numpy(array.astype(np.float32) / 255)
@@ -92,8 +97,3 @@ def read_picture(path: Path) -> torch.Tensor:
         raise PprsError(f"there is no picture {path}") from None
     except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
         raise PprsError(f"{path} cannot be read as a picture ({error}). Is it whole, and really an image?") from error
-
-
-def check_labels(labels: npt.NDArray[Any], names: tuple[str, ...] | None, where: str) -> None:
-    if names is not None and len(labels) and int(labels.max()) >= len(names):
-        raise PprsError(f"{where}: label {int(labels.max())} has no name among the {len(names)} class names")

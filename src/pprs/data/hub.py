@@ -11,7 +11,8 @@ from pprs.data.base import ImageSet, to_tensor
 from pprs.errors import PprsError, nearest
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
-SPLITS = ("test", "validation", "train")  # the one to take where none is asked for, in this order
+SPLITS = ("test", "validation", "train")  # the one to take where the preferred one is not there, in this order
+SPLIT_FOLDERS = {"train", "training", "test", "testing", "val", "valid", "validation", "dev"}
 
 
 class HubSet(ImageSet):
@@ -44,24 +45,31 @@ class HubSet(ImageSet):
         label = None if self._label is None else row[self._label]
         return image, None if label is None or label < 0 else int(label)
 
+    def _labels_digest(self) -> bytes:
+        return b"" if self._label is None else repr(list(self._table[self._label])).encode()
 
-def folder(path: Path, split: str | None) -> HubSet:
+
+def folder(path: Path, split: str | None, prefer: str) -> HubSet:
     """A local folder: of parquet files as a hub repository has them, or of pictures in a subfolder a class."""
     if any(path.glob("**/*.parquet")):
-        return _load(str(path), split, str(path))
+        return _load(str(path), split, prefer, str(path))
     found = [p for p in path.rglob("*") if p.suffix.lower() in PICTURES]
     if not found:
         raise PprsError(f"{path} holds neither parquet files nor pictures ({', '.join(PICTURES)})")
-    flat = all(p.parent == path for p in found)
-    return _load("imagefolder", split, str(path), data_dir=str(path.resolve()), drop_labels=flat)
+    tops = {p.relative_to(path).parts[0] for p in found if p.parent != path}
+    if tops and tops <= SPLIT_FOLDERS:
+        return _load("imagefolder", split, prefer, str(path), data_dir=str(path.resolve()))
+    # Every file by name: left to itself the library takes words like "test" in a name for a split.
+    files = {split or prefer: sorted(str(p.resolve()) for p in found)}
+    return _load("imagefolder", split, prefer, str(path), data_files=files, drop_labels=not tops)
 
 
-def hub(name: str, split: str | None) -> HubSet:
+def hub(name: str, split: str | None, prefer: str) -> HubSet:
     """A dataset on the Hugging Face hub."""
-    return _load(name, split, name)
+    return _load(name, split, prefer, name)
 
 
-def _load(name: str, split: str | None, where: str, **options: Any) -> HubSet:
+def _load(name: str, split: str | None, prefer: str, where: str, **options: Any) -> HubSet:
     import datasets
 
     datasets.disable_progress_bars()
@@ -74,7 +82,7 @@ def _load(name: str, split: str | None, where: str, **options: Any) -> HubSet:
             "reaches it; else give a local folder, a .npz file or a picture."
         ) from error
     if split is None:
-        split = next((s for s in SPLITS if s in tables), next(iter(tables)))
+        split = next((s for s in (prefer, *SPLITS) if s in tables), next(iter(tables)))
     if split not in tables:
         raise PprsError(f'{where} has no split "{split}". {nearest(split, tables)}')
     return HubSet(tables[split], where)

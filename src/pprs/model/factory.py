@@ -31,9 +31,10 @@ class Factory:
             sys.path.insert(0, here)
         try:
             module = importlib.import_module(module_name)
-        except ImportError as error:
+        except Exception as error:  # an import runs the user's code, which may raise anything
             raise PprsError(
-                f'--model {spec}: cannot import "{module_name}" ({error}). It is looked for in this folder and '
+                f'--model {spec}: cannot import "{module_name}" ({type(error).__name__}: '
+                f"{error}). It is looked for in this folder and "
                 "among the installed packages."
             ) from error
         if not hasattr(module, name):
@@ -41,15 +42,21 @@ class Factory:
             raise PprsError(f'--model {spec}: module "{module_name}" has no "{name}". {nearest(name, public)}')
         made = getattr(module, name)
         if not isinstance(made, torch.nn.Module):
-            made = made()
+            try:
+                made = made()
+            except Exception as error:  # the user's code again
+                raise PprsError(f"--model {spec}: calling it failed ({type(error).__name__}: {error})") from error
         if not isinstance(made, torch.nn.Module):
             raise PprsError(f"--model {spec} gave a {type(made).__name__}; it must give a torch.nn.Module")
         names = getattr(made, "class_names", None)
+        count = getattr(made, "num_classes", None)
+        if names and count is not None and len(names) != count:
+            raise PprsError(f"--model {spec}: its num_classes is {count}, and it has {len(names)} class_names")
         shape = getattr(made, "input_shape", None)
         return Model(
             made,
             spec,
-            getattr(made, "num_classes", None),
+            count,
             tuple(names) if names else None,
             (int(shape[0]), int(shape[1]), int(shape[2])) if shape else None,
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as to_bytes
 
 from pprs.errors import PprsError
 from pprs.files import written_whole
@@ -74,7 +74,7 @@ def save(
     }
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in net.state_dict().items()}
     with written_whole(path) as part:
-        save_file(tensors, part, metadata={"pprs": json.dumps(about)})
+        part.write_bytes(to_bytes(tensors, metadata={"pprs": json.dumps(about)}))
 
 
 def _refuse_pickle(path: Path) -> None:

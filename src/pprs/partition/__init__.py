@@ -26,8 +26,9 @@ def parse_partition(text: str) -> Partition | None:
     """
     if text.strip() == "none":
         return None
-    if text.partition(":")[0] not in PARTITIONS:
-        raise PprsError(f'unknown partition "{text}". {nearest(text, [*PARTITIONS, "none"])}')
+    name = text.strip().partition(":")[0]
+    if name not in PARTITIONS:
+        raise PprsError(f'unknown partition "{name}". {nearest(name, [*PARTITIONS, "none"])}')
     return spec.from_text(text, PARTITIONS, "partition")
 
 

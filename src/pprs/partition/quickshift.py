@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from skimage.segmentation import quickshift
 
-from pprs.partition.base import BlurredSuperpixels, Floats, check_odd, check_positive
+from pprs.partition.base import BlurredSuperpixels, Floats, check_at_least, check_odd, check_positive
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Quickshift(BlurredSuperpixels):
     blur: int = 5
 
     def __post_init__(self) -> None:
-        check_positive(self.kernel_size, "kernel_size")
+        check_at_least(self.kernel_size, 1, "kernel_size")
         check_positive(self.max_dist, "max_dist")
         check_positive(self.ratio, "ratio")
         check_odd(self.blur, "blur")

@@ -54,7 +54,7 @@ def _render(kind: str, methods: list[Method], summaries: list[Summary], radii: l
 def markdown(summaries: list[Summary], radii: list[float]) -> str:
     """The table as Markdown."""
     heads = [
-        "method", *(f"acc. at {r:g}" for r in radii), *(f"F at {r:g}" for r in radii[:1]), "ACR", "abstained",
+        "method", *(f"acc. at {r:g}" for r in radii), f"F at {radii[len(radii) // 2]:g}", "ACR", "abstained",
         "superpixels", "pixels each", "s / image", "images",
     ]  # fmt: skip
     lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
@@ -65,7 +65,7 @@ def markdown(summaries: list[Summary], radii: list[float]) -> str:
                 f"{100 * a:.1f} ({100 * lo:.0f}–{100 * hi:.0f})"
                 for a, lo, hi in zip(s.accuracy, s.low, s.high, strict=True)
             ),
-            "–" if math.isnan(s.f1[0]) else f"{100 * s.f1[0]:.1f}",
+            "–" if math.isnan(s.f1[0]) else f"{100 * s.f1[len(radii) // 2]:.1f}",
             f"{round_down(s.average_radius)} ± {s.average_radius_error:.3f}",
             f"{100 * s.abstained:.1f}%",
             "–" if math.isnan(s.segments) else f"{s.segments:.0f}",
@@ -74,6 +74,9 @@ def markdown(summaries: list[Summary], radii: list[float]) -> str:
             str(s.images),
         ]
         lines.append("| " + " | ".join(cells) + " |")
+    unlabelled = ", ".join(s.name for s in summaries if not s.labelled)
+    if unlabelled:
+        lines += ["", f"No labels are known for {unlabelled}: there every certified image counts."]
     return "\n".join(lines) + "\n"
 
 

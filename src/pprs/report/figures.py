@@ -41,7 +41,7 @@ def curves(methods: list[Method]) -> Figure:
             where="pre",
             color=colour,
             linestyle=line,
-            label=f"{method.name} (n={len(method)})",
+            label=f"{method.name} (n={len(method)})".replace("$", r"\$"),
         )
         axes.fill_between(steps, low, high, step="pre", color=colour, alpha=0.12, linewidth=0)
     axes.set(xlabel="L2 radius r", ylabel="certified accuracy at r", ylim=(0, 1.02), xlim=(0, None))
@@ -115,10 +115,14 @@ def picture_rows(clean: Array, noisy: Array, methods: list[tuple[str, Partition 
     return figure
 
 
+def class_name(label: int, names: tuple[str, ...] | None) -> str:
+    return names[label] if names and label < len(names) else str(label)
+
+
 def verdict(prediction: int, label: int, radius: float, names: tuple[str, ...] | None) -> str:
     """One image's outcome in words."""
     if prediction < 0:
         return "abstained"
-    name = names[prediction] if names and prediction < len(names) else str(prediction)
+    name = class_name(prediction, names)
     judged = "" if label < 0 else (" ✓" if prediction == label else " ✗")
     return f"{name}{judged}, radius {round_down(radius)}"

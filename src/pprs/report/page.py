@@ -126,13 +126,18 @@ def _number(value: float, decimals: int) -> str:
 
 def _gallery(methods: list[Method]) -> str:
     """What each method sees of the pictures that the runs kept, with the radius it gave them."""
-    kept = [index for index in methods[0].pictures if all(index in m.idx for m in methods)]
-    if not kept or not all("noise" in m.settings and "seed" in m.settings for m in methods):
+    told = {"noise", "seed", "partition", "data_fingerprint"}
+    data = methods[0].settings.get("data_fingerprint")
+    alike = [m for m in methods if told <= m.settings.keys() and m.settings["data_fingerprint"] == data]
+    kept = [index for index in methods[0].pictures if all(index in m.idx for m in alike)]
+    if not kept or methods[0] not in alike:
         return ""
-    blocks = [_example(methods, index) for index in kept]
+    blocks = [_example(alike, index) for index in kept]
+    others = ", ".join(html.escape(m.name) for m in methods if m not in alike)
     return (
         f"<h2>Pictures</h2><p class='note'>The first noisy copy that each certificate was made from, what the method "
-        f"makes of it, and the certified radius.</p>{''.join(blocks)}"
+        "makes of it, and the certified "
+        f"radius.{f' Of other data, and not shown: {others}.' if others else ''}</p>{''.join(blocks)}"
     )
 
 
@@ -141,21 +146,21 @@ def _example(methods: list[Method], index: int) -> str:
         clean = to_tensor(file)
     label = int(methods[0].label[methods[0].idx == index][0])
     names = methods[0].settings.get("class_names")
-    truth = "" if label < 0 else f": {names[label] if names else label}"
+    truth = "" if label < 0 else f": {html.escape(figures.class_name(label, names))}"
     tiles = [_tile(figures.shown(clean.numpy()), f"original{truth}")]
-    seen: set[tuple[str, int]] = set()
+    seen: dict[tuple[str, int], int] = {}  # where the noisy picture of a noise and seed stands
     for method in methods:
         noise, seed = method.settings["noise"], int(method.settings["seed"])
         noisy = _noisy(clean, parse_noise(noise), seed, index)
         if (noise, seed) not in seen:
-            seen.add((noise, seed))
+            seen[noise, seed] = len(tiles)
             tiles.append(_tile(figures.shown(noisy), f"noisy: {html.escape(noise)}"))
         where = method.idx == index
         outcome = figures.verdict(int(method.prediction[where][0]), label, float(method.radius[where][0]), names)
         partition = parse_partition(str(method.settings["partition"]))
         made = figures.views(noisy, partition)
         if partition is None:
-            tiles[-1] = _tile(
+            tiles[seen[noise, seed]] = _tile(
                 made["noisy"],
                 f"noisy: {html.escape(noise)}<br><b>{html.escape(method.name)}</b>: {html.escape(outcome)}",
             )

@@ -49,12 +49,12 @@ class Method:
 
 def read(path: Path) -> Method:
     """A run's folder, a log in Cohen's tsv format, or what `pprs export` wrote (tsv, csv, parquet, json)."""
-    if path.suffix in _READERS:
+    if path.suffix in _READERS or path.is_file():
         try:
-            method = _READERS[path.suffix](path)
+            method = _READERS.get(path.suffix, _read_tsv)(path)
         except FileNotFoundError:
             raise PprsError(f"there is no file {path}") from None
-        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        except (OSError, ValueError, KeyError, TypeError, IndexError, csv.Error) as error:
             raise PprsError(
                 f"{path} cannot be read as exported rows ({type(error).__name__}: {error}). It "
                 "needs the columns idx, label, "
@@ -118,11 +118,19 @@ def _from_rows(rows: list[Row], settings: dict[str, Any], pictures: dict[int, by
 def _from_records(records: list[dict[str, Any]], name: str) -> Method:
     def number(record: dict[str, Any], keys: tuple[str, ...], missing: float) -> float:
         value = next((record[k] for k in keys if k in record), None)
-        return missing if value is None or value == "" else float(value)
+        if value is None or value == "":
+            return missing
+        total = 0.0  # Cohen's times are h:mm:ss
+        for part in str(value).split(":"):
+            total = 60 * total + float(part)
+        return total
 
-    for key in ("idx", "label", "radius"):
-        if records and key not in records[0]:
-            raise KeyError(key)
+    for record in records:
+        predicted = record.get("predict", record.get("prediction"))
+        if any(value in (None, "") for value in (record["idx"], record["radius"], predicted)):
+            raise ValueError(f"row {record['idx']} is not whole")
+        if not 0 <= float(record["radius"]) < float("inf"):
+            raise ValueError(f"row {record['idx']} has radius {record['radius']}")
     columns: dict[str, Any] = {
         key: np.array([number(r, names, missing) for r in records])
         for key, names, missing in (
@@ -130,7 +138,7 @@ def _from_records(records: list[dict[str, Any]], name: str) -> Method:
             ("label", ("label",), -1),
             ("prediction", ("predict", "prediction"), -1),
             ("radius", ("radius",), 0.0),
-            ("seconds", ("seconds",), np.nan),
+            ("seconds", ("seconds", "time"), np.nan),
             ("segments", ("mean_segments",), np.nan),
             ("segment_size", ("mean_segment_size",), np.nan),
         )
@@ -151,6 +159,7 @@ def _read_csv(path: Path) -> Method:
 
 
 def _read_delimited(path: Path, delimiter: str) -> Method:
+    csv.field_size_limit(2**24)
     with path.open(newline="", encoding="utf-8") as file:
         return _from_records(list(csv.DictReader(file, delimiter=delimiter)), path.stem)
 

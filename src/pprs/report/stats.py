@@ -71,6 +71,7 @@ class Summary:
     segments: float
     segment_size: float
     seconds: float
+    labelled: bool
 
 
 def summarize(method: Method, radii: Array) -> Summary:
@@ -89,6 +90,7 @@ def summarize(method: Method, radii: Array) -> Summary:
         _mean(method.segments),
         _mean(method.segment_size),
         _mean(method.seconds),
+        method.labelled,
     )
 
 
