@@ -1,30 +1,34 @@
-"""Speed, as ratios against a peer in the same run: `make bench`."""
+"""Speed and memory, as ratios against a peer in the same run: `make bench`, or `python -m benchmarks partitions`."""
 
 from __future__ import annotations
 
-import time
+import json
+import os
+import sys
+from pathlib import Path
 
-import torch
+from benchmarks import certify, partitions
+from benchmarks.timing import line
 
-import pprs
-from pprs.model.resnet import architecture
-
-
-def seconds(g: pprs.SmoothedClassifier, x: torch.Tensor, n: int = 256) -> float:
-    g.counts(x, n=64)
-    began = time.perf_counter()
-    g.counts(x, n=n)
-    return time.perf_counter() - began
+TOPICS = {"partitions": partitions.measure, "certify": certify.measure}
+OUT = Path("bench.json")
 
 
 def main() -> None:
-    x = pprs.open_dataset("builtin:mnist5k")[0].image
-    net = architecture("resnet-small", channels=1, num_classes=10, mean=(0.13,), std=(0.31,)).build()
-    plain = seconds(pprs.SmoothedClassifier(net, 10, pprs.Gaussian(0.5)), x)
-    print("certifying a 28x28 digit, resnet-small, against plain smoothing:")
-    for partition in (pprs.Blur(3), pprs.Grid(4), pprs.Slic(50), pprs.Felzenszwalb(), pprs.Quickshift()):
-        ratio = seconds(pprs.SmoothedClassifier(net, 10, pprs.Gaussian(0.5), partition), x) / plain
-        print(f"  {partition.short:24s} {ratio:5.2f}x the time")
+    chosen = sys.argv[1:] or list(TOPICS)
+    unknown = set(chosen) - set(TOPICS)
+    if unknown:
+        sys.exit(f"no benchmark {', '.join(unknown)}; there are {', '.join(TOPICS)}")
+    busy = os.getloadavg()[0]
+    if busy > 0.5:
+        print(f"the machine is busy (load {busy:.1f}): the ratios will wobble")
+    results = []
+    for topic in chosen:
+        for result in TOPICS[topic]():
+            print(line(result), flush=True)
+            results.append({"topic": topic, **result})
+    OUT.write_text(json.dumps(results, indent=1) + "\n")
+    print(f"wrote {OUT}")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -32,9 +34,8 @@ def small_net(channels: int = 1) -> torch.nn.Module:
 @pytest.mark.parametrize("partition", [None, Grid(3), Blur(3), Slic(n_segments=10)], ids=str)
 def test_counts_do_not_depend_on_batches_or_threads(partition) -> None:
     net, seen = small_net(), []
-    for batch_size, threads in [(1, 1), (7, 2), (64, 1), (64, 2), (200, 2), (None, 1)]:
-        torch.set_num_threads(threads)
-        g = SmoothedClassifier(net, 10, Gaussian(0.5), partition, seed=5, batch_size=batch_size)
+    for batch_size, threads in [(1, 1), (7, 2), (64, 1), (64, 3), (200, 2), (None, None)]:
+        g = SmoothedClassifier(net, 10, Gaussian(0.5), partition, seed=5, batch_size=batch_size, threads=threads)
         seen.append(g.counts(X, n=200, index=9))
     assert (seen[0] > 0).sum() > 3  # spread votes, else nothing is tested
     for counts in seen[1:]:
@@ -166,6 +167,34 @@ def test_a_model_that_was_trained_on_since_votes_in_eval_mode() -> None:
     np.testing.assert_array_equal(g.counts(X, n=100), before)
 
 
+def test_the_callers_own_thread_count_is_left_alone() -> None:
+    torch.set_num_threads(2)
+    SmoothedClassifier(small_net(), 10, Gaussian(0.5), threads=2).counts(X, n=300)
+    assert torch.get_num_threads() == 2
+
+
+def test_never_more_threads_at_work_than_asked_for() -> None:
+    class Watched(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lock, self.inside, self.most = threading.Lock(), 0, 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            assert torch.get_num_threads() == 1  # side by side, not each on all cores
+            with self.lock:
+                self.inside += 1
+                self.most = max(self.most, self.inside)
+            time.sleep(0.02)
+            with self.lock:
+                self.inside -= 1
+            return torch.zeros(len(x), 2)
+
+    for count in (1, 3):
+        model = Watched()
+        SmoothedClassifier(model, 2, Gaussian(0.5), Slic(n_segments=10), threads=count).counts(X, n=64 * 12)
+        assert min(count, 2) <= model.most <= count
+
+
 def test_models_that_alter_their_input_change_nothing() -> None:
     def normalising(x: torch.Tensor) -> torch.Tensor:
         x.sub_(0.5).div_(0.25)
@@ -198,8 +227,8 @@ def test_votes_must_be_as_many_as_samples() -> None:
     [
         (torch.full((1, 12, 12), float("nan")), "NaN or infinite"),
         (torch.full((1, 12, 12), float("inf")), "NaN or infinite"),
-        (torch.rand(1, 12, 12) * 255, r"must lie in \[0, 1\]. Divide 0..255 pictures by 255"),
-        (torch.randn(1, 12, 12) - 1, r"must lie in \[0, 1\]. Do not normalise"),
+        (torch.linspace(0, 255, 144).reshape(1, 12, 12), r"must lie in \[0, 1\]. Divide 0..255 pictures by 255"),
+        (torch.linspace(-2, 2.5, 144).reshape(1, 12, 12), r"must lie in \[0, 1\]. Do not normalise"),
         (torch.zeros(1, 12, 12, dtype=torch.uint8), "Divide 0..255"),
         (torch.rand(2, 12, 12), "1 or 3 channels, not 2"),
         (torch.rand(1, 4, 4), "at least 8x8"),

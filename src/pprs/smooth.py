@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +24,7 @@ import torch
 from pprs.bound import binomial_test, check_alpha, check_samples, clopper_pearson_lower
 from pprs.certificate import Certificate, Counts, Prediction
 from pprs.errors import PprsError
+from pprs.kernels import threads
 from pprs.noise import Noise, keyed_rng
 from pprs.partition import Partition
 from pprs.partition.base import check_picture_shape
@@ -39,13 +42,20 @@ OnSamples = Callable[[int], None]
 @dataclass(frozen=True)
 class _Votes:
     counts: Counts
-    segments: int  # summed over samples
-    has_segments: bool
+    segments: int | None  # summed over samples; None where there are none
+
+    @staticmethod
+    def none(num_classes: int) -> _Votes:
+        return _Votes(np.zeros(num_classes, np.int64), None)
+
+    def __add__(self, other: _Votes) -> _Votes:
+        segments = None if other.segments is None else (self.segments or 0) + other.segments
+        return _Votes(self.counts + other.counts, segments)
 
 
 def chunk_size(dim: int) -> int:
     """Samples a chunk, for pictures of so many values: fewer of very large ones, so that a chunk stays small."""
-    return max(1, min(64, 2**24 // dim))
+    return max(1, min(64 if dim <= 2**16 else 32, 2**24 // dim))
 
 
 def noisy_chunk(
@@ -61,6 +71,10 @@ class SmoothedClassifier:
 
     `model` maps float32 [B, C, H, W] (about [0, 1], plus noise) to scores [B, num_classes]; it is put in eval
     mode. `partition=None` is plain randomized smoothing (Cohen et al. 2019).
+
+    On a CPU, `threads` batches (as many as there are cores, unless given) go through noise, partition and network side
+    by side, so the network is called from several threads at once: give threads=1 to one that keeps state between
+    calls. A `model` that is not a torch.nn.Module is called from the caller's thread alone.
 
     >>> from pprs import Gaussian
     >>> def model(x): return torch.stack([x.mean((1, 2, 3)) - 0.5, 0.5 - x.mean((1, 2, 3))], dim=1)
@@ -78,18 +92,21 @@ class SmoothedClassifier:
         *,
         seed: int = 0,
         batch_size: int | None = None,
+        threads: int | None = None,
         device: str | torch.device = "cpu",
     ) -> None:
         if not (isinstance(num_classes, int) and num_classes >= 2):
             raise PprsError(f"num_classes must be a whole number of at least 2, not {num_classes!r}")
         if batch_size is not None and batch_size < 1:
             raise PprsError(f"batch_size must be at least 1, not {batch_size}")
+        if threads is not None and threads < 1:
+            raise PprsError(f"threads must be at least 1, not {threads}")
         if seed < 0:
             raise PprsError(f"seed must be at least 0, not {seed}")
         if isinstance(model, torch.nn.Module):
             model.eval().to(device)
         self.model, self.num_classes, self.noise, self.partition = model, num_classes, noise, partition
-        self.seed, self.batch_size, self.device = seed, batch_size, torch.device(device)
+        self.seed, self.batch_size, self.threads, self.device = seed, batch_size, threads, torch.device(device)
 
     def certify(
         self,
@@ -124,7 +141,7 @@ class SmoothedClassifier:
             shape=(x.shape[0], x.shape[1], x.shape[2]),
             noise=str(self.noise),
             partition=str(self.partition or "none"),
-            mean_segments=votes.segments / n if votes.has_segments else None,
+            mean_segments=None if votes.segments is None else votes.segments / n,
         )
 
     def predict(self, x: torch.Tensor, *, n: int = 1_000, alpha: float = 0.001, index: int = 0) -> Prediction:
@@ -155,33 +172,60 @@ class SmoothedClassifier:
             raise PprsError(f"{where}: {error}") from error
 
     def _vote(self, x: torch.Tensor, n: int, index: int, phase: int, on_samples: OnSamples | None) -> _Votes:
-        counts, segments, has_segments = np.zeros(self.num_classes, np.int64), 0, False
         if isinstance(self.model, torch.nn.Module):
             self.model.eval()  # here, not only once: it may have been trained on since
-        with torch.inference_mode():
-            for noisy in self._noisy_batches(x, n, index, phase):
-                if self.partition is not None:
-                    averaged, found = self.partition.run(noisy.cpu().numpy())
-                    noisy = torch.from_numpy(averaged).to(self.device)
-                    if found is not None:
-                        segments, has_segments = segments + int(found.sum()), True
-                counts += np.bincount(self._classify(noisy).cpu().numpy(), minlength=self.num_classes)
-                if on_samples is not None:
-                    on_samples(len(noisy))
-        if counts.sum() != n:
-            raise PprsError(f"{int(counts.sum())} votes were counted for {n} samples: the model is not consistent")
-        return _Votes(counts, segments, has_segments)
+        size, chunk = self._batch_size(x), chunk_size(x.numel())
+        step = max(1, size // chunk) * chunk
 
-    def _noisy_batches(self, x: torch.Tensor, n: int, index: int, phase: int) -> Iterator[torch.Tensor]:
-        """x + Z for n draws of Z, in batches; the draws are the same however they are batched."""
+        def count(first: int) -> _Votes:
+            """The votes of samples first..first+step."""
+            chunks = range(first // chunk, math.ceil(min(first + step, n) / chunk))
+            with torch.inference_mode():
+                drawn = [noisy_chunk(x, self.noise, self.seed, index, phase, i) for i in chunks]
+                noisy = (drawn[0] if len(drawn) == 1 else torch.cat(drawn))[: n - first]
+                return sum((self._count(batch) for batch in noisy.split(size)), start=_Votes.none(self.num_classes))
+
+        votes = _Votes.none(self.num_classes)
+        for part in self._spread(count, range(0, n, step)):
+            votes += part
+            if on_samples is not None:
+                on_samples(int(part.counts.sum()))
+        if votes.counts.sum() != n:
+            raise PprsError(
+                f"{int(votes.counts.sum())} votes were counted for {n} samples: the model is not consistent"
+            )
+        return votes
+
+    def _count(self, noisy: torch.Tensor) -> _Votes:
+        """One batch: partition, classify, count."""
+        segments = None
+        if self.partition is not None:
+            noisy, found = self.partition.run(noisy)
+            segments = None if found is None else int(found.sum())
+        labels = self._classify(noisy)
+        return _Votes(np.bincount(labels.cpu().numpy(), minlength=self.num_classes), segments)
+
+    def _spread(self, task: Callable[[int], _Votes], firsts: Iterable[int]) -> Iterator[_Votes]:
+        """The task's results in order, from the pool's threads where there are any to use."""
+        if self.device.type != "cpu" or not isinstance(self.model, torch.nn.Module):
+            yield from map(task, firsts)
+            return
+        workers = self.threads or threads.get_threads()
+        waiting: deque[Future[_Votes]] = deque()
+        try:
+            for first in firsts:
+                waiting.append(threads.pool(workers).submit(task, first))
+                if len(waiting) > 2 * workers:  # enough to keep all at work: memory does not grow with n
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+    def _batch_size(self, x: torch.Tensor) -> int:
         most = 64 if self.device.type == "cpu" else 512  # a CPU's caches are happier with small batches
-        size = self.batch_size or max(16, min(most, 2**23 // x.numel()))
-        chunk = chunk_size(x.numel())
-        chunks_at_once = max(1, size // chunk)
-        for first in range(0, math.ceil(n / chunk), chunks_at_once):
-            chunks = range(first, min(first + chunks_at_once, math.ceil(n / chunk)))
-            noisy = torch.cat([noisy_chunk(x, self.noise, self.seed, index, phase, i) for i in chunks])
-            yield from noisy[: n - first * chunk].split(size)
+        return self.batch_size or max(16, min(most, 2**23 // x.numel()))
 
     def _classify(self, pictures: torch.Tensor) -> torch.Tensor:
         """The base classifier's label of each picture."""
@@ -234,6 +278,6 @@ class SmoothedClassifier:
             raise PprsError("the picture has NaN or infinite pixels. Look for a division by zero in its preparation.")
         low, high = float(x.min()), float(x.max())
         if low < -1e-3 or high > 1 + 1e-3:
-            scale = "Divide 0..255 pictures by 255." if high > 2 else "Do not normalise it: that belongs to the model."
+            scale = "Divide 0..255 pictures by 255." if high > 8 else "Do not normalise it: that belongs to the model."
             raise PprsError(f"the picture's values run from {low:.3g} to {high:.3g}, but must lie in [0, 1]. {scale}")
         return x.to(device=self.device, dtype=torch.float32)

@@ -120,7 +120,7 @@ def _fit(
             if noise is not None:
                 x = x + noise.sample(tuple(x.shape), keyed_rng("cpu", recipe.seed, step, TRAIN, 0))
             if partition is not None:
-                x = torch.from_numpy(partition.run(x.contiguous().numpy())[0])
+                x = partition.run(x)[0]
             loss = functional.cross_entropy(net(x), labels[chosen])
             optimizer.zero_grad(set_to_none=True)
             loss.backward()

@@ -81,11 +81,16 @@ Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, mps.")
 
 
 def set_threads(threads: int | None) -> None:
+    """So many threads at work at once, whatever they do."""
     import torch
+
+    from pprs.kernels.threads import set_threads as set_kernel_threads
 
     if threads is not None and not 1 <= threads <= 1024:
         raise PprsError(f"--threads must be 1 to 1024, not {threads}")
-    torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+    count = threads or len(os.sched_getaffinity(0))
+    torch.set_num_threads(count)
+    set_kernel_threads(count)
 
 
 def check_device(device: str) -> str:

@@ -8,7 +8,7 @@ import typer
 from pprs.cli import common
 from pprs.cli.common import guarded
 
-DATA, SIGMA, LIMIT, N = "builtin:mnist5k", 0.25, 100, 500
+DATA, SIGMA, LIMIT, N = "builtin:mnist5k", 0.25, 100, 1000
 METHODS = {"rs": "none", "blur": "blur:size=3", "slic": "slic:n_segments=50"}
 
 

@@ -16,16 +16,19 @@ from typing import Any, ClassVar, TypeVar, final
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy import ndimage
 
 from pprs import spec
 from pprs.errors import PprsError
+from pprs.kernels import average
+from pprs.kernels.threads import spread
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
 Batch = TypeVar("Batch", torch.Tensor, npt.NDArray[Any])
+Averaged = tuple[torch.Tensor, torch.Tensor | None]
 
 MIN_SIDE = 8
+BLOCK = 32  # pictures that a thread holds labels for at a time
 
 
 class Partition(ABC):
@@ -44,14 +47,23 @@ class Partition(ABC):
         """The segment of each pixel: int32 [B, H, W], numbered 0..k-1 without gaps in every picture."""
         return _like(noisy, self._labels(check_batch(noisy)))
 
-    @abstractmethod
-    def run(self, noisy: Floats) -> tuple[Floats, Ints | None]:
-        """Averaged pictures and the number of segments in each (None where there are no segments).
+    @final
+    def run(self, noisy: torch.Tensor) -> Averaged:
+        """Averaged pictures and the number of segments in each (None where there are no segments), on their device.
 
-        For callers that have checked their input: C-contiguous float32 [B, C, H, W].
+        For callers that have checked their input: float32 [B, C, H, W].
         """
+        return self._run_cpu(noisy.contiguous()) if noisy.device.type == "cpu" else self._run_device(noisy)
 
-    def _labels(self, noisy: Floats) -> Ints:
+    @abstractmethod
+    def _run_cpu(self, noisy: torch.Tensor) -> Averaged: ...
+
+    def _run_device(self, noisy: torch.Tensor) -> Averaged:
+        """On the tensor's own device; by way of the host for those that have no path of their own."""
+        averaged, segments = self._run_cpu(noisy.cpu().contiguous())
+        return averaged.to(noisy.device), segments
+
+    def _labels(self, noisy: torch.Tensor) -> torch.Tensor:
         raise PprsError(f"{self} has no segments, so it has no labels: it only averages. Use apply().")
 
     def __str__(self) -> str:
@@ -69,64 +81,65 @@ class Superpixels(Partition):
     Without that blur the noise, not the picture, decides where the segments lie.
     """
 
-    def run(self, noisy: Floats) -> tuple[Floats, Ints | None]:
-        labels = self._labels(noisy)
-        return segment_mean(noisy, labels), labels.reshape(len(labels), -1).max(axis=1) + 1
-
-
-class BlurredSuperpixels(Superpixels):
-    """Superpixels with the option `blur`: the side of the box blur, odd; 1 means none."""
-
-    blur: int
-
-    def _labels(self, noisy: Floats) -> Ints:
-        return np.stack([contiguous(self._segment(picture)) for picture in box_blur(noisy, self.blur)])
-
     @abstractmethod
-    def _segment(self, picture: Floats) -> npt.NDArray[Any]:
-        """Any labelling of one blurred picture [C, H, W]."""
+    def _segment(self, noisy: Floats, labels: npt.NDArray[Any], segments: Ints) -> None:
+        """Write the labels [B, H*W] of at most BLOCK pictures, and how many segments each has."""
+
+    def _label_type(self, height: int, width: int) -> npt.DTypeLike:
+        """The type of labels while they are only passed on to the mean."""
+        return np.int32
+
+    def _abreast(self, batch: int) -> int:
+        """How many pictures are best left to one thread together."""
+        return 1
+
+    def _run_cpu(self, noisy: torch.Tensor) -> Averaged:
+        pictures = noisy.numpy()
+        batch, _, height, width = pictures.shape
+        averaged, segments = np.empty_like(pictures), np.empty(batch, np.int32)
+
+        def task(first: int, past: int) -> None:
+            scratch = np.empty((min(BLOCK, past - first), height * width), self._label_type(height, width))
+            for start in range(first, past, BLOCK):
+                here = slice(start, min(start + BLOCK, past))
+                labels = scratch[: here.stop - start]
+                self._segment(pictures[here], labels, segments[here])
+                average.segment_mean(pictures[here], labels, segments[here], averaged[here])
+
+        spread(task, batch, self._abreast(batch))
+        return torch.from_numpy(averaged), torch.from_numpy(segments)
+
+    def _labels(self, noisy: torch.Tensor) -> torch.Tensor:
+        pictures = noisy.cpu().contiguous().numpy()
+        batch, _, height, width = pictures.shape
+        labels, segments = np.empty((batch, height * width), np.int32), np.empty(batch, np.int32)
+
+        def task(first: int, past: int) -> None:
+            for start in range(first, past, BLOCK):
+                here = slice(start, min(start + BLOCK, past))
+                self._segment(pictures[here], labels[here], segments[here])
+
+        spread(task, batch, self._abreast(batch))
+        return torch.from_numpy(labels.reshape(batch, height, width))
 
 
-def box_blur(pictures: Floats, size: int) -> Floats:
-    """Mean over a size x size window, the picture mirrored at its border."""
-    if size == 1:
-        return pictures
-    return ndimage.uniform_filter(pictures, size=(1, 1, size, size), mode="reflect")
-
-
-def contiguous(labels: npt.NDArray[Any]) -> Ints:
-    """The same segments numbered 0..k-1."""
-    return np.unique(labels, return_inverse=True)[1].reshape(labels.shape).astype(np.int32)
-
-
-def segment_mean(pictures: Floats, labels: Ints) -> Floats:
-    """Every pixel replaced by the mean of its segment, channel by channel."""
-    out = np.empty_like(pictures)
-    for picture, label, target in zip(pictures, labels, out, strict=True):
-        flat = label.ravel()
-        size = np.bincount(flat)
-        for channel, result in zip(picture, target, strict=True):
-            # Sums in double precision: the mean of equal pixels is exactly that pixel, so averaging twice
-            # changes nothing, and no mean leaves the range of its segment.
-            mean = (np.bincount(flat, weights=channel.ravel()) / size).astype(np.float32)
-            result[...] = mean[label]
-    return out
-
-
-def check_batch(noisy: torch.Tensor | npt.NDArray[Any]) -> Floats:
-    """Noisy pictures as a checked float32 array; raises where the input cannot be meant."""
-    array = noisy.detach().cpu().numpy() if isinstance(noisy, torch.Tensor) else np.asarray(noisy)
-    if array.ndim != 4:
+def check_batch(noisy: torch.Tensor | npt.NDArray[Any]) -> torch.Tensor:
+    """Noisy pictures as a checked float32 tensor; raises where the input cannot be meant."""
+    tensor = noisy.detach() if isinstance(noisy, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(noisy))
+    if tensor.ndim != 4:
         raise PprsError(
-            f"expected a batch of pictures [B, C, H, W], got shape {array.shape}. For one "
-            "picture [C, H, W] pass x[None]."
+            f"expected a batch of pictures [B, C, H, W], got shape {tuple(tensor.shape)}. "
+            "For one picture [C, H, W] pass x[None]."
         )
-    check_picture_shape(array.shape[1:])
-    if array.dtype.kind != "f":
-        raise PprsError(f"pictures must be floating point, not {array.dtype}. Divide 0..255 pictures by 255.")
-    if not np.isfinite(array).all():
+    check_picture_shape(tuple(tensor.shape[1:]))
+    if not tensor.is_floating_point():
+        raise PprsError(f"pictures must be floating point, not {tensor.dtype}. Divide 0..255 pictures by 255.")
+    # The sum of finite pixels is finite, and much cheaper to see than every pixel. By numpy where that can be: torch
+    # would wake its OpenMP threads, which spin for a while beside the kernels.
+    total = tensor.numpy().sum() if tensor.device.type == "cpu" else tensor.sum().item()
+    if not np.isfinite(total) and not bool(tensor.isfinite().all()):
         raise PprsError("the picture has NaN or infinite pixels. Look for a division by zero in its preparation.")
-    return np.ascontiguousarray(array, dtype=np.float32)
+    return tensor.to(torch.float32)
 
 
 def check_picture_shape(shape: tuple[int, ...]) -> None:
@@ -138,9 +151,7 @@ def check_picture_shape(shape: tuple[int, ...]) -> None:
             "Channels come first: move the last axis to the front with x.permute(2, 0, 1)."
         )
     if min(height, width) < MIN_SIDE:
-        raise PprsError(
-            f"a picture must be at least {MIN_SIDE}x{MIN_SIDE} pixels, not {height}x{width}. Enlarge it first."
-        )
+        raise PprsError(f"a picture must be at least {MIN_SIDE}x{MIN_SIDE} pixels, not {height}x{width}. Enlarge it.")
 
 
 def check_odd(value: int, option: str) -> None:
@@ -158,7 +169,5 @@ def check_positive(value: float, option: str) -> None:
         raise PprsError(f"{option} must be above 0, not {value!r}")
 
 
-def _like(given: Batch, made: npt.NDArray[Any]) -> Batch:
-    if isinstance(given, torch.Tensor):
-        return torch.from_numpy(made).to(given.device)
-    return made
+def _like(given: Batch, made: torch.Tensor) -> Batch:
+    return made.to(given.device) if isinstance(given, torch.Tensor) else made.numpy()

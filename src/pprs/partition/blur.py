@@ -2,7 +2,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pprs.partition.base import Floats, Ints, Partition, box_blur, check_odd
+import numpy as np
+import torch
+
+from pprs.kernels import average, device
+from pprs.kernels.threads import spread
+from pprs.partition.base import Averaged, Partition, check_odd
 
 
 @dataclass(frozen=True)
@@ -17,5 +22,15 @@ class Blur(Partition):
     def __post_init__(self) -> None:
         check_odd(self.size, "size")
 
-    def run(self, noisy: Floats) -> tuple[Floats, Ints | None]:
-        return box_blur(noisy, self.size), None
+    def _run_cpu(self, noisy: torch.Tensor) -> Averaged:
+        pictures = noisy.numpy()
+        averaged = np.empty_like(pictures)
+
+        def task(first: int, past: int) -> None:
+            average.box_blur(pictures[first:past], self.size, averaged[first:past])
+
+        spread(task, len(pictures))
+        return torch.from_numpy(averaged), None
+
+    def _run_device(self, noisy: torch.Tensor) -> Averaged:
+        return device.box_blur(noisy, self.size), None

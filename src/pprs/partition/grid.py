@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import torch
 
-from pprs.partition.base import Floats, Ints, Superpixels, check_at_least
+from pprs.kernels import device
+from pprs.partition.base import Averaged, Floats, Ints, Superpixels, check_at_least
 
 
 @dataclass(frozen=True)
@@ -23,12 +27,18 @@ class Grid(Superpixels):
     def __post_init__(self) -> None:
         check_at_least(self.size, 1, "size")
 
-    def _labels(self, noisy: Floats) -> Ints:
-        batch, _, height, width = noisy.shape
-        rows, columns = (self._cells(side) for side in (height, width))
-        cells = (rows[:, None] * (columns[-1] + 1) + columns).astype(np.int32)
-        return np.broadcast_to(cells, (batch, height, width)).copy()
+    def _segment(self, noisy: Floats, labels: npt.NDArray[Any], segments: Ints) -> None:
+        labels[:], segments[:] = self._cells(*noisy.shape[2:])
 
-    def _cells(self, side: int) -> Ints:
-        count = max(1, side // self.size)
-        return np.minimum(np.arange(side) // self.size, count - 1).astype(np.int32)
+    def _run_device(self, noisy: torch.Tensor) -> Averaged:
+        cells, count = self._cells(*noisy.shape[2:])
+        labels = torch.from_numpy(cells).to(noisy.device, torch.int64).expand(len(noisy), -1)
+        return device.segment_mean(noisy, labels, count), torch.full((len(noisy),), count)
+
+    def _cells(self, height: int, width: int) -> tuple[npt.NDArray[np.int32], int]:
+        counts = [max(1, side // self.size) for side in (height, width)]
+        rows, columns = (
+            np.minimum(np.arange(side) // self.size, count - 1)
+            for side, count in zip((height, width), counts, strict=True)
+        )
+        return (rows[:, None] * counts[1] + columns).astype(np.int32).reshape(-1), counts[0] * counts[1]

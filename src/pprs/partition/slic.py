@@ -3,29 +3,40 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
-from skimage.segmentation import slic
+import torch
 
-from pprs.partition.base import BlurredSuperpixels, Floats, check_at_least, check_odd, check_positive
+from pprs.kernels import device, slic, threads
+from pprs.partition.base import Averaged, Floats, Ints, Superpixels, check_at_least, check_odd, check_positive
 
 
 @dataclass(frozen=True)
-class Slic(BlurredSuperpixels):
+class Slic(Superpixels):
     """SLIC superpixels (Achanta et al. 2012): k-means of colour and place from a grid of seeds.
 
-    `compactness` weighs place against colour, with colour in the picture's own [0, 1] scale: a segment's side
-    counts as much as a colour difference of `compactness`.
+    At most `n_segments` seeds stand in a grid of nearly square cells. `iterations` times, each pixel chooses among the
+    3x3 seeds around its cell the centre that is nearest in
+
+        |colour difference / compactness|^2 + |place difference / spacing of the seeds|^2
+
+    and in between, centres move to the means of their pixels. Colour is in the picture's own [0, 1] scale: Lab in 8
+    bits, which other SLICs use, clips the noise and bends it. No segment is empty or lost, and segments need not hang
+    together: a stray pixel is still averaged with those most like it.
+
+    The defaults: over photos at sigma 0.25, blurred 5x5, compactness 0.15 to 0.2 gave the best average pictures at
+    224x224 and was within a hundredth of the best at 32x32; a third iteration added less than 0.05 dB.
 
     >>> str(Slic(n_segments=50))
-    'slic:n_segments=50,compactness=0.3,blur=3,iterations=10'
+    'slic:n_segments=50,compactness=0.2,blur=3,iterations=2'
     """
 
     name = "slic"
 
     n_segments: int = 100
-    compactness: float = 0.3
+    compactness: float = 0.2
     blur: int = 3
-    iterations: int = 10
+    iterations: int = 2
 
     def __post_init__(self) -> None:
         check_at_least(self.n_segments, 1, "n_segments")
@@ -33,14 +44,26 @@ class Slic(BlurredSuperpixels):
         check_odd(self.blur, "blur")
         check_at_least(self.iterations, 1, "iterations")
 
-    def _segment(self, picture: Floats) -> npt.NDArray[Any]:
-        labels: npt.NDArray[Any] = slic(
-            picture.transpose(1, 2, 0),
-            n_segments=self.n_segments,
-            compactness=self.compactness,
-            max_num_iter=self.iterations,
-            convert2lab=False,
-            start_label=0,
-            channel_axis=-1,
-        )
-        return labels
+    def _label_type(self, height: int, width: int) -> npt.DTypeLike:
+        return np.uint16 if min(self.n_segments, height * width) < 2**16 else np.int32
+
+    def _abreast(self, batch: int) -> int:
+        return slic.LANES if batch > 2 * slic.FEW else 1
+
+    def _segment(self, noisy: Floats, labels: npt.NDArray[Any], segments: Ints) -> None:
+        batch, channels, height, width = noisy.shape
+        ys, xs, sy, sx, per_pixel = slic.grid(height, width, self.n_segments)
+        lanes = 1 if batch <= slic.FEW else slic.LANES
+        floats, choices = slic.scratch(lanes, channels, ys, xs)
+        for b in range(0, batch, lanes):
+            slic.run(
+                (0,) * lanes, (0,) * channels, noisy[b : b + lanes], self.blur, np.float32(1 / self.compactness),
+                ys, xs, sy, sx, per_pixel, self.iterations, labels[b : b + lanes],
+                threads.scratch(floats, np.float32), threads.scratch(choices, np.uint8),
+            )  # fmt: skip
+        segments[:] = (len(ys) - 1) * (len(xs) - 1)
+
+    def _run_device(self, noisy: torch.Tensor) -> Averaged:
+        blurred = device.box_blur(noisy, self.blur)
+        labels, count = device.slic(blurred, self.n_segments, self.compactness, self.iterations)
+        return device.segment_mean(noisy, labels, count), torch.full((len(noisy),), count)

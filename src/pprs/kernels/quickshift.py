@@ -1,0 +1,176 @@
+"""Quick shift: a density, the nearest denser neighbour, and the trees that follow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from pprs.kernels.average import blur_row
+from pprs.kernels.felzenszwalb import number
+
+F32 = np.float32
+LOW, HIGH, STEPS = -1.0, 3.0, 8192  # the range and fineness of the tables below
+
+
+def tables() -> tuple[Any, Any]:
+    """sRGB to linear light, and CIE Lab's cube root with its straight beginning, for table look-up."""
+    x = np.linspace(LOW, HIGH, STEPS + 1)
+    linear = np.where(x > 0.04045, ((np.maximum(x, 0) + 0.055) / 1.055) ** 2.4, x / 12.92)
+    root = np.where(x > 0.008856, np.cbrt(x), 7.787 * x + 16.0 / 116.0)
+    return linear.astype(np.float32), root.astype(np.float32)
+
+
+@njit(nogil=True, cache=True)
+def _looked_up(table: Any, x: Any) -> Any:
+    at = (x - F32(LOW)) * F32(STEPS / (HIGH - LOW))
+    at = min(max(at, F32(0)), F32(STEPS - 1))
+    i = int(at)
+    return table[i] + (at - F32(i)) * (table[i + 1] - table[i])
+
+
+@njit(nogil=True, cache=True)
+def _to_lab(planes: Any, ratio: Any, linear: Any, root: Any, lab: Any, stride: int, top: int) -> None:
+    """Planes [C, H, W] as Lab times ratio, laid into lab [3, padded]; one channel counts as grey."""
+    channels, height, width = planes.shape
+    for y in range(height):
+        for x in range(width):
+            r = _looked_up(linear, planes[0, y, x])
+            g = _looked_up(linear, planes[1 if channels == 3 else 0, y, x])
+            b = _looked_up(linear, planes[2 if channels == 3 else 0, y, x])
+            fx = _looked_up(root, (F32(0.412453) * r + F32(0.357580) * g + F32(0.180423) * b) * F32(1 / 0.95047))
+            fy = _looked_up(root, F32(0.212671) * r + F32(0.715160) * g + F32(0.072169) * b)
+            fz = _looked_up(root, (F32(0.019334) * r + F32(0.119193) * g + F32(0.950227) * b) * F32(1 / 1.08883))
+            i = top + y * stride + x
+            lab[0, i] = (F32(116) * fy - F32(16)) * ratio
+            lab[1, i] = F32(500) * (fx - fy) * ratio
+            lab[2, i] = F32(200) * (fy - fz) * ratio
+
+
+@njit(nogil=True, cache=True, fastmath={"contract", "nnan", "nsz"}, error_model="numpy")
+def _kernel(a: Any, b: Any, c: Any, a2: Any, b2: Any, c2: Any, scale: Any, near: Any, out: Any) -> None:
+    """out = near * exp(-scale * |colour difference|^2), to 1e-4: a polynomial of t / 8, eight times itself."""
+    for i in range(len(out)):
+        d0, d1, d2 = a[i] - a2[i], b[i] - b2[i], c[i] - c2[i]
+        t = min((d0 * d0 + d1 * d1 + d2 * d2) * scale, F32(16)) * F32(0.125)
+        e = F32(1.0 / 720) * t - F32(1.0 / 120)
+        e = e * t + F32(1.0 / 24)
+        e = e * t - F32(1.0 / 6)
+        e = e * t + F32(0.5)
+        e = e * t - F32(1)
+        e = e * t + F32(1)
+        e = e * e
+        e = e * e
+        out[i] = e * e * near
+
+
+@njit(nogil=True, cache=True)
+def _add(target: Any, part: Any) -> None:
+    for i in range(len(part)):
+        target[i] += part[i]
+
+
+@njit(nogil=True, cache=True, fastmath={"contract", "nnan", "nsz"}, error_model="numpy")
+def _nearer(
+    a: Any,
+    b: Any,
+    c: Any,
+    density: Any,
+    a2: Any,
+    b2: Any,
+    c2: Any,
+    density2: Any,
+    far: Any,
+    step: Any,
+    best: Any,
+    to: Any,
+) -> None:
+    for i in range(len(best)):
+        d0, d1, d2 = a[i] - a2[i], b[i] - b2[i], c[i] - c2[i]
+        d = d0 * d0 + d1 * d1 + d2 * d2 + far
+        d = d if density2[i] > density[i] else F32(1e30)
+        to[i] = step if d < best[i] else to[i]
+        best[i] = min(d, best[i])
+
+
+@njit(nogil=True, cache=True)
+def run(
+    pictures: Any, size: int, kernel_size: float, max_dist: float, ratio: float,
+    linear: Any, root: Any, labels: Any, segments: Any,
+) -> None:  # fmt: skip
+    """labels [B, H*W] and the number of segments of pictures, on their box blur.
+
+    Pictures lie in one row, each line followed by a gap that no pixel is near, so that a step to a neighbour is a shift
+    of the whole row: straight loops for any picture size.
+    """
+    _, channels, height, width = pictures.shape
+    window = int(np.ceil(3 * kernel_size))
+    reach = min(int(max_dist), window)
+    gap = max(window, reach)
+    stride, top = width + gap, gap * (width + gap) + gap
+    total = height * stride
+    padded = np.empty(width + size - 1, np.float32)
+    planes = np.empty((channels, height, width), np.float32)
+    lab = np.empty((3, total + 2 * top), np.float32)
+    density = np.empty(total + 2 * top, np.float32)
+    part = np.empty(total, np.float32)
+    best, to = np.empty(total, np.float32), np.empty(total, np.int32)
+    parent = np.empty(height * width, np.int32)
+    scale = F32(0.5 / kernel_size**2)
+    a, b, c = lab[0, top : top + total], lab[1, top : top + total], lab[2, top : top + total]
+    for picture in range(len(pictures)):
+        for k in range(channels):
+            for y in range(height):
+                blur_row(pictures[picture, k], y, size, padded, planes[k, y])
+        lab[:] = F32(1e4)
+        _to_lab(planes, F32(ratio), linear, root, lab, stride, top)
+        density[:] = F32(1)  # a pixel's own share
+        for dy in range(window + 1):
+            for dx in range(-window, window + 1):
+                if dy == 0 and dx <= 0:
+                    continue  # each pair once
+                near = F32(np.exp(-(dx * dx + dy * dy) * (0.5 / kernel_size**2)))
+                at = top + dy * stride + dx
+                _kernel(
+                    a,
+                    b,
+                    c,
+                    lab[0, at : at + total],
+                    lab[1, at : at + total],
+                    lab[2, at : at + total],
+                    scale,
+                    near,
+                    part,
+                )
+                _add(density[top : top + total], part)
+                _add(density[at : at + total], part)
+        for y in range(height):
+            density[top + y * stride + width : top + (y + 1) * stride] = F32(-1)
+        density[:top] = F32(-1)
+        density[top + total :] = F32(-1)
+        best[:] = F32(max_dist) * F32(max_dist) * F32(1.000001)
+        to[:] = 0
+        for dy in range(-reach, reach + 1):
+            for dx in range(-reach, reach + 1):
+                far = dx * dx + dy * dy
+                if far == 0 or far > max_dist * max_dist:
+                    continue
+                step = dy * stride + dx
+                at = top + step
+                _nearer(
+                    a, b, c, density[top : top + total],
+                    lab[0, at : at + total], lab[1, at : at + total], lab[2, at : at + total], density[at : at + total],
+                    F32(far), np.int32(dy * width + dx), best, to,
+                )  # fmt: skip
+        for y in range(height):
+            for x in range(width):
+                parent[y * width + x] = y * width + x + to[y * stride + x]
+        for i in range(len(parent)):  # follow the chain to its end, shortening it on the way
+            end = parent[i]
+            while parent[end] != end:
+                end = parent[end]
+            step = i
+            while parent[step] != end:
+                parent[step], step = end, parent[step]
+        segments[picture] = number(parent, labels[picture])
