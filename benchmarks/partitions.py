@@ -108,7 +108,7 @@ def two_threads() -> Iterator[dict[str, object]]:
                 threads.set_threads(count)
                 scheme.run(batch)
 
-            found = fastest({"one": lambda r=run: r(1), "two": lambda r=run: r(2)}, rounds=8)
+            found = fastest({"one": lambda r=run: r(1), "two": lambda r=run: r(2)}, rounds=12)
             yield ratio(
                 f"{scheme.name} {side}x{side}, apply: two threads against one",
                 found["one"] / found["two"],

@@ -52,7 +52,11 @@ def spread(task: Callable[[int, int], None], total: int, block: int = 1) -> None
         task(0, total)
         return
     edges = [min(total, blocks * i // parts * block) for i in range(parts + 1)]
-    for done in [pool(_count).submit(task, first, past) for first, past in pairwise(edges)]:
+    mine, *others = pairwise(edges)
+    # The caller takes a share: were it asleep, the scheduler would often wake all the others on its one core.
+    waiting = [pool(_count).submit(task, first, past) for first, past in others]
+    task(*mine)
+    for done in waiting:
         done.result()
 
 
