@@ -97,7 +97,10 @@ def views(noisy: Array, partition: Partition | None) -> dict[str, Array]:
 
 def picture_rows(clean: Array, noisy: Array, methods: list[tuple[str, Partition | None]], noise: str) -> Figure:
     """One row a method: original, noisy, superpixel borders, averaged."""
-    figure = Figure(figsize=(10, 2.7 * len(methods)), layout="constrained")
+    tall = (
+        2.5 * clean.shape[1] / clean.shape[2] + 0.3
+    )  # of one row, at a width of four pictures and room for its titles
+    figure = Figure(figsize=(10, tall * len(methods)), layout="constrained")
     grid = figure.subplots(len(methods), 4, squeeze=False)
     for axes, (name, partition) in zip(grid, methods, strict=True):
         made = views(noisy, partition)

@@ -66,7 +66,7 @@ r. Band: exact 95% interval over the draw of the images, at each radius.{_unlabe
 <div class="wide">{_table(summaries, radii)}</div>
 <p class="note">Certified accuracy at r in %, with its 95% interval; certified F: macro F1 at r, an image with a smaller
 radius counting as missed; ACR: average certified radius, 0 where the certified label is not the true one.
-Bold: the best in its column. All methods of one seed are given the same noise.</p>
+RS: plain randomized smoothing. Bold: the best in its column. All methods of one seed are given the same noise.</p>
 {_gallery(methods)}
 <h2>Settings</h2>
 {"".join(_settings(m) for m in methods)}

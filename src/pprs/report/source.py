@@ -94,7 +94,7 @@ def method_name(settings: dict[str, Any], otherwise: str) -> str:
         made = parse_partition(str(partition))
     except PprsError:  # of another version: its text still tells it apart
         return str(partition)
-    return "RS (no partition)" if made is None else made.short
+    return "RS" if made is None else made.short
 
 
 def _from_rows(rows: list[Row], settings: dict[str, Any], pictures: dict[int, bytes], name: str) -> Method:
