@@ -69,7 +69,8 @@ def equal_work(scheme: Superpixels, theirs, side: int, clean, noisy, last) -> It
     ours, others, gained, kept = np.mean(made, axis=0)
     slic = scheme.name == "slic"
     least, keep = (0.8, 0.0) if slic and side == 224 else (-0.1, -0.01)
-    yield ratio(f"  segments, of scikit-image's {others:.0f}", ours / others, at_least=0.9)
+    share = ratio(f"  segments, of scikit-image's {others:.0f}", ours / others)
+    yield share | {"wanted": "0.9 to 1.1", "met": bool(0.9 <= ours / others <= 1.1)}
     for what, value, unit, limit, column in (
         ("  PSNR above scikit-image's", gained, "dB", least, 2),
         ("  explained variation above scikit-image's", kept, "", keep, 3),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,7 @@ from scipy import ndimage
 from skimage import segmentation
 from sklearn.metrics import adjusted_rand_score
 
-from pprs import Blur, Felzenszwalb, Grid, Quickshift, Slic
+from pprs import Blur, Felzenszwalb, Grid, PprsError, Quickshift, Slic
 from pprs.kernels import device, slic, threads
 from pprs.partition import Partition
 
@@ -89,14 +91,15 @@ def test_slic_in_lanes_is_slic_alone(channels: int) -> None:
 
 
 @given(
-    st.integers(0, 99), st.integers(1, 300), st.sampled_from([1e-6, 0.2, 1e6]), st.integers(8, 17), st.integers(8, 17)
+    st.integers(0, 99), st.integers(1, 300), st.sampled_from([1e-4, 0.2, 1e6]), st.integers(8, 40), st.integers(8, 17)
 )
 def test_slic_has_no_empty_segment(seed: int, n: int, compactness: float, height: int, width: int) -> None:
     rng = np.random.default_rng(seed)
     x = rng.choice(np.array([0, 1, 50], np.float32), (3, 1, height, width))  # harsher than any picture
     for labels in Slic(n_segments=n, compactness=compactness, blur=1).labels(x):
         found = np.unique(labels)
-        assert found.tolist() == list(range(len(found)))
+        ys, xs, *_ = slic.grid(height, width, n)
+        assert found.tolist() == list(range((len(ys) - 1) * (len(xs) - 1)))
         assert 0.5 * min(n, height * width) <= len(found) <= n
 
 
@@ -233,9 +236,86 @@ def test_work_is_spread_whole_and_once() -> None:
         threads.set_threads(before)
 
 
-def test_errors_in_a_thread_reach_the_caller() -> None:
+@pytest.mark.parametrize("where", ["caller", "pool"])
+def test_errors_in_a_thread_reach_the_caller(where: str) -> None:
     def task(first: int, past: int) -> None:
-        raise ValueError("in the thread")
+        if (first == 0) == (where == "caller"):
+            raise ValueError("in the thread")
 
-    with pytest.raises(ValueError, match="in the thread"):
-        threads.spread(task, 10)
+    before = threads.get_threads()
+    threads.set_threads(2)
+    try:
+        with pytest.raises(ValueError, match="in the thread"):
+            threads.spread(task, 10)
+    finally:
+        threads.set_threads(before)
+
+
+def python(script: str) -> str:
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_pool_leaves_torchs_threads_as_they_were() -> None:
+    """In a process of its own, where nobody has set a number before."""
+    told = python("""
+import threading, numpy as np, pprs, torch
+from pprs.kernels import threads
+threads.set_threads(2)
+pprs.Slic(4).apply(np.zeros((40, 1, 8, 8), np.float32))
+seen = [torch.get_num_threads(), threads.pool(2).submit(torch.get_num_threads).result()]
+other = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+other.start(); other.join()
+import os
+print(seen, len(os.sched_getaffinity(0)))
+""")
+    seen, cores = eval(told.replace("] ", "], "))
+    assert seen == [cores, 1, cores]
+
+
+def test_a_forked_process_has_a_pool_of_its_own() -> None:
+    python("""
+import os, signal, numpy as np, pprs
+from pprs.kernels import threads
+threads.set_threads(2)
+x = np.zeros((40, 1, 8, 8), np.float32)
+pprs.Slic(4).apply(x)
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    pprs.Slic(4).apply(x)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+""")
+
+
+@pytest.mark.parametrize("value", [1e7, 1e14, 1e30])
+def test_values_that_no_picture_has_are_refused(value: float) -> None:
+    x = (np.random.default_rng(0).random((4, 3, 16, 16)) > 0.5) * value
+    with pytest.raises(PprsError, match="a noisy picture lies around"):
+        Slic(n_segments=20).apply(x)
+    with pytest.raises(PprsError, match="NaN or infinite"):
+        Slic(n_segments=20).apply(np.where(x > 0, 1e300, 0.0))
+
+
+@pytest.mark.parametrize("scheme", [Quickshift(max_dist=2e15), Quickshift(max_dist=1e20), Quickshift(kernel_size=1e5)])
+def test_quickshift_with_options_beyond_the_picture(scheme: Quickshift) -> None:
+    labels = scheme.labels(picture(0, (2, 3, 12, 9)))
+    assert labels.min() == 0
+    assert labels.max() < (12 * 9 if scheme.max_dist < 10 else 1)  # any neighbour is near enough: one tree
+
+
+def test_quickshift_joins_flat_areas() -> None:
+    x = np.zeros((1, 1, 24, 24), np.float32)
+    x[..., 12:] = 1
+    labels = Quickshift(blur=1).labels(x)[0]
+    assert labels.max() + 1 < 40
+    assert not set(labels[:, :12].ravel()) & set(labels[:, 12:].ravel())
+
+
+def test_device_mean_keeps_equal_pixels() -> None:
+    for value in np.random.default_rng(0).random(200, dtype=np.float32):
+        x = torch.full((1, 1, 8, 9), float(value))
+        made = device.segment_mean(x, torch.zeros(1, 72, dtype=torch.int64), 1)
+        assert (made - x).abs().max() <= 2**-24

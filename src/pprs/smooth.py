@@ -207,7 +207,7 @@ class SmoothedClassifier:
 
     def _spread(self, task: Callable[[int], _Votes], firsts: Iterable[int]) -> Iterator[_Votes]:
         """The task's results in order, from the pool's threads where there are any to use."""
-        if self.device.type != "cpu" or not isinstance(self.model, torch.nn.Module):
+        if self.device.type != "cpu" or not isinstance(self.model, torch.nn.Module) or threads.pooled():
             yield from map(task, firsts)
             return
         workers = self.threads or threads.get_threads()

@@ -9,7 +9,7 @@ from pprs.cli import common
 from pprs.cli.common import guarded
 
 DATA, SIGMA, LIMIT, N = "builtin:mnist5k", 0.25, 100, 1000
-METHODS = {"rs": "none", "blur": "blur:size=3", "slic": "slic:n_segments=50"}
+METHODS = {"rs": "none", "blur": "blur:size=3", "slic": "slic:n_segments=50,blur=3"}
 
 
 @guarded

@@ -38,7 +38,8 @@ def segment_mean(x: torch.Tensor, labels: torch.Tensor, count: int) -> torch.Ten
     fixed = (x.reshape(batch, channels, -1) * UNIT).round().long()
     sums = torch.zeros(batch, channels, count, dtype=torch.int64, device=x.device).scatter_add_(2, index, fixed)
     sizes = _sizes(labels, count)[:, None].clamp_min(1)
-    mean = (sums.float() / sizes.float()) / UNIT
+    exact = torch.float32 if x.device.type == "mps" else torch.float64  # rounded once: equal pixels keep their value
+    mean = (sums.to(exact) / sizes / UNIT).float()
     return mean.gather(2, index).reshape(x.shape)
 
 

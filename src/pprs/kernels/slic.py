@@ -13,7 +13,7 @@ With a, b the (constant) place of a pixel less a seed's, the squared distance is
 
     record[0] + a^2 + b^2 - a record[1] - b record[2] - sum_k colour_k record[3 + k]
 
-where every term is of the size of the distances compared: single precision is plenty.
+where places are offsets, so that no large numbers are subtracted: single precision is plenty.
 
 L and C are the lengths of the tuples `lanes` and `channels`, which makes them constants to the compiler.
 """
@@ -39,7 +39,7 @@ def grid(height: int, width: int, n_segments: int) -> tuple[Any, Any, Any, Any, 
 
     At most n_segments cells, as nearly square as their number allows.
     """
-    columns = min(width, max(1, math.isqrt(n_segments * width // height)))
+    columns = min(width, n_segments, max(1, math.isqrt(n_segments * width // height)))
     rows = min(height, max(1, n_segments // columns))
     ys = np.arange(rows + 1) * height // rows
     xs = np.arange(columns + 1) * width // columns

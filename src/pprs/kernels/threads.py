@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +19,7 @@ import torch
 
 _count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 _pools: dict[int, ThreadPoolExecutor] = {}
+_lock = threading.Lock()
 _own = threading.local()  # what belongs to the thread at hand
 
 
@@ -34,20 +35,47 @@ def get_threads() -> int:
 
 def pool(count: int) -> ThreadPoolExecutor:
     """The pool of so many threads. What runs on it must not start threads, and `spread` there does not."""
-    if count not in _pools:
-        _pools[count] = ThreadPoolExecutor(count, thread_name_prefix="pprs", initializer=_begin)
-    return _pools[count]
+    with _lock:
+        if count not in _pools:
+            callers = torch.get_num_threads()
+            started = threading.Barrier(count + 1)
+            made = ThreadPoolExecutor(count, thread_name_prefix="pprs", initializer=_begin)
+            for _ in range(count):
+                made.submit(started.wait)
+            started.wait()
+            # Torch keeps a thread's number once it has one, and the last number set for threads to come: that is ours.
+            torch.set_num_threads(callers)
+            _pools[count] = made
+        return _pools[count]
 
 
 def _begin() -> None:
     _own.pooled = True
-    torch.set_num_threads(1)  # of this thread alone: the main thread's number is the user's
+    torch.get_num_threads()  # torch takes up its number for new threads here, and would not keep one set before
+    torch.set_num_threads(1)
+
+
+def pooled() -> bool:
+    """Whether this is one of the pool's threads, which must not wait for the others."""
+    return getattr(_own, "pooled", False)
+
+
+def _forget() -> None:
+    """In a forked process the pools' threads are gone."""
+    global _lock
+    _lock = threading.Lock()
+    _pools.clear()
+    _own.__dict__.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 def spread(task: Callable[[int, int], None], total: int, block: int = 1) -> None:
     """Call task(first, past) over 0..total in stretches, whole blocks each, on the pool's threads."""
     blocks = -(-total // block)
-    parts = 1 if getattr(_own, "pooled", False) else min(_count, blocks)
+    parts = 1 if pooled() else min(_count, blocks)
     if parts <= 1:
         task(0, total)
         return
@@ -55,7 +83,10 @@ def spread(task: Callable[[int, int], None], total: int, block: int = 1) -> None
     mine, *others = pairwise(edges)
     # The caller takes a share: were it asleep, the scheduler would often wake all the others on its one core.
     waiting = [pool(_count).submit(task, first, past) for first, past in others]
-    task(*mine)
+    try:
+        task(*mine)
+    finally:
+        wait(waiting)
     for done in waiting:
         done.result()
 

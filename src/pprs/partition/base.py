@@ -28,6 +28,7 @@ Batch = TypeVar("Batch", torch.Tensor, npt.NDArray[Any])
 Averaged = tuple[torch.Tensor, torch.Tensor | None]
 
 MIN_SIDE = 8
+LARGEST = 1e6  # of a pixel: beyond it, distances in single precision mean nothing
 BLOCK = 32  # pictures that a thread holds labels for at a time
 
 
@@ -134,12 +135,16 @@ def check_batch(noisy: torch.Tensor | npt.NDArray[Any]) -> torch.Tensor:
     check_picture_shape(tuple(tensor.shape[1:]))
     if not tensor.is_floating_point():
         raise PprsError(f"pictures must be floating point, not {tensor.dtype}. Divide 0..255 pictures by 255.")
+    tensor = tensor.to(torch.float32)
     # The sum of finite pixels is finite, and much cheaper to see than every pixel. By numpy where that can be: torch
     # would wake its OpenMP threads, which spin for a while beside the kernels.
     total = tensor.numpy().sum() if tensor.device.type == "cpu" else tensor.sum().item()
     if not np.isfinite(total) and not bool(tensor.isfinite().all()):
         raise PprsError("the picture has NaN or infinite pixels. Look for a division by zero in its preparation.")
-    return tensor.to(torch.float32)
+    low, high = (float(t) for t in tensor.aminmax())
+    if max(-low, high) > LARGEST:
+        raise PprsError(f"the picture's values run from {low:.3g} to {high:.3g}: a noisy picture lies around [0, 1].")
+    return tensor
 
 
 def check_picture_shape(shape: tuple[int, ...]) -> None:
@@ -155,8 +160,13 @@ def check_picture_shape(shape: tuple[int, ...]) -> None:
 
 
 def check_odd(value: int, option: str) -> None:
-    if not (isinstance(value, int) and value >= 1 and value % 2 == 1):
-        raise PprsError(f"{option} must be an odd whole number (1 means no blur), not {value!r}")
+    if not (isinstance(value, int) and 1 <= value < 256 and value % 2 == 1):
+        raise PprsError(f"{option} must be an odd whole number below 256 (1 means no blur), not {value!r}")
+
+
+def check_whole(value: int, option: str) -> None:
+    if not (isinstance(value, int | np.integer) and 1 <= value < 2**31):
+        raise PprsError(f"{option} must be a whole number of at least 1, not {value!r}")
 
 
 def check_at_least(value: float, least: float, option: str) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pprs.kernels import felzenszwalb
-from pprs.partition.base import Floats, Ints, Superpixels, check_at_least, check_odd, check_positive
+from pprs.partition.base import Floats, Ints, Superpixels, check_odd, check_positive, check_whole
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Felzenszwalb(Superpixels):
 
     def __post_init__(self) -> None:
         check_positive(self.scale, "scale")
-        check_at_least(self.min_size, 1, "min_size")
+        check_whole(self.min_size, "min_size")
         check_odd(self.blur, "blur")
 
     def _segment(self, noisy: Floats, labels: npt.NDArray[Any], segments: Ints) -> None:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 
 from pprs.kernels import device
-from pprs.partition.base import Averaged, Floats, Ints, Superpixels, check_at_least
+from pprs.partition.base import Averaged, Floats, Ints, Superpixels, check_whole
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Grid(Superpixels):
     size: int
 
     def __post_init__(self) -> None:
-        check_at_least(self.size, 1, "size")
+        check_whole(self.size, "size")
 
     def _segment(self, noisy: Floats, labels: npt.NDArray[Any], segments: Ints) -> None:
         labels[:], segments[:] = self._cells(*noisy.shape[2:])

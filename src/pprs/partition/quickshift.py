@@ -18,7 +18,8 @@ class Quickshift(Superpixels):
     place; chains shorter than `max_dist` a step become segments. `ratio` weighs colour against place.
 
     The definition is scikit-image's, with two differences: it adds tiny random numbers to the picture to break ties,
-    we take the first of equals in reading order; and the density's exponential is good to 1e-4. One channel counts
+    here, of two equally dense pixels the earlier in reading order counts as
+    denser; and the density's exponential is good to 1e-4. One channel counts
     as grey.
     """
 
@@ -36,5 +37,5 @@ class Quickshift(Superpixels):
         check_odd(self.blur, "blur")
 
     def _segment(self, noisy: Floats, labels: npt.NDArray[Any], segments: Ints) -> None:
-        options = float(self.kernel_size), float(self.max_dist), float(self.ratio)
+        options = float(self.kernel_size), min(float(self.max_dist), 1e6), float(self.ratio)
         quickshift.run(noisy, self.blur, *options, *_tables(), labels, segments)
