@@ -24,8 +24,8 @@ class Slic(Superpixels):
     bits, which other SLICs use, clips the noise and bends it. No segment is empty or lost, and segments need not hang
     together: a stray pixel is still averaged with those most like it.
 
-    The defaults: over photos at sigma 0.25, blurred 5x5, compactness 0.15 to 0.2 gave the best average pictures at
-    224x224 and was within a hundredth of the best at 32x32; a third iteration added less than 0.05 dB.
+    The defaults are a compromise: photos at 224x224 like a compactness of 0.1 (much contrast) to 0.3 (flat and dark),
+    pictures of 32x32 and digits 0.15 to 0.2; a third iteration is worth 0.1 dB at most. docs/partitions.md has numbers.
 
     >>> str(Slic(n_segments=50))
     'slic:n_segments=50,compactness=0.2,blur=5,iterations=2'
