@@ -2,7 +2,7 @@
 
 The pool's threads sleep while they wait. OpenMP's spin: beside another pool, or on a busy machine, they burn the very
 cores that the work needs, and a parallel region waits for its slowest thread. So a network runs on one thread, and
-several batches run side by side; measured here, that is as fast on a quiet machine and twice as fast on a busy one.
+several batches run side by side.
 """
 
 from __future__ import annotations
