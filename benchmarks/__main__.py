@@ -7,10 +7,10 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks import certify, partitions
+from benchmarks import certify, partitions, threads
 from benchmarks.timing import line
 
-TOPICS = {"partitions": partitions.measure, "certify": certify.measure}
+TOPICS = {"partitions": partitions.measure, "certify": certify.measure, "threads": threads.measure}
 OUT = Path("bench.json")
 
 

@@ -52,28 +52,30 @@ def measure() -> Iterator[dict[str, object]]:
             us, them = found["ours"] / len(batch), found["scikit-image"] / len(last)
             label = f"{scheme.name} {side}x{side}, one thread, against scikit-image"
             yield ratio(label, them / us, at_least=wanted) | {"ours_ms": us * 1e3, "theirs_ms": them * 1e3}
-            yield from equal_work(scheme, theirs, side, clean, noisy, last)
-        yield from against_fast_slic(side, n, batch)
+            yield from equal_work(scheme, theirs, "scikit-image", side, clean, noisy, last, last)
+        yield from against_fast_slic(side, n, batch, clean, noisy, last)
     yield from two_threads()
     yield from memory()
 
 
-def equal_work(scheme: Superpixels, theirs, side: int, clean, noisy, last) -> Iterator[dict[str, object]]:  # type: ignore[no-untyped-def]
+def equal_work(
+    scheme: Superpixels, theirs, name: str, side: int, clean, noisy, given, last
+) -> Iterator[dict[str, object]]:  # type: ignore[no-untyped-def]
     """That the work was equal: as many segments, and no worse a partition."""
     made = []
-    for c, x, p in zip(clean, noisy, last, strict=True):
+    for c, x, q, p in zip(clean, noisy, given, last, strict=True):
         a = scheme.labels(p.transpose(2, 0, 1).astype(np.float32)[None])[0]
-        b = np.unique(theirs(p), return_inverse=True)[1].reshape(a.shape)
+        b = np.unique(theirs(q), return_inverse=True)[1].reshape(a.shape)
         gained = photos.psnr(photos.mean_over(x, a), c) - photos.psnr(photos.mean_over(x, b), c)
         made.append((a.max() + 1, b.max() + 1, gained, photos.explained(c, a) - photos.explained(c, b)))
     ours, others, gained, kept = np.mean(made, axis=0)
     slic = scheme.name == "slic"
     least, keep = (0.8, 0.0) if slic and side == 224 else (-0.1, -0.01)
-    share = ratio(f"  segments, of scikit-image's {others:.0f}", ours / others)
+    share = ratio(f"  segments, of {name}'s {others:.0f}", ours / others)
     yield share | {"wanted": "0.9 to 1.1", "met": bool(0.9 <= ours / others <= 1.1)}
     for what, value, unit, limit, column in (
-        ("  PSNR above scikit-image's", gained, "dB", least, 2),
-        ("  explained variation above scikit-image's", kept, "", keep, 3),
+        (f"  PSNR above {name}'s", gained, "dB", least, 2),
+        (f"  explained variation above {name}'s", kept, "", keep, 3),
     ):
         yield {
             "what": what,
@@ -85,7 +87,7 @@ def equal_work(scheme: Superpixels, theirs, side: int, clean, noisy, last) -> It
         }
 
 
-def against_fast_slic(side: int, n: int, batch: np.ndarray) -> Iterator[dict[str, object]]:
+def against_fast_slic(side: int, n: int, batch: np.ndarray, clean, noisy, last) -> Iterator[dict[str, object]]:
     try:
         from fast_slic.avx2 import SlicAvx2 as FastSlic
     except ImportError:
@@ -97,6 +99,7 @@ def against_fast_slic(side: int, n: int, batch: np.ndarray) -> Iterator[dict[str
     )
     value = (found["theirs"] / len(eight_bit)) / (found["ours"] / len(batch))
     yield ratio(f"slic {side}x{side}, one thread, against fast-slic", value, at_least=6 if side == 32 else 4)
+    yield from equal_work(Slic(n, blur=1), theirs.iterate, "fast-slic", side, clean, noisy, eight_bit, last)
 
 
 def two_threads() -> Iterator[dict[str, object]]:
@@ -109,7 +112,7 @@ def two_threads() -> Iterator[dict[str, object]]:
                 threads.set_threads(count)
                 scheme.run(batch)
 
-            found = fastest({"one": lambda r=run: r(1), "two": lambda r=run: r(2)}, rounds=12)
+            found = fastest({"one": lambda r=run: r(1), "two": lambda r=run: r(2)}, rounds=20)
             yield ratio(
                 f"{scheme.name} {side}x{side}, apply: two threads against one",
                 found["one"] / found["two"],
@@ -120,14 +123,15 @@ def two_threads() -> Iterator[dict[str, object]]:
 MEMORY = """
 import sys, numpy as np, torch, pprs
 from pathlib import Path
-scheme, batch, channels, side = pprs.parse_partition(sys.argv[1]), *map(int, sys.argv[2:])
+scheme, (batch, channels, side) = pprs.parse_partition(sys.argv[1]), map(int, sys.argv[3:])
+run = scheme._run_device if sys.argv[2] == "torch" else scheme.run
 def resident(key):
     return int(next(l for l in open("/proc/self/status") if l.startswith(key)).split()[1]) * 1024
-scheme.apply(np.zeros((batch, channels, 16, 16), np.float32))  # compiled and loaded
+run(torch.zeros(batch, channels, 16, 16))  # compiled and loaded
 x = torch.rand(batch, channels, side, side)
 Path("/proc/self/clear_refs").write_text("5")
 before = resident("VmRSS")
-scheme.run(x)
+run(x)
 print((resident("VmHWM") - before) / (x.numel() * 4))
 """
 
@@ -136,13 +140,12 @@ def memory() -> Iterator[dict[str, object]]:
     """Peak memory of apply beyond the batch it is given, as a multiple of that batch."""
     if not Path("/proc/self/clear_refs").exists():
         return
-    for text in ("slic:n_segments=1000,blur=5", "felzenszwalb", "quickshift", "grid:size=7", "blur:size=5"):
-        for channels in (3, 1):
-            done = subprocess.run(
-                [sys.executable, "-c", MEMORY, text, "64", str(channels), "224"],
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-            label = f"{text.partition(':')[0]} 224x224x{channels}, batch of 64: peak memory, of the batch"
-            yield ratio(label, float(done.stdout), at_most=3)
+    plain = ("slic:n_segments=1000,blur=5", "felzenszwalb", "quickshift", "grid:size=7", "blur:size=5")
+    cases = [(text, "kernels", 64, channels) for text in plain for channels in (3, 1)]
+    cases += [(text, "kernels", 16, 3) for text in plain]
+    cases += [("slic:n_segments=12000", "kernels", 64, 3), ("slic:n_segments=1000", "torch", 32, 3)]
+    for text, path, batch, channels in cases:
+        command = [sys.executable, "-c", MEMORY, text, path, str(batch), str(channels), "224"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        label = f"{text} ({path}), {batch} of 224x224x{channels}: peak memory, of the batch"
+        yield ratio(label, float(done.stdout), at_most=3)

@@ -182,6 +182,7 @@ def test_bad_text_is_told(text: str, message: str) -> None:
         (np.zeros((1, 8, 8, 3), np.float32), "permute"),
         (np.zeros((1, 1, 7, 8), np.float32), "at least 8x8 pixels, not 7x8"),
         (np.zeros((1, 1, 8, 8), np.uint8), "Divide 0..255"),
+        (np.zeros((0, 1, 8, 8), np.float32), "no pictures"),
         (np.full((1, 1, 8, 8), np.nan, np.float32), "NaN or infinite"),
     ],
 )

@@ -16,30 +16,35 @@ def mirrored(i: int, n: int) -> int:
 
 
 @njit(nogil=True, cache=True)
-def blur_row(plane: Any, y: int, size: int, padded: Any, out: Any) -> None:
-    """One row of the box blur of plane [H, W]. `padded` is scratch of W + size - 1."""
+def blur_row(plane: Any, y: int, size: int, scale: Any, padded: Any, out: Any) -> None:
+    """One row of the sum over a size x size window of plane [H, W], times scale. `padded` is scratch, W + size - 1."""
     height, width = plane.shape
     half = size // 2
     if size == 1:
-        out[:] = plane[y]
+        one = plane[y]
+        for x in range(width):
+            out[x] = one[x] * scale
         return
     middle = padded[half : half + width]
-    middle[:] = plane[mirrored(y - half, height)]
-    for dy in range(1 - half, half + 1):
-        row = plane[mirrored(y + dy, height)]
+    one, two = plane[mirrored(y - half, height)], plane[mirrored(y - half + 1, height)]
+    three = plane[mirrored(y - half + 2, height)]
+    for x in range(width):
+        middle[x] = one[x] + two[x] + three[x]
+    for d in range(3 - half, half, 2):
+        one, two = plane[mirrored(y + d, height)], plane[mirrored(y + d + 1, height)]
         for x in range(width):
-            middle[x] += row[x]
+            middle[x] += one[x] + two[x]
     for i in range(half):
         padded[half - 1 - i] = middle[mirrored(-1 - i, width)]
         padded[half + width + i] = middle[mirrored(width + i, width)]
-    out[:] = padded[:width]
-    for d in range(1, size):
-        part = padded[d : d + width]
-        for x in range(width):
-            out[x] += part[x]
-    share = np.float32(1.0 / (size * size))
     for x in range(width):
-        out[x] *= share
+        out[x] = padded[x] + padded[x + 1] + padded[x + 2]
+    for d in range(3, size, 2):
+        one, two = padded[d : d + width], padded[d + 1 : d + 1 + width]
+        for x in range(width):
+            out[x] += one[x] + two[x]
+    for x in range(width):
+        out[x] *= scale
 
 
 @njit(nogil=True, cache=True)
@@ -47,10 +52,11 @@ def box_blur(pictures: Any, size: int, out: Any) -> None:
     """Mean over a size x size window of every plane: [B, C, H, W] -> out."""
     batch, channels, height, width = pictures.shape
     padded = np.empty(width + size - 1, np.float32)
+    share = np.float32(1.0 / (size * size))
     for b in range(batch):
         for c in range(channels):
             for y in range(height):
-                blur_row(pictures[b, c], y, size, padded, out[b, c, y])
+                blur_row(pictures[b, c], y, size, share, padded, out[b, c, y])
 
 
 @njit(nogil=True, cache=True)

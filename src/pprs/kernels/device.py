@@ -13,7 +13,6 @@ from torch.nn import functional
 from pprs.kernels import slic as cpu
 
 UNIT = 2.0**24  # fixed point: sums of values of a few units over a whole picture fit 63 bits with room to spare
-NEVER = 1e30
 
 
 def box_blur(x: torch.Tensor, size: int) -> torch.Tensor:
@@ -33,14 +32,19 @@ def _mirrored(n: int, half: int, device: torch.device) -> torch.Tensor:
 
 def segment_mean(x: torch.Tensor, labels: torch.Tensor, count: int) -> torch.Tensor:
     """Every pixel replaced by the mean of its segment: [B, C, H, W], int64 [B, H*W] below count."""
-    batch, channels = x.shape[:2]
-    index = labels[:, None].expand(-1, channels, -1)
-    fixed = (x.reshape(batch, channels, -1) * UNIT).round().long()
-    sums = torch.zeros(batch, channels, count, dtype=torch.int64, device=x.device).scatter_add_(2, index, fixed)
-    sizes = _sizes(labels, count)[:, None].clamp_min(1)
+    sizes = _sizes(labels, count).clamp_min(1)
     exact = torch.float32 if x.device.type == "mps" else torch.float64  # rounded once: equal pixels keep their value
-    mean = (sums.to(exact) / sizes / UNIT).float()
-    return mean.gather(2, index).reshape(x.shape)
+    out = torch.empty_like(x)
+    for k in range(x.shape[1]):  # a channel at a time: whole numbers are large
+        mean = (_sums(x[:, k].flatten(1), labels, count).to(exact) / sizes / UNIT).float()
+        out[:, k] = mean.gather(1, labels).reshape(out[:, k].shape)
+    return out
+
+
+def _sums(values: torch.Tensor, labels: torch.Tensor, count: int) -> torch.Tensor:
+    """Of values [B, H*W] over segments, in fixed point."""
+    zeros = torch.zeros(len(values), count, dtype=torch.int64, device=values.device)
+    return zeros.scatter_add_(1, labels, (values * UNIT).round_().long())
 
 
 def _sizes(labels: torch.Tensor, count: int) -> torch.Tensor:
@@ -54,61 +58,75 @@ def slic(blurred: torch.Tensor, n_segments: int, compactness: float, iterations:
     device = blurred.device
     ys, xs, sy, sx, per_pixel = cpu.grid(height, width, n_segments)
     rows, columns = len(ys) - 1, len(xs) - 1
+    ring, seeds = columns + 2, (rows + 2) * (columns + 2)
     cell_y = torch.from_numpy(np.repeat(np.arange(rows), np.diff(ys))).to(device)
     cell_x = torch.from_numpy(np.repeat(np.arange(columns), np.diff(xs))).to(device)
-    seed_y, seed_x = torch.from_numpy(sy).to(device), torch.from_numpy(sx).to(device)
-    ys_all = torch.arange(height, device=device, dtype=torch.float32)
-    xs_all = torch.arange(width, device=device, dtype=torch.float32)
-    ring = columns + 2
-    # Home first: it wins ties.
-    steps = [(1, 1), *((dy, dx) for dy in range(3) for dx in range(3) if (dy, dx) != (1, 1))]
-    candidates, offset_y, offset_x = [], [], []
-    for dy, dx in steps:
-        candidates.append((((cell_y + dy) * ring)[:, None] + cell_x + dx).reshape(-1))
-        offset_y.append(((ys_all - seed_y[cell_y + dy]) * float(per_pixel))[:, None].expand(height, width).reshape(-1))
-        offset_x.append(((xs_all - seed_x[cell_x + dx]) * float(per_pixel)).expand(height, width).reshape(-1))
-    pixels = blurred.reshape(batch, channels, -1) / compactness
-
-    home = candidates[0].expand(batch, -1)
-    centres = torch.zeros(batch, 2 + channels, (rows + 2) * ring, device=device)
-    sums, sizes = _gathered(pixels, home, centres.shape[2])
-    centres[:, 2:] = sums / sizes.clamp_min(1)
+    home = ((cell_y + 1) * ring)[:, None] + cell_x + 1
+    place_y = (torch.arange(height, device=device) * float(per_pixel))[:, None].expand(height, width).reshape(-1)
+    place_x = (torch.arange(width, device=device) * float(per_pixel)).expand(height, width).reshape(-1)
+    seed_y = torch.from_numpy(sy * per_pixel).to(device)[:, None].expand(rows + 2, ring).reshape(-1)
+    seed_x = torch.from_numpy(sx * per_pixel).to(device).expand(rows + 2, ring).reshape(-1)
     real = torch.zeros(rows + 2, ring, dtype=torch.bool, device=device)
     real[1:-1, 1:-1] = True
-    never = torch.where(real.reshape(-1), 0.0, NEVER)
+    never = torch.where(real.reshape(-1), 0.0, float("inf"))
+    # Home first: it wins ties.
+    steps = sorted(((dy, dx) for dy in (-1, 0, 1) for dx in (-1, 0, 1)), key=lambda step: step != (0, 0))
+    home = home.reshape(-1)
+    pixels = (blurred / compactness).flatten(2)
+    norm = pixels.square().sum(1)
+
+    chosen = home.expand(batch, -1)
+    away = torch.zeros(batch, 2, seeds, device=device)  # of a centre from its seed, in x and y
+    sizes = _sizes(chosen, seeds).clamp_min(1)
+    colour = torch.stack([_sums(pixels[:, k], chosen, seeds).float() / UNIT / sizes for k in range(channels)], 1)
     for iteration in range(iterations):
-        norm = centres.square().sum(1) + never
+        own = colour.square().sum(1)
         best = torch.full((batch, height * width), float("inf"), device=device)
-        chosen = home.clone()
-        away_y, away_x = torch.zeros_like(best), torch.zeros_like(best)
-        for candidate, b, a in zip(candidates, offset_y, offset_x, strict=True):
-            near = centres.index_select(2, candidate)
-            d = norm.index_select(1, candidate) + a * a + b * b - 2 * (a * near[:, 0] + b * near[:, 1])
-            d = d - 2 * (pixels * near[:, 2:]).sum(1)
+        chosen = home.repeat(batch, 1)
+        for dy, dx in steps:
+            candidate = home + dy * ring + dx
+            d = norm + own.index_select(1, candidate)
+            for k in range(channels):
+                d -= 2 * pixels[:, k] * colour[:, k].index_select(1, candidate)
+            d.square_()
+            for place, seed, axis in ((place_x, seed_x, 0), (place_y, seed_y, 1)):
+                d += (place - seed.index_select(0, candidate) - away[:, axis].index_select(1, candidate)).square_()
+            d += never.index_select(0, candidate)
             closer = d < best
             best = torch.where(closer, d, best)
             chosen = torch.where(closer, candidate, chosen)
-            away_y, away_x = torch.where(closer, b, away_y), torch.where(closer, a, away_x)
         if iteration + 1 < iterations:
-            values = torch.cat([away_x[:, None], away_y[:, None], pixels], 1)
-            sums, sizes = _gathered(values, chosen, centres.shape[2])
-            centres = torch.where(sizes > 0, sums / sizes.clamp_min(1), centres)
-    labels = (chosen // ring - 1) * columns + chosen % ring - 1
-    return _filled(labels, ys, xs), rows * columns
+            sizes = _sizes(chosen, seeds)
+            kept, sizes = sizes == 0, sizes.clamp_min(1)
+            for axis, (place, seed) in enumerate(((place_x, seed_x), (place_y, seed_y))):
+                moved = _sums(place - seed[chosen], chosen, seeds).float() / UNIT / sizes
+                away[:, axis] = torch.where(kept, away[:, axis], moved)
+            for k in range(channels):
+                mean = _sums(pixels[:, k], chosen, seeds).float() / UNIT / sizes
+                colour[:, k] = torch.where(kept, colour[:, k], mean)
+    to_label = (
+        (torch.arange(seeds, device=device) // ring - 1) * columns + torch.arange(seeds, device=device) % ring - 1
+    )
+    return filled(to_label[chosen], to_label[home], rows * columns), rows * columns
 
 
-def _gathered(values: torch.Tensor, labels: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    index = labels[:, None].expand_as(values)
-    zeros = torch.zeros(*values.shape[:2], count, dtype=torch.int64, device=values.device)
-    sums = zeros.scatter_add_(2, index, (values * UNIT).round().long())
-    return sums.float() / UNIT, _sizes(labels, count)[:, None].float()
-
-
-def _filled(labels: torch.Tensor, ys: object, xs: object) -> torch.Tensor:
-    """Pictures with an empty segment, which are rare, are mended on the host."""
-    count = (len(ys) - 1) * (len(xs) - 1)  # type: ignore[arg-type]
-    for b in (_sizes(labels, count) == 0).any(1).nonzero().flatten().tolist():
-        mended = labels[b].to("cpu", torch.int32).numpy().copy()
-        cpu.fill(mended, ys, xs)
-        labels[b] = torch.from_numpy(mended).to(labels.device, torch.int64)
-    return labels
+def filled(labels: torch.Tensor, cells: torch.Tensor, count: int) -> torch.Tensor:
+    """Every empty segment given a pixel, by the rule of the CPU's `fill`; `cells` [H*W] is the cell of each pixel."""
+    sizes = _sizes(labels, count)
+    area = len(cells)
+    first = area - 1 - torch.arange(area, device=labels.device)  # of equals the first pixel
+    numbers = count - 1 - torch.arange(count, device=labels.device)
+    while True:
+        empty = sizes == 0
+        broken = empty.any(1)
+        if not bool(broken.any()):
+            return labels
+        segment = (empty * (numbers + 1)).argmax(1)
+        inside = torch.where(cells == segment[:, None], sizes.gather(1, labels), 0)
+        largest = (sizes * count + numbers).argmax(1)
+        spare = torch.where((inside > 1).any(1, keepdim=True), inside, (labels == largest[:, None]).long() * 2)
+        found = (torch.where(spare > 1, spare, 0) * area + first).argmax(1, keepdim=True)
+        loser = labels.gather(1, found)
+        sizes.scatter_add_(1, loser, -broken.long()[:, None])
+        sizes.scatter_add_(1, segment[:, None], broken.long()[:, None])
+        labels.scatter_(1, found, torch.where(broken[:, None], segment[:, None], loser))

@@ -95,6 +95,7 @@ def run(pictures: Any, size: int, scale: Any, min_size: int, labels: Any, segmen
     side = height * width
     count = height * (width - 1) + (height - 1) * width + 2 * (height - 1) * (width - 1)
     padded = np.empty(width + size - 1, np.float32)
+    share = np.float32(1.0 / (size * size))
     planes = np.empty((channels, height, width), np.float32)
     costs = np.empty(4 * side, np.float32)
     edges, other = np.empty(count, np.uint64), np.empty(count, np.uint64)
@@ -105,7 +106,7 @@ def run(pictures: Any, size: int, scale: Any, min_size: int, labels: Any, segmen
     for b in range(len(pictures)):
         for c in range(channels):
             for y in range(height):
-                blur_row(pictures[b, c], y, size, padded, planes[c, y])
+                blur_row(pictures[b, c], y, size, share, padded, planes[c, y])
         _edges(planes, costs)
         finest = np.float32(((1 << 2 * DIGIT) - 1) / max(costs.max(), np.float32(1e-20)))
         e = 0

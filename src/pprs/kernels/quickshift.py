@@ -117,6 +117,7 @@ def run(
     stride, top = width + gap, gap * (width + gap) + gap
     total = height * stride
     padded = np.empty(width + size - 1, np.float32)
+    share = np.float32(1.0 / (size * size))
     planes = np.empty((channels, height, width), np.float32)
     lab = np.empty((3, total + 2 * top), np.float32)
     density = np.empty(total + 2 * top, np.float32)
@@ -128,7 +129,7 @@ def run(
     for picture in range(len(pictures)):
         for k in range(channels):
             for y in range(height):
-                blur_row(pictures[picture, k], y, size, padded, planes[k, y])
+                blur_row(pictures[picture, k], y, size, share, padded, planes[k, y])
         lab[:] = F32(1e4)
         _to_lab(planes, F32(ratio), linear, root, lab, stride, top)
         density[:] = F32(1)  # a pixel's own share

@@ -4,18 +4,28 @@ All pictures of a batch share the grid of seeds, so a pixel has the same nine ca
 batch innermost, one SIMD lane is one picture, and choosing among the nine is straight-line code without a branch.
 
 Layout, for L lanes and C channels: pixels [H*W, C, L], choices [H*W, L] (0..8: which neighbour of the home cell), and
-for each seed of the grid, with a ring of seeds around it that can never win, a record [3 + C, L]:
+for each seed a record [4 + C, L] and sums [L, 8]:
 
-    0: |offset|^2 + |colour|^2     1, 2: twice the offset in x and y     3...: twice the colour
+    record  0: |colour|^2    1: |offset|^2    2, 3: twice the offset in x and y    4...: twice the colour
+    sums    0, 1, 2: colour    3: number of pixels    4, 5: offset in x and y    6, 7: spare
 
 `offset` is the centre's place less its seed's, in units of the seeds' spacing; colours are divided by the compactness.
-With a, b the (constant) place of a pixel less a seed's, the squared distance is, but for the pixel's own |colour|^2,
+Around the grid stands a ring of seeds that can never win.
 
-    record[0] + a^2 + b^2 - a record[1] - b record[2] - sum_k colour_k record[3 + k]
+With (a, b) the place of a pixel less that of its home cell's seed, and (dx, dy) the place of a candidate's seed less
+that of the home cell's, the squared distance in place is, but for a^2 + b^2 which all candidates share,
 
-where places are offsets, so that no large numbers are subtracted: single precision is plenty.
+    |offset|^2 + 2 (dx, dy) offset + |(dx, dy)|^2  -  b 2 (offset_y + dy)  -  a 2 (offset_x + dx)
+    `still` --------------------------------------'     `down` ---------'       `across` -------'
 
-L and C are the lengths of the tuples `lanes` and `channels`, which makes them constants to the compiler.
+so that no large numbers are subtracted: single precision is plenty. These three are the same all over a cell.
+
+Rows of cells flow through the iterations like a wave: as soon as row r is loaded, row r - 1 can choose for the first
+time, the centres of row r - 2 can move, row r - 3 can choose for the second time, and so on. So no more than a band of
+2 * iterations rows is ever held, and it stays in the cache.
+
+L and C are the lengths of the tuples `lanes` and `channels`, which makes them constants to the compiler. L is 1 or a
+multiple of 32.
 """
 
 from __future__ import annotations
@@ -27,10 +37,11 @@ import numpy as np
 from numba import njit
 
 from pprs.kernels.average import blur_row
+from pprs.kernels.simd import add8, turn8
 
 LANES = 32
 FEW = 8  # up to so many pictures are faster one by one than in 32 lanes that are mostly spare
-NEVER = np.float32(1e30)  # the distance of a seed that is not there
+TILE = 8  # lines of a picture that are laid out together
 F32 = np.float32
 
 
@@ -48,135 +59,159 @@ def grid(height: int, width: int, n_segments: int) -> tuple[Any, Any, Any, Any, 
 
 
 @njit(nogil=True, inline="always")
-def distance(L, C, line, c, seeds, at, lane, a, p0, p1, p2):  # type: ignore[no-untyped-def]
-    """To candidate c, whose record stands at `at`; `line` has what is the same for all pixels of a line of a cell."""
-    d = line[c * L + lane] + a * a - a * seeds[at + L + lane] - p0 * seeds[at + 3 * L + lane]
+def prepare(L, c, seeds, at, lane, dx, dy, still, down, across):  # type: ignore[no-untyped-def]
+    """What the distance to candidate c, whose record stands at `at`, has in common all over a cell."""
+    x, y = seeds[at + 2 * L + lane], seeds[at + 3 * L + lane]
+    still[c * L + lane] = seeds[at + L + lane] + dx * x + dy * y + (dx * dx + dy * dy)
+    down[c * L + lane] = y + F32(2) * dy
+    across[c * L + lane] = x + F32(2) * dx
+
+
+@njit(nogil=True, inline="always")
+def distance(L, C, c, seeds, at, lane, a, line, across, p0, p1, p2, norm):  # type: ignore[no-untyped-def]
+    """To candidate c: |colour difference|^4 + |place difference|^2, the latter but for what all candidates share."""
+    colour = seeds[at + lane] + norm - p0 * seeds[at + 4 * L + lane]
     if C == 3:
-        d = d - p1 * seeds[at + 4 * L + lane] - p2 * seeds[at + 5 * L + lane]
-    return d
+        colour = colour - p1 * seeds[at + 5 * L + lane] - p2 * seeds[at + 6 * L + lane]
+    return colour * colour + (line[c * L + lane] - a * across[c * L + lane])
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "nnan", "nsz"})
-def assign(lanes, channels, pixels, records, choices, sums, ys, xs, sy, sx, per_pixel, first, past, last):  # type: ignore[no-untyped-def]
-    """Choose for every pixel of cell rows first..past; unless it is the last time, gather for the new centres.
-
-    What is gathered is, per seed, the number of its pixels and the sums of their offsets and colours, as in a record.
-    """
+def assign(lanes, channels, pixels, records, sums, ring, choices, ys, xs, sy, sx, per_pixel, row, last, scratch):  # type: ignore[no-untyped-def]
+    """Choose for every pixel of a row of cells; unless it is the last time, gather for the new centres."""
     L, C = len(lanes), len(channels)
-    R = (3 + C) * L
+    R, S = (4 + C) * L, 8 * L
     columns, width = len(xs) - 1, xs[-1]
-    ring = (columns + 2) * R
+    still, down, across = scratch[: 9 * L], scratch[9 * L : 18 * L], scratch[18 * L : 27 * L]
+    line, values, turned = scratch[27 * L : 36 * L], scratch[36 * L : 44 * L], scratch[44 * L : 52 * L]
+    values[:] = 0
+    values[3 * L : 4 * L] = 1
     place = np.empty(9, np.int64)
-    line = np.empty(9 * L, np.float32)
-    ox, oy = np.empty(9, np.float32), np.empty(9, np.float32)
-    for cy in range(first, past):
-        for cx in range(columns):
-            start = cy * ring + cx * R
-            for i in range(9):
-                place[i] = start + i // 3 * ring + i % 3 * R
-            above = records[start : start + 3 * R]
-            level = records[start + ring : start + ring + 3 * R]
-            below = records[start + 2 * ring : start + 2 * ring + 3 * R]
-            for y in range(ys[cy], ys[cy + 1]):
-                b0, b1 = F32((y - sy[cy]) * per_pixel), F32((y - sy[cy + 1]) * per_pixel)
-                b2 = F32((y - sy[cy + 2]) * per_pixel)
+    s0, s1, s2 = (row % ring) * (columns + 2), (row + 1) % ring * (columns + 2), (row + 2) % ring * (columns + 2)
+    no, dy0, dy2 = F32(0), F32((sy[row] - sy[row + 1]) * per_pixel), F32((sy[row + 2] - sy[row + 1]) * per_pixel)
+    for cx in range(columns):
+        above = records[(s0 + cx) * R : (s0 + cx + 3) * R]
+        level = records[(s1 + cx) * R : (s1 + cx + 3) * R]
+        below = records[(s2 + cx) * R : (s2 + cx + 3) * R]
+        for i in range(3):
+            place[i], place[3 + i], place[6 + i] = (s0 + cx + i) * S, (s1 + cx + i) * S, (s2 + cx + i) * S
+        dx0, dx2 = F32((sx[cx] - sx[cx + 1]) * per_pixel), F32((sx[cx + 2] - sx[cx + 1]) * per_pixel)
+        for lane in range(L):
+            prepare(L, 0, above, 0, lane, dx0, dy0, still, down, across)
+            prepare(L, 1, above, R, lane, no, dy0, still, down, across)
+            prepare(L, 2, above, 2 * R, lane, dx2, dy0, still, down, across)
+            prepare(L, 3, level, 0, lane, dx0, no, still, down, across)
+            prepare(L, 4, level, R, lane, no, no, still, down, across)
+            prepare(L, 5, level, 2 * R, lane, dx2, no, still, down, across)
+            prepare(L, 6, below, 0, lane, dx0, dy2, still, down, across)
+            prepare(L, 7, below, R, lane, no, dy2, still, down, across)
+            prepare(L, 8, below, 2 * R, lane, dx2, dy2, still, down, across)
+        for y in range(ys[row + 1] - ys[row]):
+            b = F32((ys[row] + y - sy[row + 1]) * per_pixel)
+            for i in range(9 * L):
+                line[i] = still[i] - b * down[i]
+            for x in range(xs[cx], xs[cx + 1]):
+                a = F32((x - sx[cx + 1]) * per_pixel)
+                i = y * width + x
+                p = pixels[i * C * L : (i + 1) * C * L]
+                chosen = choices[i * L : (i + 1) * L]
                 for lane in range(L):
-                    line[lane] = above[lane] + b0 * b0 - b0 * above[2 * L + lane]
-                    line[L + lane] = above[R + lane] + b0 * b0 - b0 * above[R + 2 * L + lane]
-                    line[2 * L + lane] = above[2 * R + lane] + b0 * b0 - b0 * above[2 * R + 2 * L + lane]
-                    line[3 * L + lane] = level[lane] + b1 * b1 - b1 * level[2 * L + lane]
-                    line[4 * L + lane] = level[R + lane] + b1 * b1 - b1 * level[R + 2 * L + lane]
-                    line[5 * L + lane] = level[2 * R + lane] + b1 * b1 - b1 * level[2 * R + 2 * L + lane]
-                    line[6 * L + lane] = below[lane] + b2 * b2 - b2 * below[2 * L + lane]
-                    line[7 * L + lane] = below[R + lane] + b2 * b2 - b2 * below[R + 2 * L + lane]
-                    line[8 * L + lane] = below[2 * R + lane] + b2 * b2 - b2 * below[2 * R + 2 * L + lane]
-                for x in range(xs[cx], xs[cx + 1]):
-                    a0, a1 = F32((x - sx[cx]) * per_pixel), F32((x - sx[cx + 1]) * per_pixel)
-                    a2 = F32((x - sx[cx + 2]) * per_pixel)
-                    i = y * width + x
-                    p = pixels[i * C * L : (i + 1) * C * L]
-                    chosen = choices[i * L : (i + 1) * L]
+                    p0 = p[lane]
+                    p1 = p[L + lane] if C == 3 else p0
+                    p2 = p[2 * L + lane] if C == 3 else p0
+                    norm = p0 * p0 + p1 * p1 + p2 * p2 if C == 3 else p0 * p0
+                    best = distance(L, C, 4, level, R, lane, a, line, across, p0, p1, p2, norm)  # home wins ties
+                    c = np.int32(4)
+                    d = distance(L, C, 0, above, 0, lane, a, line, across, p0, p1, p2, norm)
+                    c, best = (np.int32(0) if d < best else c), min(d, best)
+                    d = distance(L, C, 1, above, R, lane, a, line, across, p0, p1, p2, norm)
+                    c, best = (np.int32(1) if d < best else c), min(d, best)
+                    d = distance(L, C, 2, above, 2 * R, lane, a, line, across, p0, p1, p2, norm)
+                    c, best = (np.int32(2) if d < best else c), min(d, best)
+                    d = distance(L, C, 3, level, 0, lane, a, line, across, p0, p1, p2, norm)
+                    c, best = (np.int32(3) if d < best else c), min(d, best)
+                    d = distance(L, C, 5, level, 2 * R, lane, a, line, across, p0, p1, p2, norm)
+                    c, best = (np.int32(5) if d < best else c), min(d, best)
+                    d = distance(L, C, 6, below, 0, lane, a, line, across, p0, p1, p2, norm)
+                    c, best = (np.int32(6) if d < best else c), min(d, best)
+                    d = distance(L, C, 7, below, R, lane, a, line, across, p0, p1, p2, norm)
+                    c, best = (np.int32(7) if d < best else c), min(d, best)
+                    d = distance(L, C, 8, below, 2 * R, lane, a, line, across, p0, p1, p2, norm)
+                    c, best = (np.int32(8) if d < best else c), min(d, best)
+                    chosen[lane] = np.uint8(c)
+                if last:
+                    continue
+                for lane in range(L):
+                    up = np.int32(chosen[lane]) * 11 >> 5  # a third of it
+                    left = np.int32(chosen[lane]) - 3 * up
+                    values[lane] = p[lane]
+                    if C == 3:
+                        values[L + lane] = p[L + lane]
+                        values[2 * L + lane] = p[2 * L + lane]
+                    values[4 * L + lane] = a - (dx0 if left == 0 else no) - (dx2 if left == 2 else no)
+                    values[5 * L + lane] = b - (dy0 if up == 0 else no) - (dy2 if up == 2 else no)
+                if L == 1:
+                    add8(sums, place[chosen[0]], values, 0)
+                else:
+                    for lane in range(0, L, 8):
+                        turn8(turned, lane * 8, 8, values, lane, L)
                     for lane in range(L):
-                        p0 = p[lane]
-                        p1 = p[L + lane] if C == 3 else p0
-                        p2 = p[2 * L + lane] if C == 3 else p0
-                        best = distance(L, C, line, 4, level, R, lane, a1, p0, p1, p2)  # home wins ties
-                        c = np.int32(4)
-                        d = distance(L, C, line, 0, above, 0, lane, a0, p0, p1, p2)
-                        c, best = (np.int32(0) if d < best else c), min(d, best)
-                        d = distance(L, C, line, 1, above, R, lane, a1, p0, p1, p2)
-                        c, best = (np.int32(1) if d < best else c), min(d, best)
-                        d = distance(L, C, line, 2, above, 2 * R, lane, a2, p0, p1, p2)
-                        c, best = (np.int32(2) if d < best else c), min(d, best)
-                        d = distance(L, C, line, 3, level, 0, lane, a0, p0, p1, p2)
-                        c, best = (np.int32(3) if d < best else c), min(d, best)
-                        d = distance(L, C, line, 5, level, 2 * R, lane, a2, p0, p1, p2)
-                        c, best = (np.int32(5) if d < best else c), min(d, best)
-                        d = distance(L, C, line, 6, below, 0, lane, a0, p0, p1, p2)
-                        c, best = (np.int32(6) if d < best else c), min(d, best)
-                        d = distance(L, C, line, 7, below, R, lane, a1, p0, p1, p2)
-                        c, best = (np.int32(7) if d < best else c), min(d, best)
-                        d = distance(L, C, line, 8, below, 2 * R, lane, a2, p0, p1, p2)
-                        c, best = (np.int32(8) if d < best else c), min(d, best)
-                        chosen[lane] = np.uint8(c)
-                    if last:
-                        continue
-                    ox[0] = ox[3] = ox[6] = a0
-                    ox[1] = ox[4] = ox[7] = a1
-                    ox[2] = ox[5] = ox[8] = a2
-                    oy[0] = oy[1] = oy[2] = b0
-                    oy[3] = oy[4] = oy[5] = b1
-                    oy[6] = oy[7] = oy[8] = b2
-                    for lane in range(L):
-                        won = chosen[lane]
-                        at = place[won] + lane
-                        sums[at] += F32(1)
-                        sums[at + L] += ox[won]
-                        sums[at + 2 * L] += oy[won]
-                        for k in range(C):
-                            sums[at + (3 + k) * L] += p[k * L + lane]
+                        add8(sums, place[chosen[lane]] + lane * 8, turned, lane * 8)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def centre(lanes, channels, sums, records, rows, columns):  # type: ignore[no-untyped-def]
-    """New centres; one that lost all its pixels stays where it is."""
+def centre(lanes, channels, records, sums, ring, row, columns, scratch):  # type: ignore[no-untyped-def]
+    """New centres of a row of cells, and their sums at zero again; a centre that lost all its pixels stays."""
     L, C = len(lanes), len(channels)
-    R = (3 + C) * L
-    for cy in range(1, rows + 1):
-        for cx in range(1, columns + 1):
-            at = (cy * (columns + 2) + cx) * R
-            total, record = sums[at : at + R], records[at : at + R]
-            for lane in range(L):
-                n = total[lane]
-                if n > 0:
-                    norm = F32(0)
-                    for k in range(1, 3 + C):
-                        mean = total[k * L + lane] / n
-                        norm += mean * mean
-                        record[k * L + lane] = F32(2) * mean
-                    record[lane] = norm
+    R, S = (4 + C) * L, 8 * L
+    first = (row + 1) % ring * (columns + 2) + 1
+    for seed in range(first, first + columns):
+        record, total = records[seed * R : (seed + 1) * R], scratch[:S]
+        if L == 1:
+            for k in range(S):
+                total[k] = sums[seed * S + k]
+        else:
+            for lane in range(0, L, 8):
+                turn8(total, lane, L, sums, seed * S + lane * 8, 8)
+        for k in range(S):
+            sums[seed * S + k] = 0
+        for lane in range(L):
+            some = total[3 * L + lane] > 0
+            share = F32(1) / max(total[3 * L + lane], F32(1))
+            x, y = total[4 * L + lane] * share, total[5 * L + lane] * share
+            r = total[lane] * share
+            g, b = (total[L + lane] * share, total[2 * L + lane] * share) if C == 3 else (F32(0), F32(0))
+            record[lane] = r * r + g * g + b * b if some else record[lane]
+            record[L + lane] = x * x + y * y if some else record[L + lane]
+            record[2 * L + lane] = F32(2) * x if some else record[2 * L + lane]
+            record[3 * L + lane] = F32(2) * y if some else record[3 * L + lane]
+            record[4 * L + lane] = F32(2) * r if some else record[4 * L + lane]
+            if C == 3:
+                record[5 * L + lane] = F32(2) * g if some else record[5 * L + lane]
+                record[6 * L + lane] = F32(2) * b if some else record[6 * L + lane]
 
 
 @njit(nogil=True, cache=True)
-def start(lanes, channels, pixels, records, ys, xs, cy):  # type: ignore[no-untyped-def]
-    """The centres of cell row cy: in the middle of their cells, with the cells' mean colours."""
+def start(lanes, channels, pixels, records, ring, ys, xs, row):  # type: ignore[no-untyped-def]
+    """The centres of a row of cells: in the middle of their cells, with the cells' mean colours."""
     L, C = len(lanes), len(channels)
-    R = (3 + C) * L
+    R = (4 + C) * L
     columns, width = len(xs) - 1, xs[-1]
+    height = ys[row + 1] - ys[row]
     for cx in range(columns):
-        at = ((cy + 1) * (columns + 2) + cx + 1) * R
+        at = ((row + 1) % ring * (columns + 2) + cx + 1) * R
         record = records[at : at + R]
         record[:] = 0
-        colour = record[3 * L :]
-        for y in range(ys[cy], ys[cy + 1]):
+        colour = record[4 * L :]
+        for y in range(height):
             for x in range(xs[cx], xs[cx + 1]):
                 p = pixels[(y * width + x) * C * L : (y * width + x + 1) * C * L]
                 for k in range(C * L):
                     colour[k] += p[k]
-        share = F32(1.0 / ((ys[cy + 1] - ys[cy]) * (xs[cx + 1] - xs[cx])))
+        share = F32(1.0 / (height * (xs[cx + 1] - xs[cx])))
         for lane in range(L):
             norm = F32(0)
-            for k in range(3, 3 + C):
+            for k in range(4, 4 + C):
                 mean = record[k * L + lane] * share
                 norm += mean * mean
                 record[k * L + lane] = F32(2) * mean
@@ -184,16 +219,13 @@ def start(lanes, channels, pixels, records, ys, xs, cy):  # type: ignore[no-unty
 
 
 @njit(nogil=True, cache=True)
-def surround(lanes, channels, records, rows, columns):  # type: ignore[no-untyped-def]
-    """The ring of seeds that are not there."""
+def absent(lanes, channels, records, first, past):  # type: ignore[no-untyped-def]
+    """Make these seeds ones that are not there: infinitely far from everything."""
     L, C = len(lanes), len(channels)
-    R = (3 + C) * L
-    for cy in range(rows + 2):
-        for cx in range(columns + 2):
-            if cy == 0 or cx == 0 or cy > rows or cx > columns:
-                at = (cy * (columns + 2) + cx) * R
-                records[at : at + R] = 0
-                records[at : at + L] = NEVER
+    R = (4 + C) * L
+    for seed in range(first, past):
+        records[seed * R : (seed + 1) * R] = 0
+        records[seed * R + L : seed * R + 2 * L] = np.inf
 
 
 @njit(nogil=True, cache=True)
@@ -223,43 +255,106 @@ def fill(labels: Any, ys: Any, xs: Any) -> None:
 
 
 @njit(nogil=True, cache=True)
-def load(lanes, channels, pictures, size, per_colour, pixels, tile, padded, first, past):  # type: ignore[no-untyped-def]
+def load(lanes, channels, pictures, size, scale, pixels, first, past, tile, padded):  # type: ignore[no-untyped-def]
     """Blur lines first..past of the pictures and lay them side by side; lanes to spare repeat the last."""
     L, C = len(lanes), len(channels)
     count, _, _, width = pictures.shape
-    for y in range(first, past):
-        for lane in range(count):
-            for k in range(C):
-                blur_row(pictures[lane, k], y, size, padded, tile[lane, k])
-        for lane in range(count, L):
-            tile[lane] = tile[count - 1]
-        for x in range(width):
-            p = pixels[(y * width + x) * C * L : (y * width + x + 1) * C * L]
-            for k in range(C):
-                for lane in range(L):
-                    p[k * L + lane] = tile[lane, k, x] * per_colour
+    wide = TILE * width
+    for top in range(first, past, TILE):
+        bottom = min(past, top + TILE)
+        area, i = (bottom - top) * width, (top - first) * width
+        for k in range(C):
+            for eight in range(0, L, 8):
+                for lane in range(min(8, L)):
+                    plane = pictures[min(eight + lane, count - 1), k]
+                    for y in range(top, bottom):
+                        t = lane * wide + (y - top) * width
+                        blur_row(plane, y, size, scale, padded, tile[t : t + width])
+                if L == 1:
+                    for x in range(area):
+                        pixels[(i + x) * C + k] = tile[x]
+                    continue
+                for x in range(0, area - 7, 8):
+                    turn8(pixels, ((i + x) * C + k) * L + eight, C * L, tile, x, wide)
+                for x in range(area // 8 * 8, area):
+                    for lane in range(8):
+                        pixels[((i + x) * C + k) * L + eight + lane] = tile[lane * wide + x]
 
 
 @njit(nogil=True, cache=True)
-def store(lanes, choices, ys, xs, labels):  # type: ignore[no-untyped-def]
-    """From choices to the seeds' numbers, picture by picture: labels [B, H*W], no number left out."""
+def store(lanes, choices, ys, xs, row, home, labels, seen, words):  # type: ignore[no-untyped-def]
+    """From the choices of a row of cells to the seeds' numbers, picture by picture: labels [B, H*W]."""
     L = len(lanes)
+    columns, width = len(xs) - 1, xs[-1]
+    if L == 1:
+        for i in range((ys[row + 1] - ys[row]) * width):
+            up = np.int32(choices[i]) // 3
+            label = row * columns + home[i % width] + (up - 1) * columns + np.int32(choices[i]) - 3 * up - 1
+            labels[0, ys[row] * width + i] = label
+            seen[0, label] = 1
+        return
+    # The bytes of four pictures make a word, so eight by eight words turned are eight pixels of 32 pictures.
+    fours, wide = choices.view(np.float32), len(words) // 8
+    bits = words.view(np.int32)
+    shift = np.int32((row - 1) * columns - 1)
+    for y in range(ys[row + 1] - ys[row]):
+        for block in range(0, L, 32):
+            for x in range(0, width - 7, 8):
+                turn8(words, x, wide, fours, ((y * width + x) * L + block) // 4, L // 4)
+            for x in range(width // 8 * 8, width):
+                for k in range(8):
+                    words[k * wide + x] = fours[((y * width + x) * L + block) // 4 + k]
+            for b in range(block, min(block + 32, len(labels))):
+                mine = bits[(b - block) // 4 * wide : (b - block) // 4 * wide + width]
+                target = labels[b, (ys[row] + y) * width : (ys[row] + y + 1) * width]
+                part = np.int32(8 * (b % 4))
+                for x in range(width):
+                    c = (mine[x] >> part) & np.int32(15)
+                    up = c * np.int32(11) >> np.int32(5)  # a third of it
+                    target[x] = shift + home[x] + up * np.int32(columns) + c - np.int32(3) * up
+                for x in range(width):
+                    seen[b, target[x]] = 1
+
+
+@njit(nogil=True, cache=True)
+def abreast(  # type: ignore[no-untyped-def]
+    lanes, channels, pictures, size, per_colour, ys, xs, sy, sx, per_pixel, iterations, labels, floats, choices
+):
+    """labels [B, H*W] of at most as many pictures as there are lanes."""
+    L, C = len(lanes), len(channels)
     rows, columns, width = len(ys) - 1, len(xs) - 1, xs[-1]
-    home, step = np.empty(width, np.int32), np.empty(9, np.int32)
+    band, ring, tall = sizes(iterations, rows, ys[-1])
+    area, seeds = tall * width * C * L, ring * (columns + 2) * L
+    pixels, rest = floats[: band * area], floats[band * area :]
+    records, rest = rest[: seeds * (4 + C)], rest[seeds * (4 + C) :]
+    sums, rest = rest[: seeds * 8], rest[seeds * 8 :]
+    tile, rest = rest[: 8 * TILE * width], rest[8 * TILE * width :]
+    words, local = rest[: 8 * width], rest[8 * width :]
+    padded = np.empty(width + size - 1, np.float32)
+    home = np.empty(width, np.int32)
     for cx in range(columns):
         home[xs[cx] : xs[cx + 1]] = cx
-    for c in range(9):
-        step[c] = (c // 3 - 1) * columns + c % 3 - 1
     seen = np.zeros((len(labels), rows * columns), np.uint8)
-    for cy in range(rows):
-        for y in range(ys[cy], ys[cy + 1]):
-            line = choices[y * width * L : (y + 1) * width * L]
-            for b in range(len(labels)):
-                target = labels[b, y * width : (y + 1) * width]
-                for x in range(width):
-                    label = cy * columns + home[x] + step[line[x * L + b]]
-                    target[x] = label
-                    seen[b, label] = 1
+    scale = F32(per_colour / (size * size))
+    sums[:] = 0
+    absent(lanes, channels, records, 0, ring * (columns + 2))
+    for front in range(rows + 2 * iterations - 1):
+        if front < rows:
+            fresh = pixels[front % band * area : (front % band + 1) * area]
+            load(lanes, channels, pictures, size, scale, fresh, ys[front], ys[front + 1], tile, padded)
+            start(lanes, channels, fresh, records, ring, ys, xs, front)
+        elif front == rows:
+            below = (rows + 1) % ring * (columns + 2)
+            absent(lanes, channels, records, below, below + columns + 2)
+        for iteration in range(iterations):
+            row, last = front - 1 - 2 * iteration, iteration == iterations - 1
+            if 0 <= row < rows:
+                here = pixels[row % band * area : (row % band + 1) * area]
+                assign(lanes, channels, here, records, sums, ring, choices, ys, xs, sy, sx, per_pixel, row, last, local)
+                if last:
+                    store(lanes, choices, ys, xs, row, home, labels, seen, words)
+            if not last and 0 <= row - 1 < rows:
+                centre(lanes, channels, records, sums, ring, row - 1, columns, local)
     for b in range(len(labels)):
         if seen[b].min() == 0:
             fill(labels[b], ys, xs)
@@ -267,36 +362,27 @@ def store(lanes, choices, ys, xs, labels):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def run(lanes, channels, pictures, size, per_colour, ys, xs, sy, sx, per_pixel, iterations, labels, floats, choices):  # type: ignore[no-untyped-def]
-    """labels [B, H*W] of at most as many pictures as there are lanes, on their box blur.
+    """labels [B, H*W] of pictures [B, C, H, W], on their box blur.
 
     `floats` and `choices` are scratch, as long as `scratch` says, and the caller's to keep: fresh memory is slow.
     """
-    L, C = len(lanes), len(channels)
-    rows, columns = len(ys) - 1, len(xs) - 1
-    area, seeds = ys[-1] * xs[-1] * C * L, (rows + 2) * (columns + 2) * (3 + C) * L
-    pixels, records, sums = floats[:area], floats[area : area + seeds], floats[area + seeds : area + 2 * seeds]
-    tile = np.empty((L, C, xs[-1]), np.float32)
-    padded = np.empty(xs[-1] + size - 1, np.float32)
-    surround(lanes, channels, records, rows, columns)
-    sums[:] = 0
-    last = iterations == 1
-    # The first time, each row of cells is loaded, given its centres, and chosen for while it is still in the cache:
-    # choosing needs the centres of the next row too, so it follows one row behind.
-    for cy in range(rows + 1):
-        if cy < rows:
-            load(lanes, channels, pictures, size, per_colour, pixels, tile, padded, ys[cy], ys[cy + 1])
-            start(lanes, channels, pixels, records, ys, xs, cy)
-        if cy > 0:
-            assign(lanes, channels, pixels, records, choices, sums, ys, xs, sy, sx, per_pixel, cy - 1, cy, last)
-    for iteration in range(1, iterations):
-        last = iteration == iterations - 1
-        centre(lanes, channels, sums, records, rows, columns)
-        sums[:] = 0
-        assign(lanes, channels, pixels, records, choices, sums, ys, xs, sy, sx, per_pixel, 0, rows, last)
-    store(lanes, choices, ys, xs, labels)
+    for first in range(0, len(pictures), len(lanes)):
+        past = min(first + len(lanes), len(pictures))
+        abreast(
+            lanes, channels, pictures[first:past], size, per_colour, ys, xs, sy, sx, per_pixel, iterations,
+            labels[first:past], floats, choices,
+        )  # fmt: skip
 
 
-def scratch(lanes: int, channels: int, ys: Any, xs: Any) -> tuple[int, int]:
+@njit(nogil=True, cache=True)
+def sizes(iterations: int, rows: int, height: int) -> tuple[int, int, int]:
+    """How many rows of cells have pixels at hand, how many have centres, and the height of the tallest."""
+    return min(2 * iterations, rows), min(2 * iterations + 1, rows + 2), -(-height // rows)
+
+
+def scratch(lanes: int, channels: int, iterations: int, ys: Any, xs: Any) -> tuple[int, int]:
     """How many floats and how many bytes `run` needs."""
-    area, seeds = int(ys[-1] * xs[-1]), (len(ys) + 1) * (len(xs) + 1)
-    return (area * channels + 2 * seeds * (3 + channels)) * lanes, area * lanes
+    width, columns = int(xs[-1]), len(xs) - 1
+    band, ring, tall = sizes(iterations, len(ys) - 1, int(ys[-1]))
+    seeds = ring * (columns + 2) * (12 + channels)
+    return (band * tall * width * channels + seeds + 52) * lanes + 8 * (TILE + 1) * width, tall * width * lanes

@@ -19,7 +19,7 @@ import torch
 
 from pprs import spec
 from pprs.errors import PprsError
-from pprs.kernels import average
+from pprs.kernels import average, device
 from pprs.kernels.threads import spread
 
 Floats = npt.NDArray[np.float32]
@@ -29,7 +29,7 @@ Averaged = tuple[torch.Tensor, torch.Tensor | None]
 
 MIN_SIDE = 8
 LARGEST = 1e6  # of a pixel: beyond it, distances in single precision mean nothing
-BLOCK = 32  # pictures that a thread holds labels for at a time
+BLOCK = 2**18  # pixels, about, that a thread holds labels for at a time
 
 
 class Partition(ABC):
@@ -84,7 +84,7 @@ class Superpixels(Partition):
 
     @abstractmethod
     def _segment(self, noisy: Floats, labels: npt.NDArray[Any], segments: Ints) -> None:
-        """Write the labels [B, H*W] of at most BLOCK pictures, and how many segments each has."""
+        """Write the labels [B, H*W], and how many segments each picture has."""
 
     def _label_type(self, height: int, width: int) -> npt.DTypeLike:
         """The type of labels while they are only passed on to the mean."""
@@ -100,9 +100,10 @@ class Superpixels(Partition):
         averaged, segments = np.empty_like(pictures), np.empty(batch, np.int32)
 
         def task(first: int, past: int) -> None:
-            scratch = np.empty((min(BLOCK, past - first), height * width), self._label_type(height, width))
-            for start in range(first, past, BLOCK):
-                here = slice(start, min(start + BLOCK, past))
+            block = min(past - first, max(32, BLOCK // (height * width)))
+            scratch = np.empty((block, height * width), self._label_type(height, width))
+            for start in range(first, past, block):
+                here = slice(start, min(start + block, past))
                 labels = scratch[: here.stop - start]
                 self._segment(pictures[here], labels, segments[here])
                 average.segment_mean(pictures[here], labels, segments[here], averaged[here])
@@ -110,18 +111,43 @@ class Superpixels(Partition):
         spread(task, batch, self._abreast(batch))
         return torch.from_numpy(averaged), torch.from_numpy(segments)
 
+    def _segment_device(self, noisy: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Labels int64 [B, H*W] on the tensor's own device, and how many segments each picture has.
+
+        By way of the host for those that have no path of their own.
+        """
+        labels = self._labels_cpu(noisy.cpu()).flatten(1)
+        return labels.to(noisy.device, torch.int64), labels.amax(1) + 1
+
+    def _run_device(self, noisy: torch.Tensor) -> Averaged:
+        averaged, segments = torch.empty_like(noisy), []
+        for piece, out in zip(_pieces(noisy), _pieces(averaged), strict=True):
+            labels, count = self._segment_device(piece)
+            out.copy_(device.segment_mean(piece, labels, int(count.max())))
+            segments.append(count)
+        return averaged, torch.cat(segments).to(torch.int32)
+
     def _labels(self, noisy: torch.Tensor) -> torch.Tensor:
-        pictures = noisy.cpu().contiguous().numpy()
+        if noisy.device.type == "cpu":
+            return self._labels_cpu(noisy)
+        made = [self._segment_device(piece)[0].to(torch.int32) for piece in _pieces(noisy)]
+        return torch.cat(made).reshape(len(noisy), *noisy.shape[2:])
+
+    def _labels_cpu(self, noisy: torch.Tensor) -> torch.Tensor:
+        pictures = noisy.contiguous().numpy()
         batch, _, height, width = pictures.shape
         labels, segments = np.empty((batch, height * width), np.int32), np.empty(batch, np.int32)
 
         def task(first: int, past: int) -> None:
-            for start in range(first, past, BLOCK):
-                here = slice(start, min(start + BLOCK, past))
-                self._segment(pictures[here], labels[here], segments[here])
+            self._segment(pictures[first:past], labels[first:past], segments[first:past])
 
         spread(task, batch, self._abreast(batch))
         return torch.from_numpy(labels.reshape(batch, height, width))
+
+
+def _pieces(batch: torch.Tensor) -> list[torch.Tensor]:
+    """A few parts of a batch, one after the other: the steps on a device take several times the memory of a picture."""
+    return list(batch.split(max(1, -(-len(batch) // 6))))
 
 
 def check_batch(noisy: torch.Tensor | npt.NDArray[Any]) -> torch.Tensor:
@@ -135,13 +161,14 @@ def check_batch(noisy: torch.Tensor | npt.NDArray[Any]) -> torch.Tensor:
     check_picture_shape(tuple(tensor.shape[1:]))
     if not tensor.is_floating_point():
         raise PprsError(f"pictures must be floating point, not {tensor.dtype}. Divide 0..255 pictures by 255.")
+    if not len(tensor):
+        raise PprsError("the batch has no pictures")
     tensor = tensor.to(torch.float32)
-    # The sum of finite pixels is finite, and much cheaper to see than every pixel. By numpy where that can be: torch
-    # would wake its OpenMP threads, which spin for a while beside the kernels.
-    total = tensor.numpy().sum() if tensor.device.type == "cpu" else tensor.sum().item()
-    if not np.isfinite(total) and not bool(tensor.isfinite().all()):
+    # By numpy where that can be: torch would wake its OpenMP threads, which spin for a while beside the kernels.
+    values = tensor.numpy() if tensor.device.type == "cpu" else tensor
+    low, high = float(values.min()), float(values.max())
+    if not (np.isfinite(low) and np.isfinite(high)):
         raise PprsError("the picture has NaN or infinite pixels. Look for a division by zero in its preparation.")
-    low, high = (float(t) for t in tensor.aminmax())
     if max(-low, high) > LARGEST:
         raise PprsError(f"the picture's values run from {low:.3g} to {high:.3g}: a noisy picture lies around [0, 1].")
     return tensor

@@ -7,8 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pprs.kernels import device
-from pprs.partition.base import Averaged, Floats, Ints, Superpixels, check_whole
+from pprs.partition.base import Floats, Ints, Superpixels, check_whole
 
 
 @dataclass(frozen=True)
@@ -30,10 +29,10 @@ class Grid(Superpixels):
     def _segment(self, noisy: Floats, labels: npt.NDArray[Any], segments: Ints) -> None:
         labels[:], segments[:] = self._cells(*noisy.shape[2:])
 
-    def _run_device(self, noisy: torch.Tensor) -> Averaged:
+    def _segment_device(self, noisy: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         cells, count = self._cells(*noisy.shape[2:])
         labels = torch.from_numpy(cells).to(noisy.device, torch.int64).expand(len(noisy), -1)
-        return device.segment_mean(noisy, labels, count), torch.full((len(noisy),), count)
+        return labels, torch.full((len(noisy),), count)
 
     def _cells(self, height: int, width: int) -> tuple[npt.NDArray[np.int32], int]:
         counts = [max(1, side // self.size) for side in (height, width)]
