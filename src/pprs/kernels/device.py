@@ -33,7 +33,7 @@ def _mirrored(n: int, half: int, device: torch.device) -> torch.Tensor:
 def segment_mean(x: torch.Tensor, labels: torch.Tensor, count: int) -> torch.Tensor:
     """Every pixel replaced by the mean of its segment: [B, C, H, W], int64 [B, H*W] below count."""
     sizes = _sizes(labels, count).clamp_min(1)
-    exact = torch.float32 if x.device.type == "mps" else torch.float64  # rounded once: equal pixels keep their value
+    exact = torch.float32 if x.device.type == "mps" else torch.float64  # equal pixels keep their value, to 1 / UNIT
     out = torch.empty_like(x)
     for k in range(x.shape[1]):  # a channel at a time: whole numbers are large
         mean = (_sums(x[:, k].flatten(1), labels, count).to(exact) / sizes / UNIT).float()
@@ -73,12 +73,16 @@ def slic(blurred: torch.Tensor, n_segments: int, compactness: float, iterations:
     steps = sorted(((dy, dx) for dy in (-1, 0, 1) for dx in (-1, 0, 1)), key=lambda step: step != (0, 0))
     home = home.reshape(-1)
     pixels = (blurred / compactness).flatten(2)
+    # Colours are summed as they are, not divided by a compactness that may be tiny: whole numbers have an end.
+    scale = float(1 / (compactness * UNIT))
     norm = pixels.square().sum(1)
 
     chosen = home.expand(batch, -1)
     away = torch.zeros(batch, 2, seeds, device=device)  # of a centre from its seed, in x and y
     sizes = _sizes(chosen, seeds).clamp_min(1)
-    colour = torch.stack([_sums(pixels[:, k], chosen, seeds).float() / UNIT / sizes for k in range(channels)], 1)
+    colour = torch.stack(
+        [_sums(blurred[:, k].flatten(1), chosen, seeds).float() * scale / sizes for k in range(channels)], 1
+    )
     for iteration in range(iterations):
         own = colour.square().sum(1)
         best = torch.full((batch, height * width), float("inf"), device=device)
@@ -102,7 +106,7 @@ def slic(blurred: torch.Tensor, n_segments: int, compactness: float, iterations:
                 moved = _sums(place - seed[chosen], chosen, seeds).float() / UNIT / sizes
                 away[:, axis] = torch.where(kept, away[:, axis], moved)
             for k in range(channels):
-                mean = _sums(pixels[:, k], chosen, seeds).float() / UNIT / sizes
+                mean = _sums(blurred[:, k].flatten(1), chosen, seeds).float() * scale / sizes
                 colour[:, k] = torch.where(kept, colour[:, k], mean)
     to_label = (
         (torch.arange(seeds, device=device) // ring - 1) * columns + torch.arange(seeds, device=device) % ring - 1

@@ -283,13 +283,18 @@ def load(lanes, channels, pictures, size, scale, pixels, first, past, tile, padd
 
 @njit(nogil=True, cache=True)
 def store(lanes, choices, ys, xs, row, home, labels, seen, words):  # type: ignore[no-untyped-def]
-    """From the choices of a row of cells to the seeds' numbers, picture by picture: labels [B, H*W]."""
+    """From the choices of a row of cells to the seeds' numbers, picture by picture: labels [B, H*W].
+
+    Pixels that are not finite choose anything, even seeds that are not there; they still get a number that is.
+    """
     L = len(lanes)
+    most = np.int32(seen.shape[1] - 1)
     columns, width = len(xs) - 1, xs[-1]
     if L == 1:
         for i in range((ys[row + 1] - ys[row]) * width):
             up = np.int32(choices[i]) // 3
             label = row * columns + home[i % width] + (up - 1) * columns + np.int32(choices[i]) - 3 * up - 1
+            label = min(max(label, 0), most)
             labels[0, ys[row] * width + i] = label
             seen[0, label] = 1
         return
@@ -311,7 +316,8 @@ def store(lanes, choices, ys, xs, row, home, labels, seen, words):  # type: igno
                 for x in range(width):
                     c = (mine[x] >> part) & np.int32(15)
                     up = c * np.int32(11) >> np.int32(5)  # a third of it
-                    target[x] = shift + home[x] + up * np.int32(columns) + c - np.int32(3) * up
+                    label = shift + home[x] + up * np.int32(columns) + c - np.int32(3) * up
+                    target[x] = min(max(label, np.int32(0)), most)
                 for x in range(width):
                     seen[b, target[x]] = 1
 

@@ -28,7 +28,7 @@ Batch = TypeVar("Batch", torch.Tensor, npt.NDArray[Any])
 Averaged = tuple[torch.Tensor, torch.Tensor | None]
 
 MIN_SIDE = 8
-LARGEST = 1e6  # of a pixel: beyond it, distances in single precision mean nothing
+LARGEST = 1e5  # of a pixel: beyond it, distances in single precision mean nothing
 BLOCK = 2**18  # pixels, about, that a thread holds labels for at a time
 
 
@@ -152,7 +152,10 @@ def _pieces(batch: torch.Tensor) -> list[torch.Tensor]:
 
 def check_batch(noisy: torch.Tensor | npt.NDArray[Any]) -> torch.Tensor:
     """Noisy pictures as a checked float32 tensor; raises where the input cannot be meant."""
-    tensor = noisy.detach() if isinstance(noisy, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(noisy))
+    try:
+        tensor = noisy.detach() if isinstance(noisy, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(noisy))
+    except (TypeError, ValueError) as error:
+        raise PprsError(f"pictures come as a tensor or an array of floating point numbers ({error})") from error
     if tensor.ndim != 4:
         raise PprsError(
             f"expected a batch of pictures [B, C, H, W], got shape {tuple(tensor.shape)}. "
@@ -187,23 +190,31 @@ def check_picture_shape(shape: tuple[int, ...]) -> None:
 
 
 def check_odd(value: int, option: str) -> None:
-    if not (isinstance(value, int) and 1 <= value < 256 and value % 2 == 1):
+    if not (_whole(value) and 1 <= value < 256 and value % 2 == 1):
         raise PprsError(f"{option} must be an odd whole number below 256 (1 means no blur), not {value!r}")
 
 
 def check_whole(value: int, option: str) -> None:
-    if not (isinstance(value, int | np.integer) and 1 <= value < 2**31):
+    if not (_whole(value) and 1 <= value < 2**31):
         raise PprsError(f"{option} must be a whole number of at least 1, not {value!r}")
 
 
 def check_at_least(value: float, least: float, option: str) -> None:
-    if not (isinstance(value, int | float) and least <= value < float("inf")):
+    if not (_number(value) and least <= value < float("inf")):
         raise PprsError(f"{option} must be at least {least}, not {value!r}")
 
 
 def check_positive(value: float, option: str) -> None:
-    if not (isinstance(value, int | float) and 0 < value < float("inf")):
+    if not (_number(value) and 0 < value < float("inf")):
         raise PprsError(f"{option} must be above 0, not {value!r}")
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _number(value: object) -> bool:
+    return _whole(value) or isinstance(value, float | np.floating)
 
 
 def _like(given: Batch, made: torch.Tensor) -> Batch:
