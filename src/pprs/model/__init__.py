@@ -6,7 +6,14 @@ from typing import Protocol
 
 from pprs.errors import PprsError
 from pprs.model.base import Model
+from pprs.model.efficientnet import EfficientNetLite0
+from pprs.model.exported import Exported
 from pprs.model.factory import Factory
+from pprs.model.huggingface import HuggingFace
+from pprs.model.onnx import Onnx
+from pprs.model.preprocess import Preprocess
+from pprs.model.timm import Timm
+from pprs.model.torchvision import Torchvision
 from pprs.model.weights import Weights
 
 
@@ -18,18 +25,27 @@ class Source(Protocol):
     def load(spec: str) -> Model: ...
 
 
-SOURCES: tuple[type[Source], ...] = (Weights, Factory)
+# The first that claims a text has it.
+SOURCES: tuple[type[Source], ...] = (
+    EfficientNetLite0, Onnx, Exported, Weights, Torchvision, Timm, HuggingFace, Factory,
+)  # fmt: skip
+FORMS = (
+    "M.safetensors (from `pprs train`), M.onnx, M.pt2 (torch.export), a folder or hub id of Hugging Face "
+    "transformers (org/name), torchvision:NAME, timm:NAME, "
+    "efficientnet-lite0, or module:factory for a network of your own"
+)
 
 
 def load_model(spec: str) -> Model:
-    """The classifier that the text names: `M.safetensors` from `pprs train`, or `module:factory`."""
+    """The classifier that the text names, with its input size, normalisation and class names as far as they are known.
+
+    `M.safetensors` from `pprs train`; `M.onnx`; a `torch.export` program `M.pt2`; a folder or hub id of Hugging Face
+    transformers; `torchvision:NAME` and `timm:NAME`; `efficientnet-lite0`; `module:factory`.
+    """
     for source in SOURCES:
         if source.claims(spec):
             return source.load(spec)
-    raise PprsError(
-        f'cannot tell what model "{spec}" is. Give a file that `pprs train` wrote (M.safetensors), or module:factory '
-        "for a network of your own."
-    )
+    raise PprsError(f'cannot tell what model "{spec}" is. Give {FORMS}.')
 
 
-__all__ = ["SOURCES", "Model", "Source", "load_model"]
+__all__ = ["FORMS", "SOURCES", "Model", "Preprocess", "Source", "load_model"]

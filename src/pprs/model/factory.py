@@ -16,7 +16,7 @@ from pprs.model.base import Model
 class Factory:
     """The source for `module:factory`: a function without arguments, or a ready network, in an importable module.
 
-    The network may carry `num_classes`, `class_names` and `input_shape` as attributes.
+    The network may carry `num_classes`, `class_names`, `input_shape` and `preprocess` as attributes.
     """
 
     @staticmethod
@@ -59,4 +59,5 @@ class Factory:
             count,
             tuple(names) if names else None,
             (int(shape[0]), int(shape[1]), int(shape[2])) if shape else None,
+            getattr(made, "preprocess", None),
         )
