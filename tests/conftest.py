@@ -12,7 +12,8 @@ from hypothesis import settings
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=40)
 settings.load_profile("repeatable")
 
-GOLDEN = Path(__file__).resolve().parents[2] / "shared" / "golden"
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+GOLDEN = SHARED / "golden"
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +29,20 @@ def golden() -> Path:
     if not GOLDEN.is_dir():
         pytest.skip("reference values are not on this machine")
     return GOLDEN
+
+
+@pytest.fixture
+def imagenet_sample() -> Path:
+    """A hundred real pictures kept outside the project; what needs them is skipped where they are not."""
+    if not (SHARED / "data" / "imagenet-sample").is_dir():
+        pytest.skip("the ImageNet sample is not on this machine")
+    return SHARED / "data" / "imagenet-sample"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Exported networks are kept for this session alone."""
+    os.environ["PPRS_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,8 @@ import pprs
 
 ROOT = Path(pprs.__file__).parent
 ORDER = [
-    "_version", "errors", "files", "spec", "noise", "kernels", "partition", "model", "bound", "certificate", "smooth",
-    "data", "record", "runner", "report", "train", "cli",
+    "_version", "errors", "files", "spec", "noise", "kernels", "partition", "model", "engine", "bound",
+    "certificate", "smooth", "data", "record", "runner", "report", "train", "cli",
 ]  # fmt: skip
 
 

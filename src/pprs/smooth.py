@@ -27,7 +27,7 @@ from pprs.errors import PprsError
 from pprs.kernels import threads
 from pprs.noise import Noise, keyed_rng
 from pprs.partition import Partition
-from pprs.partition.base import check_picture_shape
+from pprs.partition.base import check_picture_shape, check_values
 
 SELECT, ESTIMATE, PREDICT = range(3)  # phases: each has draws of its own
 
@@ -182,8 +182,7 @@ class SmoothedClassifier:
             chunks = range(first // chunk, math.ceil(min(first + step, n) / chunk))
             with torch.inference_mode():
                 drawn = [noisy_chunk(x, self.noise, self.seed, index, phase, i) for i in chunks]
-                noisy = (drawn[0] if len(drawn) == 1 else torch.cat(drawn))[: n - first]
-                return sum((self._count(batch) for batch in noisy.split(size)), start=_Votes.none(self.num_classes))
+                return self._count((drawn[0] if len(drawn) == 1 else torch.cat(drawn))[: n - first], size)
 
         votes = _Votes.none(self.num_classes)
         for part in self._spread(count, range(0, n, step)):
@@ -196,13 +195,13 @@ class SmoothedClassifier:
             )
         return votes
 
-    def _count(self, noisy: torch.Tensor) -> _Votes:
-        """One batch: partition, classify, count."""
+    def _count(self, noisy: torch.Tensor, size: int) -> _Votes:
+        """Partition, classify in batches of `size`, count."""
         segments = None
         if self.partition is not None:
             noisy, found = self.partition.run(noisy)
             segments = None if found is None else int(found.sum())
-        labels = self._classify(noisy)
+        labels = torch.cat([self._classify(batch) for batch in noisy.split(size)])
         return _Votes(np.bincount(labels.cpu().numpy(), minlength=self.num_classes), segments)
 
     def _spread(self, task: Callable[[int], _Votes], firsts: Iterable[int]) -> Iterator[_Votes]:
@@ -224,8 +223,9 @@ class SmoothedClassifier:
                 future.cancel()
 
     def _batch_size(self, x: torch.Tensor) -> int:
-        most = 64 if self.device.type == "cpu" else 512  # a CPU's caches are happier with small batches
-        return self.batch_size or max(16, min(most, 2**23 // x.numel()))
+        # Small on a CPU: layers whose results leave its caches, and come from fresh memory each time, are slow.
+        most, values = (64, 2**20) if self.device.type == "cpu" else (512, 2**25)
+        return self.batch_size or max(1, min(most, values // x.numel()))
 
     def _classify(self, pictures: torch.Tensor) -> torch.Tensor:
         """The base classifier's label of each picture."""
@@ -234,7 +234,8 @@ class SmoothedClassifier:
         margin = top.values[:, 0] - top.values[:, 1]
         labels = scores.argmax(dim=1)
         # Written so that NaN scores count as close, and reach the check below.
-        close = ~(margin > NEAR_TIE * top.values.abs().amax(dim=1))
+        near = max(NEAR_TIE, getattr(self.model, "rounding", 0.0))
+        close = ~(margin > near * top.values.abs().amax(dim=1))
         if len(pictures) > 1:
             for i in close.nonzero().flatten().tolist():
                 labels[i] = self._scores(pictures[i : i + 1]).argmax()
@@ -272,12 +273,5 @@ class SmoothedClassifier:
         if x.ndim != 3:
             raise PprsError(f"expected one picture [C, H, W], got shape {tuple(x.shape)}")
         check_picture_shape(tuple(x.shape))
-        if not x.is_floating_point():
-            raise PprsError(f"the picture must be floating point in [0, 1], not {x.dtype}. Divide 0..255 by 255.")
-        if not bool(x.isfinite().all()):
-            raise PprsError("the picture has NaN or infinite pixels. Look for a division by zero in its preparation.")
-        low, high = float(x.min()), float(x.max())
-        if low < -1e-3 or high > 1 + 1e-3:
-            scale = "Divide 0..255 pictures by 255." if high > 8 else "Do not normalise it: that belongs to the model."
-            raise PprsError(f"the picture's values run from {low:.3g} to {high:.3g}, but must lie in [0, 1]. {scale}")
+        check_values(x)
         return x.to(device=self.device, dtype=torch.float32)

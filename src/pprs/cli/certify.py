@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,8 +11,9 @@ from pprs.cli.common import guarded
 from pprs.errors import PprsError
 
 if TYPE_CHECKING:
-    from pprs.data import ImageSet
-    from pprs.model import Model
+    from pprs.cli.setup import Setup
+    from pprs.engine import Ready
+    from pprs.noise import Noise
     from pprs.partition import Partition
     from pprs.record import Row
     from pprs.runner import Plan
@@ -31,13 +33,23 @@ def certify(
     alpha: Annotated[float, typer.Option("--alpha", help="Probability that a certificate is wrong.")] = 0.001,
     split: common.Split = None,
     classes: common.Classes = None,
+    labels: common.Labels = None,
     start: common.Start = 0,
     stride: common.Stride = 1,
     limit: common.Limit = None,
     seed: common.Seed = 0,
+    engine: common.Engine = "auto",
     batch_size: common.BatchSize = None,
     threads: common.Threads = None,
     device: common.Device = "cpu",
+    autocast: common.Autocast = False,
+    channels_last: common.ChannelsLast = False,
+    compare: Annotated[
+        bool, typer.Option(help="For a single picture with a partition: certify it with plain smoothing too.")
+    ] = True,
+    show: Annotated[
+        Path | None, typer.Option("--show", help="For a single picture: draw what the network sees (.png, .svg, .pdf).")
+    ] = None,
 ) -> None:
     """Certify pictures: a label each, and an L2 radius within which no change can alter it.
 
@@ -45,58 +57,101 @@ def certify(
     --n 1000 --limit 100 --out runs/slic
     """
     from pprs.bound import check_samples
-    from pprs.data import open_dataset
-    from pprs.model import load_model
+    from pprs.cli.setup import set_up
+    from pprs.engine import ENGINES
+    from pprs.errors import nearest
     from pprs.noise import Gaussian
     from pprs.partition import parse_partition
-    from pprs.runner import Plan, choose
+    from pprs.runner import Plan
 
     # Everything that can be wrong with the words themselves is told before anything is loaded.
     noise, scheme = Gaussian(sigma), parse_partition(partition)
     check_samples(n0, n, alpha)
+    if engine not in ENGINES:
+        raise PprsError(f'no engine is called "{engine}". {nearest(engine, ENGINES)}')
+    if show is not None:
+        common.check_figure(show, "--show")
     common.set_threads(threads)
     common.check_device(device)
-    pictures = open_dataset(data, split=split, classes=classes)
-    images = choose(len(pictures), start=start, stride=stride, limit=limit)
-    if out is None and len(images) > 1:
+    setup = set_up(
+        model, data, split=split, classes=classes, labels=labels, start=start, stride=stride, limit=limit,
+        several=out is not None,
+    )  # fmt: skip
+    if show is not None and len(setup.images) > 1:
         raise PprsError(
-            f"name a folder for the {len(images)} rows: --out RUN. If interrupted, the same command resumes it."
+            f"--show draws one picture, and {len(setup.images)} are to be certified: use --start and --limit 1"
         )
-    net = load_model(model)
-    num_classes = match(net, pictures, classes is not None)
-    names = pictures.class_names or net.class_names
+    plan = Plan(n0, n, alpha)
+    ready = on_engine(
+        setup, noise, scheme, seed=seed, engine=_engine_of(out, engine), device=device,
+        samples=(n0 + n) * len(setup.images), autocast=autocast, channels_last=channels_last,
+    )  # fmt: skip
     settings: dict[str, Any] = {
         "format": 1,
         "model": model,
-        "model_digest": net.digest(),
+        "model_digest": setup.model.digest(),
+        "preprocess": str(setup.model.preprocess) if setup.model.preprocess else None,
+        "labels": list(setup.labels) if setup.labels else None,
         "data": data,
         "split": split,
-        "data_fingerprint": pictures.fingerprint(),
-        "num_classes": num_classes,
-        "class_names": list(names) if names else None,
+        "data_fingerprint": setup.pictures.fingerprint(),
+        "num_classes": setup.num_classes,
+        "class_names": list(setup.model.class_names) if setup.model.class_names else None,
         "noise": str(noise),
         "partition": str(scheme or "none"),
         "n0": n0,
         "n": n,
         "alpha": alpha,
         "seed": seed,
+        "engine": ready.engine,
         "device": device,
+        "autocast": autocast,
+        "channels_last": channels_last,
     }
     options: dict[str, Any] = {"seed": seed, "batch_size": batch_size, "device": device}
-    certify_run(net, pictures, images, Plan(n0, n, alpha), settings, out, noise, scheme, options)
+    rows = certify_run(setup, ready, plan, settings, out, noise, scheme, options)
+    if compare and scheme is not None and len(rows) == 1:
+        beside(setup, ready, plan, noise, rows[0], scheme, options)
+    if show is not None:
+        draw(setup, noise, scheme, seed, show)
+
+
+def _engine_of(out: Path | None, engine: str) -> str:
+    """A run that is gone on with keeps the engine that it began with."""
+    from pprs.record import FILE, Run
+
+    if engine != "auto" or out is None or not (out / FILE).is_file():
+        return engine
+    with Run.read(out) as run:
+        return str(run.settings.get("engine", engine))
+
+
+def on_engine(
+    setup: Setup, noise: Noise, scheme: Partition | None, *, seed: int, device: str, samples: int, **options: Any
+) -> Ready:
+    """The network on its engine, tried on the run's own first pictures, and what was chosen."""
+    from pprs.cli.progress import say
+    from pprs.engine import make_ready
+    from pprs.smooth import noisy_chunk
+
+    index = setup.images[0]
+    noisy = noisy_chunk(setup.pictures[index].image, noise, seed, index)[:8]
+    inputs = noisy if scheme is None else scheme.run(noisy)[0]
+    ready = make_ready(setup.model, inputs, device=device, samples=samples, say=say, **options)
+    say(f"engine: {ready.engine} ({ready.why})")
+    return ready
 
 
 def certify_run(
-    net: Model,
-    pictures: ImageSet,
-    images: Any,
+    setup: Setup,
+    ready: Ready,
     plan: Plan,
     settings: dict[str, Any],
     out: Path | None,
     noise: Any,
     scheme: Partition | None,
     options: dict[str, Any],
-) -> None:
+) -> list[Row]:
     """Do what is missing of a run, with progress, and tell the outcome."""
     import tempfile
 
@@ -107,8 +162,9 @@ def certify_run(
     from pprs.runner import run_local
     from pprs.smooth import SmoothedClassifier
 
-    classifier = SmoothedClassifier(net.module, settings["num_classes"], noise, scheme, **options)
-    dim = pictures[images[0]].image.numel()
+    images = setup.images
+    classifier = SmoothedClassifier(ready.model.module, setup.num_classes, noise, scheme, **options)
+    dim = setup.pictures[images[0]].image.numel()
     reach = noise.radius(clopper_pearson_lower(plan.n, plan.n, plan.alpha), dim)
     say(
         f"{settings['partition']} under {noise}: {len(images)} images, {plan.n0} + {plan.n} samples each; "
@@ -120,55 +176,56 @@ def certify_run(
         if len(todo) < len(images):
             say(f"going on: {len(images) - len(todo)} of {len(images)} images are already in {run.folder}")
         with CertifyBar("certify", len(todo), plan.n0 + plan.n) as bar:
-            run_local(classifier, pictures, images, plan, run, bar)
+            run_local(classifier, setup.pictures, images, plan, run, bar)
         chosen = set(images)
-        tell([row for row in run.rows() if row.idx in chosen], settings, out)
+        rows = [row for row in run.rows() if row.idx in chosen]
+    tell(rows, settings, out)
+    return rows
 
 
-def match(net: Model, pictures: ImageSet, mapped: bool) -> int:
-    """The number of classes, once it is known that this network can take these pictures.
+def beside(
+    setup: Setup, ready: Ready, plan: Plan, noise: Any, row: Row, scheme: Partition, options: dict[str, Any]
+) -> None:
+    """How plain smoothing does on the same picture, with as many samples."""
+    from pprs.cli.progress import CertifyBar, say
+    from pprs.record import row_of
+    from pprs.smooth import SmoothedClassifier
 
-    `mapped`: the user has put the data's classes in the model's order.
-    """
-    import torch
-
-    first = pictures[0].image
-    if net.input_shape is not None and tuple(first.shape) != net.input_shape:
-        raise PprsError(
-            f"the model takes pictures of shape {net.input_shape} (channels, height, width), and the data has "
-            f"{tuple(first.shape)}. Use the data that the model was trained on, or train one on this data."
+    plain = SmoothedClassifier(ready.model.module, setup.num_classes, noise, None, **options)
+    example = setup.pictures[row.idx]
+    with CertifyBar("plain smoothing", 1, plan.n0 + plan.n) as bar:
+        made = plain.certify(
+            example.image, n0=plan.n0, n=plan.n, alpha=plan.alpha, index=row.idx, on_samples=bar.samples
         )
-    num_classes = net.num_classes
-    if num_classes is None:
-        with torch.inference_mode():
-            net.module.eval()
-            try:
-                scores = net.module(first[None].clone())
-            except Exception as error:  # a user's model may raise anything
-                raise PprsError(f"the model failed on a picture of shape {tuple(first.shape)}: {error}") from error
-        if not isinstance(scores, torch.Tensor) or scores.ndim != 2:
-            raise PprsError("the model must map pictures [B, C, H, W] to scores [B, num_classes]")
-        num_classes = int(scores.shape[1])
-    if pictures.class_names is not None and len(pictures.class_names) != num_classes:
-        raise PprsError(
-            f"the model has {num_classes} classes and the data {len(pictures.class_names)}: "
-            "labels would not mean the same. "
-            "If the data's classes are some of the model's, name the model's in order with --classes FILE."
-        )
-    if not mapped and net.class_names is not None and pictures.class_names is not None:
-        for i, (ours, theirs) in enumerate(zip(net.class_names, pictures.class_names, strict=True)):
-            if _plain(ours) != _plain(theirs):
-                raise PprsError(
-                    f'class {i} is "{ours}" for the model and "{theirs}" for the data: labels would not mean the same. '
-                    "Use the data that the model was made for, or give the data's class names "
-                    "in the model's order with "
-                    "--classes FILE."
-                )
-    return num_classes
+    other = row_of(row.idx, example.label, made, 0.0)
+    say(f"  {scheme.short}: {in_short(row, setup.model.class_names)}")
+    say(f"  plain smoothing: {in_short(other, setup.model.class_names)}")
 
 
-def _plain(name: str) -> str:
-    return "".join(c for c in name.casefold() if c.isalnum())
+def in_short(row: Row, names: Sequence[str] | None) -> str:
+    from pprs.certificate import round_down
+
+    top = names[row.selected] if names else f"class {row.selected}"
+    votes = f"{row.counts[row.selected]} of {sum(row.counts)} votes"
+    if row.prediction is None:
+        return f"abstained ({top}: {votes})"
+    return f"{top}, radius {round_down(row.radius)} ({votes})"
+
+
+def draw(setup: Setup, noise: Any, scheme: Partition | None, seed: int, path: Path) -> None:
+    """The picture, noisy, cut into superpixels, averaged: as the network sees it."""
+    from pprs.cli.progress import say
+    from pprs.files import written_whole
+    from pprs.report import figures
+    from pprs.smooth import noisy_chunk
+
+    index = setup.images[0]
+    clean = setup.pictures[index].image
+    noisy = noisy_chunk(clean, noise, seed, index)[0].numpy()
+    figure = figures.picture_rows(clean.numpy(), noisy, [(scheme.short if scheme else "none", scheme)], str(noise))
+    with written_whole(path) as part:
+        part.write_bytes(figures.to_bytes(figure, path.suffix.lstrip(".").lower()))
+    say(f"wrote {path}")
 
 
 def tell(rows: list[Row], settings: dict[str, Any], out: Path | None) -> None:
@@ -215,41 +272,39 @@ def predict(
     ] = 0.001,
     split: common.Split = None,
     classes: common.Classes = None,
+    labels: common.Labels = None,
     start: common.Start = 0,
     stride: common.Stride = 1,
     limit: common.Limit = None,
     seed: common.Seed = 0,
+    engine: common.Engine = "auto",
     batch_size: common.BatchSize = None,
     threads: common.Threads = None,
     device: common.Device = "cpu",
 ) -> None:
     """Label pictures with the smoothed classifier, abstaining where the vote is too close; no radius."""
-    from pprs.data import open_dataset
-    from pprs.model import load_model
+    from pprs.cli.setup import set_up
+    from pprs.engine import make_ready
     from pprs.noise import Gaussian
     from pprs.partition import parse_partition
-    from pprs.runner import choose
-    from pprs.smooth import SmoothedClassifier
+    from pprs.smooth import SmoothedClassifier, noisy_chunk
 
     noise, scheme = Gaussian(sigma), parse_partition(partition)
     common.set_threads(threads)
     common.check_device(device)
-    pictures = open_dataset(data, split=split, classes=classes)
-    images = choose(len(pictures), start=start, stride=stride, limit=limit)
-    net = load_model(model)
+    setup = set_up(
+        model, data, split=split, classes=classes, labels=labels, start=start, stride=stride, limit=limit
+    )  # fmt: skip
+    noisy = noisy_chunk(setup.pictures[setup.images[0]].image, noise, seed, setup.images[0])[:8]
+    inputs = noisy if scheme is None else scheme.run(noisy)[0]
+    ready = make_ready(setup.model, inputs, engine=engine, device=device, samples=n * len(setup.images))
     g = SmoothedClassifier(
-        net.module,
-        match(net, pictures, classes is not None),
-        noise,
-        scheme,
-        seed=seed,
-        batch_size=batch_size,
-        device=device,
+        ready.model.module, setup.num_classes, noise, scheme, seed=seed, batch_size=batch_size, device=device
     )
-    names = pictures.class_names or net.class_names
+    names = setup.model.class_names
     typer.echo("idx\tlabel\tpredict\tp_value\tname")
-    for index in images:
-        example = pictures[index]
+    for index in setup.images:
+        example = setup.pictures[index]
         made = g.predict(example.image, n=n, alpha=alpha, index=index)
         label = -1 if example.label is None else example.label
         name = "(abstained)" if made.prediction is None else names[made.prediction] if names else str(made.prediction)

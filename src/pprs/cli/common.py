@@ -50,7 +50,32 @@ def _fail(message: str) -> typer.Exit:
     return typer.Exit(BAD_INPUT)
 
 
-Model = Annotated[str, typer.Option("--model", help="M.safetensors from `pprs train`, or module:factory.")]
+Model = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        help="M.safetensors from `pprs train`, M.onnx, M.pt2 (torch.export), a folder or hub id of Hugging Face "
+        "transformers (org/name), torchvision:NAME, timm:NAME, efficientnet-lite0, or module:factory.",
+    ),
+]
+Labels = Annotated[
+    str | None,
+    typer.Option(
+        "--labels",
+        help="Choose among these of the model's labels only: numbers or names (3,7,tench), or a file with one a line. "
+        "Pictures with other labels are left out.",
+    ),
+]
+Engine = Annotated[
+    str,
+    typer.Option("--engine", help="auto, torch or onnxruntime. auto: on a CPU the faster of the two, measured."),
+]
+Autocast = Annotated[
+    bool, typer.Option("--autocast", help="Mixed precision: faster on a GPU. Changes the base classifier a little.")
+]
+ChannelsLast = Annotated[
+    bool, typer.Option("--channels-last", help="Torch's channels-last layout. Changes rounding, and speed on a GPU.")
+]
 Data = Annotated[
     str,
     typer.Option(
@@ -91,6 +116,14 @@ def set_threads(threads: int | None) -> None:
     count = threads or len(os.sched_getaffinity(0))
     torch.set_num_threads(count)
     set_kernel_threads(count)
+
+
+def check_figure(path: Path, option: str) -> str:
+    """The kind of figure that a file's name asks for."""
+    kind = path.suffix.lstrip(".").lower()
+    if kind not in ("png", "svg", "pdf"):
+        raise PprsError(f"{option} must end in .png, .svg or .pdf, not {path.name}")
+    return kind
 
 
 def check_device(device: str) -> str:

@@ -105,9 +105,7 @@ def show(
 
     noise = Gaussian(sigma)
     methods = [parse_partition(text) for text in partition or ["slic"]]
-    kind = out.suffix.lstrip(".").lower()
-    if kind not in ("png", "svg", "pdf"):
-        raise PprsError(f"--out must end in .png, .svg or .pdf, not {out.name}")
+    kind = common.check_figure(out, "--out")
     pictures = open_dataset(image)
     if not 0 <= index < len(pictures):
         raise PprsError(f"--index {index}: {image} has pictures 0 to {len(pictures) - 1}")

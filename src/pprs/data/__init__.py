@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from pprs.data import arrays, hub
-from pprs.data.base import Example, ImageSet, read_picture, to_tensor
+from pprs.data.base import Example, ImageSet, View, read_picture, to_tensor
 from pprs.errors import PprsError
 
 # alias -> where it lies on the hub
@@ -83,9 +83,12 @@ class _Relabelled(ImageSet):
     def __len__(self) -> int:
         return len(self._data)
 
+    def label_of(self, index: int) -> int | None:
+        label = self._data.label_of(index)
+        return None if label is None else self._label[label]
+
     def _get(self, index: int) -> tuple[torch.Tensor, int | None]:
-        example = self._data[index]
-        return example.image, None if example.label is None else self._label[example.label]
+        return self._data[index].image, self.label_of(index)
 
 
-__all__ = ["ALIASES", "Example", "ImageSet", "open_dataset", "read_picture", "to_tensor"]
+__all__ = ["ALIASES", "Example", "ImageSet", "View", "open_dataset", "read_picture", "to_tensor"]

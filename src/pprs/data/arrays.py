@@ -33,8 +33,10 @@ class Arrays(ImageSet):
     def _get(self, index: int) -> tuple[torch.Tensor, int | None]:
         image = self.images[index]
         scale = 255 if image.dtype == np.uint8 else 1
-        label = None if self.labels is None else int(self.labels[index])
-        return torch.from_numpy(image.astype(np.float32) / np.float32(scale)), label
+        return torch.from_numpy(image.astype(np.float32) / np.float32(scale)), self.label_of(index)
+
+    def label_of(self, index: int) -> int | None:
+        return None if self.labels is None else int(self.labels[index])
 
 
 def mnist5k(split: str) -> Arrays:

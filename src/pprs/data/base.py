@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +43,10 @@ class ImageSet(ABC):
             raise IndexError(index)
         image, label = self._get(index)
         return Example(index, image, label)
+
+    def label_of(self, index: int) -> int | None:
+        """The label alone, where that is cheaper than the picture."""
+        return self[index].label
 
     def fingerprint(self) -> str:
         """Changes when the data does: over the labels, and the first, middle and last pictures."""
@@ -88,12 +95,65 @@ def to_tensor(picture: Any) -> torch.Tensor:
     return torch.from_numpy(array.astype(np.float32) / 255)
 
 
+class View(ImageSet):
+    """The same pictures as a network takes them, with the network's labels.
+
+    `labels[i]` is the network's number for the data's class i, None for a class that it does not have.
+    """
+
+    def __init__(
+        self,
+        data: ImageSet,
+        prepare: Callable[[torch.Tensor], torch.Tensor],
+        labels: Sequence[int | None] | None,
+        class_names: tuple[str, ...] | None,
+    ) -> None:
+        self._data, self._prepare, self._map, self.class_names = data, prepare, labels, class_names
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def _mapped(self, label: int | None) -> int | None:
+        if label is None or self._map is None:
+            return label
+        if label >= len(self._map):
+            raise PprsError(f"label {label} is not one of the data's {len(self._map)} classes")
+        return self._map[label]
+
+    def label_of(self, index: int) -> int | None:
+        return self._mapped(self._data.label_of(index))
+
+    def _get(self, index: int) -> tuple[torch.Tensor, int | None]:
+        example = self._data[index]
+        try:
+            return self._prepare(example.image), self._mapped(example.label)
+        except PprsError as error:
+            raise PprsError(f"image {index}: {error}") from error
+
+    def fingerprint(self) -> str:
+        return self._data.fingerprint()
+
+
+@contextlib.contextmanager
+def no_bombs() -> Iterator[None]:
+    """A picture of more pixels than a picture has is refused before it is unpacked."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        yield
+
+
+UNREADABLE = (
+    UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError,
+    Image.DecompressionBombWarning,
+)  # fmt: skip
+
+
 def read_picture(path: Path) -> torch.Tensor:
     """A picture file as [C, H, W] in [0, 1]."""
     try:
-        with Image.open(path) as picture:
+        with no_bombs(), Image.open(path) as picture:
             return to_tensor(picture)
     except FileNotFoundError:
         raise PprsError(f"there is no picture {path}") from None
-    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
+    except UNREADABLE as error:
         raise PprsError(f"{path} cannot be read as a picture ({error}). Is it whole, and really an image?") from error

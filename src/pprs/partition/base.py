@@ -189,6 +189,18 @@ def check_picture_shape(shape: tuple[int, ...]) -> None:
         raise PprsError(f"a picture must be at least {MIN_SIDE}x{MIN_SIDE} pixels, not {height}x{width}. Enlarge it.")
 
 
+def check_values(x: torch.Tensor) -> None:
+    """A picture before the noise: floating point in [0, 1]."""
+    if not x.is_floating_point():
+        raise PprsError(f"the picture must be floating point in [0, 1], not {x.dtype}. Divide 0..255 by 255.")
+    if not bool(x.isfinite().all()):
+        raise PprsError("the picture has NaN or infinite pixels. Look for a division by zero in its preparation.")
+    low, high = float(x.min()), float(x.max())
+    if low < -1e-3 or high > 1 + 1e-3:
+        scale = "Divide 0..255 pictures by 255." if high > 8 else "Do not normalise it: that belongs to the model."
+        raise PprsError(f"the picture's values run from {low:.3g} to {high:.3g}, but must lie in [0, 1]. {scale}")
+
+
 def check_odd(value: int, option: str) -> None:
     if not (_whole(value) and 1 <= value < 256 and value % 2 == 1):
         raise PprsError(f"{option} must be an odd whole number below 256 (1 means no blur), not {value!r}")

@@ -1,0 +1,514 @@
+"""Every source of a network, on networks made here; and pictures as users have them."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import types
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers import pprs
+from PIL import Image
+from skimage import data as photos
+
+from pprs import PprsError, load_model
+from pprs.data import open_dataset, read_picture, to_tensor
+from pprs.model import Preprocess
+from pprs.model.base import Model, Normalised
+from pprs.model.huggingface import read_processor
+from pprs.model.resnet import architecture
+
+MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
+
+
+def network(classes: int = 4, side: int = 16) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return (
+        architecture("resnet-small", channels=3, num_classes=classes, mean=(0.5,) * 3, std=(0.25,) * 3, width=4)
+        .build()
+        .eval()
+    )
+
+
+def batch(count: int = 3, side: int = 16) -> torch.Tensor:
+    return torch.rand(count, 3, side, side, generator=torch.Generator().manual_seed(1))
+
+
+def to_onnx(net: torch.nn.Module, path: Path, *, dynamic: bool = True, outputs: tuple[str, ...] = ("scores",)) -> Path:
+    shapes = ({0: torch.export.Dim("batch", min=1, max=64)},) if dynamic else None
+    program = torch.onnx.export(
+        net, (batch(2),), dynamo=True, dynamic_shapes=shapes, input_names=["x"], output_names=list(outputs),
+        verbose=False,
+    )  # fmt: skip
+    program.save(str(path))
+    return path
+
+
+def same(model: Model, net: torch.nn.Module, count: int = 3) -> None:
+    with torch.inference_mode():
+        np.testing.assert_allclose(model.module(batch(count)), net(batch(count)), atol=1e-4)
+
+
+def test_onnx(tmp_path: Path) -> None:
+    net = network()
+    path = to_onnx(net, tmp_path / "net.onnx")
+    model = load_model(str(path))
+    assert (model.num_classes, model.input_shape, model.class_names) == (4, (3, 16, 16), None)
+    same(model, net)
+    about = {"mean": MEAN, "std": STD, "class_names": list("abcd"), "resize": 20, "interpolation": "bicubic"}
+    (tmp_path / "net.json").write_text(json.dumps(about))
+    described = load_model(str(path))
+    assert described.class_names == tuple("abcd")
+    assert described.preprocess == Preprocess(16, 16, 20, "bicubic")
+    same(described, Normalised(net, MEAN, STD))
+    assert described.digest() != model.digest()
+
+
+def test_onnx_with_a_fixed_batch_is_filled_up(tmp_path: Path) -> None:
+    net = network()
+    model = load_model(str(to_onnx(net, tmp_path / "fixed.onnx", dynamic=False)))
+    for count in (1, 2, 5):
+        same(model, net, count)
+
+
+class Two(torch.nn.Module):
+    def __init__(self, net: torch.nn.Module) -> None:
+        super().__init__()
+        self.net = net
+        self.eval()
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        scores = self.net(x)
+        return scores, x.mean((2, 3))
+
+
+def test_onnx_with_two_outputs_wants_to_know_which(tmp_path: Path) -> None:
+    net = network()
+    path = to_onnx(Two(net), tmp_path / "two.onnx", outputs=("scores", "means"))
+    with pytest.raises(PprsError, match=r"2 outputs \(scores, means\).*two.onnx:scores"):
+        load_model(str(path))
+    same(load_model(f"{path}:scores"), net)
+    with pytest.raises(PprsError, match='no output "logits"'):
+        load_model(f"{path}:logits")
+
+
+def test_channels_last_onnx(tmp_path: Path) -> None:
+    class Last(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = network()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.net(x.permute(0, 3, 1, 2))
+
+    net = Last().eval()
+    path = tmp_path / "last.onnx"
+    program = torch.onnx.export(
+        net, (batch(2).permute(0, 2, 3, 1).contiguous(),), dynamo=True,
+        dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=64)},), verbose=False,
+    )  # fmt: skip
+    program.save(str(path))
+    model = load_model(str(path))
+    assert model.input_shape == (3, 16, 16)
+    same(model, net.net)
+
+
+def test_bad_onnx_and_its_description(tmp_path: Path) -> None:
+    whole = to_onnx(network(), tmp_path / "net.onnx")
+    cut = tmp_path / "cut.onnx"
+    cut.write_bytes(whole.read_bytes()[:2000])
+    with pytest.raises(PprsError, match="cannot be read as an ONNX network"):
+        load_model(str(cut))
+    with pytest.raises(PprsError, match="there is no network"):
+        load_model(str(tmp_path / "none.onnx"))
+    for about, message in (
+        ("{", "is not JSON"),
+        ("[]", "must hold an object"),
+        ('{"men": [1]}', 'nothing is called "men". Did you mean "mean"'),
+        ('{"mean": [1, 1, 1]}', "come together"),
+        ('{"mean": ["a"], "std": [1]}', "list of numbers"),
+        ('{"mean": [0.5], "std": [1]}', "takes 3 channels"),
+        ('{"size": [8, 8]}', "not the network's own"),
+        ('{"class_names": ["a"]}', "1 class names, and the network has 4"),
+    ):
+        (tmp_path / "net.json").write_text(about)
+        with pytest.raises(PprsError, match=message):
+            load_model(str(whole))
+
+
+def export(net: torch.nn.Module, path: Path, dynamic: bool = True) -> Path:
+    shapes = ({0: torch.export.Dim("batch")},) if dynamic else None
+    torch.export.save(torch.export.export(net, (batch(2),), dynamic_shapes=shapes), str(path))
+    return path
+
+
+def test_torch_export(tmp_path: Path) -> None:
+    net = network()
+    model = load_model(str(export(net, tmp_path / "net.pt2")))
+    assert (model.num_classes, model.input_shape) == (4, (3, 16, 16))
+    same(model, net)
+    with pytest.raises(PprsError, match="fixed batch of 2"):
+        load_model(str(export(net, tmp_path / "fixed.pt2", dynamic=False)))
+
+
+def spoil(source: Path, target: Path, change: object) -> Path:
+    """A copy of an archive with its entries changed by change(name, data)."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
+        for name in old.namelist():
+            new.writestr(name, change(name, old.read(name)))  # type: ignore[operator]
+    return target
+
+
+class Evil:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return (exec, ("open('evil', 'w')",))
+
+
+def test_a_program_that_could_run_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    whole = export(network(), tmp_path / "net.pt2")
+    buffer = io.BytesIO()
+    torch.save(Evil(), buffer)
+    for n, (part, old, new, message) in enumerate(
+        (
+            ("sample_inputs", None, buffer.getvalue(), "not plain tensors"),
+            ("model.json", b"torch.ops.aten.linear.default", b"torch.hub.load", "not one of the operators"),
+            ("model.json", b"Symbol('", b"__import__('os').system('", "more than arithmetic"),
+            ("weights_config", b'"use_pickle": false', b'"use_pickle": true', "pickled tensors"),
+            ("model.json", b'"guards_code": []', b'"guards_code": ["exec(1)"]', "more than arithmetic"),
+        )
+    ):
+
+        def change(name: str, data: bytes, part=part, old=old, new=new) -> bytes:  # type: ignore[no-untyped-def]
+            if part not in name:
+                return data
+            assert old is None or old in data, (part, old)
+            return new if old is None else data.replace(old, new)
+
+        bad = spoil(whole, tmp_path / f"bad{n}.pt2", change)
+        with pytest.raises(PprsError, match=message):
+            load_model(str(bad))
+    assert not Path("evil").exists()
+    cut = tmp_path / "cut.pt2"
+    cut.write_bytes(whole.read_bytes()[:5000])
+    with pytest.raises(PprsError, match=r"not a whole .pt2 file"):
+        load_model(str(cut))
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny ResNet as transformers saves one."""
+    import transformers
+
+    folder = tmp_path_factory.mktemp("checkpoint")
+    torch.manual_seed(0)
+    config = transformers.ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", num_labels=3,
+        id2label={0: "ant", 1: "bee", 2: "cow"}, label2id={"ant": 0, "bee": 1, "cow": 2},
+    )  # fmt: skip
+    transformers.ResNetForImageClassification(config).save_pretrained(folder)
+    processor = {
+        "do_resize": True, "size": {"shortest_edge": 40}, "do_center_crop": True,
+        "crop_size": {"height": 32, "width": 32}, "resample": 3, "do_rescale": True, "rescale_factor": 1 / 255,
+        "do_normalize": True, "image_mean": list(MEAN), "image_std": list(STD),
+    }  # fmt: skip
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
+    return folder
+
+
+def test_transformers_checkpoint(checkpoint: Path) -> None:
+    import transformers
+
+    model = load_model(str(checkpoint))
+    assert model.class_names == ("ant", "bee", "cow")
+    assert model.input_shape == (3, 32, 32)
+    assert model.preprocess == Preprocess(32, 32, 40, "bicubic", floor=True)
+    net = transformers.AutoModelForImageClassification.from_pretrained(checkpoint).eval()
+    x = batch(2, 32)
+    normal = (x - torch.tensor(MEAN).view(1, 3, 1, 1)) / torch.tensor(STD).view(1, 3, 1, 1)
+    with torch.inference_mode():
+        np.testing.assert_allclose(model.module.eval()(x), net(normal).logits, atol=1e-5)
+
+
+def test_broken_checkpoints(checkpoint: Path, tmp_path: Path) -> None:
+    def copy(name: str) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        for file in checkpoint.iterdir():
+            (folder / file.name).write_bytes(file.read_bytes())
+        return folder
+
+    cut = copy("cut")
+    (cut / "model.safetensors").write_bytes((checkpoint / "model.safetensors").read_bytes()[:1000])
+    with pytest.raises(PprsError, match="cannot be loaded as an image classifier"):
+        load_model(str(cut))
+    bare = copy("bare")
+    (bare / "preprocessor_config.json").unlink()
+    with pytest.raises(PprsError, match="no preprocessor_config.json"):
+        load_model(str(bare))
+    code = copy("code")
+    config = json.loads((code / "config.json").read_text())
+    config |= {"model_type": "mine", "auto_map": {"AutoConfig": "mine.C", "AutoModelForImageClassification": "mine.M"}}
+    (code / "config.json").write_text(json.dumps(config))
+    (code / "mine.py").write_text(f"open({str(tmp_path / 'evil')!r}, 'w')\n")
+    with pytest.raises(PprsError, match="needs no code of its own"):
+        load_model(str(code))
+    assert not (tmp_path / "evil").exists()
+
+
+def test_processors_of_other_networks() -> None:
+    base = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "resample": 2}
+    vit = base | {"size": {"height": 224, "width": 224}}
+    assert read_processor(vit, 3, "vit")[0] == Preprocess(224, 224)
+    convnext = base | {"size": {"shortest_edge": 224}, "crop_pct": 0.875, "resample": 3}
+    assert read_processor(convnext, 3, "convnext")[0] == Preprocess(224, 224, 256, "bicubic", floor=True)
+    assert read_processor(convnext | {"size": {"shortest_edge": 384}}, 3, "x")[0] == Preprocess(
+        384, 384, None, "bicubic"
+    )
+    # mobilevit: blue first, no normalisation; efficientnet: pixels in [-1, 1] before it
+    mobile = {"size": {"shortest_edge": 288}, "crop_size": 256, "do_center_crop": True, "do_normalize": False}
+    way, mean, std, flip = read_processor(mobile | {"do_flip_channel_order": True}, 3, "mobilevit")
+    assert (way.height, way.shorter, mean, std, flip) == (256, 288, [0.0] * 3, [1.0] * 3, True)
+    scaled = vit | {
+        "rescale_factor": 1 / 127.5,
+        "rescale_offset": True,
+        "image_mean": [0.0] * 3,
+        "image_std": [1.0] * 3,
+    }
+    _, mean, std, _ = read_processor(scaled, 3, "efficientnet")
+    pixel = 200.0
+    assert (pixel / 255 - mean[0]) / std[0] == pytest.approx(pixel / 127.5 - 1)
+    for bad, message in (
+        ({"do_pad": True}, "do_pad"),
+        ({"do_resize": False}, "does not resize"),
+        ({"size": None}, "no size"),
+        ({"size": {"shortest_edge": 224}}, "keeps the shape"),
+        ({"image_mean": [0.5, 0.5]}, "for 3 channels"),
+    ):
+        with pytest.raises(PprsError, match=message):
+            read_processor(vit | bad, 3, "x")
+
+
+def test_torchvision_and_timm_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither can be installed everywhere: what is asked of them is asked of stand-ins with the same interface."""
+    way = types.SimpleNamespace(
+        crop_size=[16], resize_size=[20], mean=MEAN, std=STD, interpolation=types.SimpleNamespace(value="bilinear")
+    )
+    entry = types.SimpleNamespace(transforms=lambda: way, meta={"categories": list("abcd")})
+
+    weights = {"DEFAULT": entry, "IMAGENET1K_V1": entry}
+
+    class Weights(dict[str, object]):
+        __members__ = weights
+
+    models = types.ModuleType("torchvision.models")
+    models.list_models = lambda module: ["resnet18"]  # type: ignore[attr-defined]
+    models.get_model_weights = lambda name: Weights(weights)  # type: ignore[attr-defined]
+    models.get_model = lambda name, weights: network()  # type: ignore[attr-defined]
+    torchvision = types.ModuleType("torchvision")
+    torchvision.models = models  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torchvision", torchvision)
+    monkeypatch.setitem(sys.modules, "torchvision.models", models)
+    model = load_model("torchvision:resnet18:IMAGENET1K_V1")
+    assert model.preprocess == Preprocess(16, 16, 20)
+    assert model.class_names == tuple("abcd")
+    same(model, Normalised(network(), MEAN, STD))
+    with pytest.raises(PprsError, match='Did you mean "resnet18"'):
+        load_model("torchvision:resnet81")
+
+    config = {"input_size": (3, 16, 16), "interpolation": "bicubic", "mean": MEAN, "std": STD, "crop_pct": 0.8}
+    timm = types.ModuleType("timm")
+    net = network()
+    net.num_classes = 4
+    timm.create_model = lambda name, pretrained: net  # type: ignore[attr-defined]
+    timm.data = types.SimpleNamespace(resolve_data_config=lambda args, model: config)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "timm", timm)
+    model = load_model("timm:resnet18.a1_in1k")
+    assert model.preprocess == Preprocess(16, 16, 20, "bicubic")
+    same(model, Normalised(network(), MEAN, STD))
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(PprsError, match="needs timm"):
+        load_model("timm:resnet18")
+
+
+def test_efficientnet_knows_a_cup_of_coffee() -> None:
+    model = load_model("efficientnet-lite0")
+    assert (model.num_classes, model.input_shape) == (1000, (3, 224, 224))
+    assert model.class_names is not None
+    assert model.class_ids is not None
+    assert (model.class_names[207], model.class_ids[207]) == ("golden retriever", "n02099601")
+    x = model.prepare(to_tensor(Image.fromarray(photos.coffee())))
+    with torch.inference_mode():
+        assert model.class_names[int(model.module.eval()(x[None]).argmax())] == "espresso"
+
+
+def test_efficientnet_on_the_imagenet_sample(imagenet_sample: Path) -> None:
+    """At least 88% of a hundred real pictures (seen through our own preprocessing), on the faster engine."""
+    from pprs.cli.setup import set_up
+    from pprs.engine import make_ready
+
+    setup = set_up("efficientnet-lite0", str(imagenet_sample / "images"))
+    ready = make_ready(setup.model, setup.pictures[0].image[None].repeat(2, 1, 1, 1), engine="onnxruntime")
+    right = 0
+    for i in setup.images:
+        example = setup.pictures[i]
+        right += int(ready.model.module(example.image[None]).argmax()) == example.label
+    assert right >= 88
+
+
+# Pictures
+
+
+def test_preprocessing_is_pillows_and_keeps_what_needs_no_change() -> None:
+    picture = Image.fromarray(photos.chelsea())  # 300 high, 451 wide
+    made = Preprocess(224, 224, 256, "bicubic")(to_tensor(picture), 3)
+    resized = picture.resize((int(256 * 451 / 300), 256), Image.Resampling.BICUBIC)
+    left = round((resized.width - 224) / 2)
+    expected = to_tensor(resized.crop((left, 16, left + 224, 240)))
+    np.testing.assert_array_equal(made, expected)
+    x = batch(1, 16)[0]
+    assert Preprocess(16, 16, 16)(x, 3) is x or torch.equal(Preprocess(16, 16, 16)(x, 3), x)
+    stretched = Preprocess(20, 50)(to_tensor(picture), 3)
+    np.testing.assert_array_equal(stretched, to_tensor(picture.resize((50, 20), Image.Resampling.BILINEAR)))
+    small = Preprocess(40, 40, 32)(batch(1, 32)[0], 3)  # cut out of something smaller: black around it
+    assert small.shape == (3, 40, 40)
+    assert small[:, :4].abs().max() == 0
+    assert torch.equal(small[:, 4:36, 4:36], batch(1, 32)[0])
+
+
+def test_channels() -> None:
+    grey = torch.rand(1, 30, 20, generator=torch.Generator().manual_seed(0))
+    made = Preprocess(30, 20)(grey, 3)
+    assert made.shape == (3, 30, 20)
+    assert torch.equal(made[0], made[2])
+    colour = to_tensor(Image.fromarray(photos.coffee()))
+    ours = Preprocess(*colour.shape[1:])(colour, 1)
+    theirs = to_tensor(Image.fromarray(photos.coffee()).convert("L"))
+    assert (ours - theirs).abs().max() <= 1.01 / 255
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "LA", "P", "1", "CMYK", "I;16"])
+def test_pictures_of_every_mode(mode: str, tmp_path: Path) -> None:
+    picture = Image.fromarray(photos.coffee()).resize((60, 40))
+    if mode == "I;16":
+        made = Image.fromarray(np.asarray(picture.convert("L")).astype(np.uint16) * 257)
+    else:
+        made = picture.convert("RGB").convert(mode)
+    path = tmp_path / ("x.tif" if mode in ("CMYK", "I;16") else "x.png")
+    made.save(path)
+    x = read_picture(path)
+    assert x.shape[1:] == (40, 60)
+    assert 0 <= float(x.min()) <= float(x.max()) <= 1
+    reference = to_tensor(picture.convert("L"))
+    if mode in ("L", "I;16"):
+        np.testing.assert_allclose(x, reference, atol=1e-6)
+    assert Preprocess(32, 32, 32)(x, 3).shape == (3, 32, 32)
+
+
+def test_rotation_in_the_file_is_undone(tmp_path: Path) -> None:
+    picture = Image.fromarray(photos.coffee()).resize((60, 40))
+    turned = picture.transpose(Image.Transpose.ROTATE_90)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be shown turned by 90 degrees
+    turned.save(tmp_path / "x.png", exif=exif)
+    np.testing.assert_array_equal(read_picture(tmp_path / "x.png"), to_tensor(picture))
+
+
+def test_pictures_that_are_none(digits_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "text.jpg").write_text("not a picture")
+    Image.new("RGB", (5, 7)).save(tmp_path / "tiny.png")
+    Image.new("RGB", (300, 300)).save(tmp_path / "bomb.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 50_000)
+    for name, message in (
+        ("text.jpg", "cannot be read as a picture"),
+        ("tiny.png", "at least 8x8"),
+        ("bomb.png", "decompression bomb"),
+    ):
+        told = pprs("certify", "--model", digits_model, "--data", tmp_path / name, "--sigma", 0.5, code=2).stderr
+        assert message in told
+
+
+def test_a_bomb_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (300, 300)).save(tmp_path / name / "x.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 50_000)
+    with pytest.raises(PprsError, match="decompression bomb"):
+        open_dataset(str(tmp_path))[0]
+
+
+# Labels
+
+
+def named(count: int = 5) -> Model:
+    class Scores(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.mean((2, 3)) @ torch.arange(3.0 * count).reshape(3, count)
+
+    names = ("crane, bird", "crane, machine", "tabby cat", "Egyptian cat", "tench")[:count]
+    return Model(Scores(), "test", count, names, (3, 16, 16), class_ids=tuple(f"n0000000{i}" for i in range(count)))
+
+
+def test_restricted_to_some_labels() -> None:
+    model = named()
+    few = model.restricted(["tench", "0", "n00000002", "egyptian-cat"])
+    assert few.class_names == ("tench", "crane, bird", "tabby cat", "Egyptian cat")
+    x = batch()
+    assert torch.equal(few.module(x), model.module(x)[:, [4, 0, 2, 3]])
+    for labels, message in (
+        (["crane", "tench"], "name of several classes"),
+        (["tenhc", "0"], 'Did you mean "tench"'),
+        (["9", "0"], "classes of test are 0 to 4"),
+        (["tench"], "two or more different"),
+        (["tench", "4"], "two or more different"),
+    ):
+        with pytest.raises(PprsError, match=message):
+            model.restricted(labels)
+
+
+def test_labels_on_the_command_line(digits_model: Path, tmp_path: Path) -> None:
+    base = ["certify", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.25, "--n", 64, "--limit", 6]
+    pprs(*base, "--labels", "3,9", "--out", tmp_path / "list")
+    (tmp_path / "labels.txt").write_text("3\n9\n")
+    pprs(*base, "--labels", tmp_path / "labels.txt", "--out", tmp_path / "file")
+    from pprs.record import Run
+
+    rows = []
+    for name in ("list", "file"):
+        with Run.read(tmp_path / name) as run:
+            assert run.settings["class_names"] == ["3", "9"]
+            assert run.settings["labels"] == ["3", "9"]
+            rows.append([(r.idx, r.label, tuple(r.counts)) for r in run.rows()])
+    assert rows[0] == rows[1]
+    truth = open_dataset("builtin:mnist5k")
+    for index, label, counts in rows[0]:
+        assert {0: 3, 1: 9}[label] == truth[index].label
+        assert len(counts) == 2
+    told = pprs(*base, "--labels", "3,ten", "--out", tmp_path / "x", code=2).stderr
+    assert 'label "ten"' in told
+
+
+def test_data_with_some_of_the_models_classes_in_another_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    num_classes, class_names, input_shape = 4, ['ant', 'bee', 'cow', 'dog'], (3, 16, 16)\n"
+        "    def forward(self, x): return torch.nn.functional.one_hot(torch.full((len(x),), 2), 4).float()\n"
+    )
+    for name in ("cow", "ant"):
+        (tmp_path / "set" / name).mkdir(parents=True)
+        Image.new("RGB", (40, 30), (90, 9, 200)).save(tmp_path / "set" / name / "x.png")
+    monkeypatch.chdir(tmp_path)
+    pprs("certify", "--model", "mine:Net", "--data", "set", "--sigma", 0.5, "--n", 64, "--out", "run")
+    from pprs.record import Run
+
+    with Run.read(tmp_path / "run") as run:
+        assert [(r.label, r.prediction) for r in run.rows()] == [(0, 2), (2, 2)]
+    (tmp_path / "set" / "ant").rename(tmp_path / "set" / "elk")
+    told = pprs("certify", "--model", "mine:Net", "--data", "set", "--sigma", 0.5, "--out", "other", code=2).stderr
+    assert 'does not know "elk"' in told
