@@ -7,10 +7,15 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks import certify, partitions, threads
+from benchmarks import certify, engines, partitions, threads
 from benchmarks.timing import line
 
-TOPICS = {"partitions": partitions.measure, "certify": certify.measure, "threads": threads.measure}
+TOPICS = {
+    "partitions": partitions.measure,
+    "certify": certify.measure,
+    "threads": threads.measure,
+    "engines": engines.measure,
+}
 OUT = Path("bench.json")
 
 

@@ -18,6 +18,7 @@ from scipy.special import ndtri
 
 from pprs import spec
 from pprs.errors import PprsError
+from pprs.kernels import normal
 
 Rng = np.random.Generator | torch.Generator
 
@@ -30,19 +31,21 @@ def keyed_rng(device: torch.device | str, *key: int) -> Rng:
     return torch.Generator(device=device).manual_seed(int.from_bytes(digest[:8], "little", signed=True))
 
 
-def standard_normal(shape: tuple[int, ...], rng: Rng) -> torch.Tensor:
-    """float32 N(0, I), on the generator's own device."""
+def standard_normal(shape: tuple[int, ...], rng: Rng, out: torch.Tensor | None = None) -> torch.Tensor:
+    """float32 N(0, I), on the generator's own device; in `out`, where that is given."""
     if isinstance(rng, torch.Generator):
-        return torch.randn(shape, generator=rng, device=rng.device)
-    return torch.from_numpy(rng.standard_normal(shape, dtype=np.float32))
+        return torch.randn(shape, generator=rng, device=rng.device, out=out)
+    out = torch.empty(shape) if out is None else out
+    normal.seeded(rng, out.numpy().reshape(-1))
+    return out
 
 
 class Noise(ABC):
     """A law of Z with density symmetric under rotation; `sigma` is its root mean square per coordinate."""
 
     @abstractmethod
-    def sample(self, shape: tuple[int, ...], rng: Rng) -> torch.Tensor:
-        """Independent draws, one for each entry of the first axis."""
+    def sample(self, shape: tuple[int, ...], rng: Rng, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Independent draws, one for each entry of the first axis; in `out`, contiguous, where that is given."""
 
     @abstractmethod
     def radius(self, p_lower: float, dim: int) -> float:
@@ -67,8 +70,8 @@ class Gaussian(Noise):
     def __str__(self) -> str:
         return spec.to_text("gaussian", self)
 
-    def sample(self, shape: tuple[int, ...], rng: Rng) -> torch.Tensor:
-        return standard_normal(shape, rng).mul_(self.sigma)
+    def sample(self, shape: tuple[int, ...], rng: Rng, out: torch.Tensor | None = None) -> torch.Tensor:
+        return standard_normal(shape, rng, out).mul_(self.sigma)
 
     def radius(self, p_lower: float, dim: int) -> float:
         if not p_lower > 0.5:

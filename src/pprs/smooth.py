@@ -59,11 +59,17 @@ def chunk_size(dim: int) -> int:
 
 
 def noisy_chunk(
-    x: torch.Tensor, noise: Noise, seed: int, index: int, phase: int = ESTIMATE, chunk: int = 0
+    x: torch.Tensor,
+    noise: Noise,
+    seed: int,
+    index: int,
+    phase: int = ESTIMATE,
+    chunk: int = 0,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """A chunk of noisy copies of the picture [C, H, W]: exactly those that its certificate is made from."""
     rng = keyed_rng(x.device, seed, index, phase, chunk)
-    return noise.sample((chunk_size(x.numel()), *x.shape), rng).add_(x)
+    return noise.sample((chunk_size(x.numel()), *x.shape), rng, out).add_(x)
 
 
 class SmoothedClassifier:
@@ -180,9 +186,10 @@ class SmoothedClassifier:
         def count(first: int) -> _Votes:
             """The votes of samples first..first+step."""
             chunks = range(first // chunk, math.ceil(min(first + step, n) / chunk))
-            with torch.inference_mode():
-                drawn = [noisy_chunk(x, self.noise, self.seed, index, phase, i) for i in chunks]
-                return self._count((drawn[0] if len(drawn) == 1 else torch.cat(drawn))[: n - first], size)
+            with torch.inference_mode(), self._memory((len(chunks), chunk, *x.shape)) as noisy:
+                for i, out in zip(chunks, noisy, strict=True):
+                    noisy_chunk(x, self.noise, self.seed, index, phase, i, out)
+                return self._count(noisy.flatten(0, 1)[: n - first], size)
 
         votes = _Votes.none(self.num_classes)
         for part in self._spread(count, range(0, n, step)):
@@ -194,6 +201,15 @@ class SmoothedClassifier:
                 f"{int(votes.counts.sum())} votes were counted for {n} samples: the model is not consistent"
             )
         return votes
+
+    @contextlib.contextmanager
+    def _memory(self, shape: tuple[int, ...]) -> Iterator[torch.Tensor]:
+        """For noisy pictures: on a CPU the same each time, since fresh memory is slow."""
+        if self.device.type == "cpu":
+            with threads.borrowed(math.prod(shape), "noisy") as memory:
+                yield torch.from_numpy(memory).reshape(shape)
+        else:
+            yield torch.empty(shape, device=self.device)
 
     def _count(self, noisy: torch.Tensor, size: int) -> _Votes:
         """Partition, classify in batches of `size`, count."""
@@ -246,7 +262,8 @@ class SmoothedClassifier:
     def _scores(self, pictures: torch.Tensor) -> torch.Tensor:
         try:
             # A copy, because some models normalise in place, and a near tie is scored a second time.
-            scores: Any = self.model(pictures.clone())
+            kept = getattr(self.model, "leaves_input_alone", False)
+            scores: Any = self.model(pictures if kept else pictures.clone())
         except Exception as error:  # a user's model may raise anything
             if isinstance(error, MemoryError):
                 raise

@@ -7,9 +7,10 @@ several batches run side by side.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import pairwise
 from typing import Any
@@ -91,9 +92,22 @@ def spread(task: Callable[[int, int], None], total: int, block: int = 1) -> None
         done.result()
 
 
-def scratch(size: int, kind: Any) -> Any:
-    """Memory of this thread's own, the same each time: at least `size` items of a type, holding anything."""
+def scratch(size: int, name: str, kind: Any = np.float32) -> Any:
+    """Memory of this thread's own, the same each time for a name: at least `size` items, holding anything."""
     kept = _own.__dict__
-    if kind not in kept or len(kept[kind]) < size:
-        kept[kind] = np.empty(size, kind)
-    return kept[kind][:size]
+    if name not in kept or len(kept[name]) < size:
+        kept[name] = np.empty(size, kind)
+    return kept[name][:size]
+
+
+@contextlib.contextmanager
+def borrowed(size: int, name: str) -> Iterator[Any]:
+    """Floats of this thread's own, the same each time, that nobody else has until they are given back."""
+    kept = _own.__dict__
+    mine = kept.pop(name, None)
+    if mine is None or len(mine) < size:
+        mine = np.empty(size, np.float32)
+    try:
+        yield mine[:size]
+    finally:
+        kept[name] = mine

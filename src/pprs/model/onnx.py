@@ -21,6 +21,8 @@ class OnnxNetwork(torch.nn.Module):
     A session has one thread of its own and none that spin: batches run side by side on the pool.
     """
 
+    leaves_input_alone = True
+
     def __init__(self, file: str | bytes, where: str, output: str | None = None) -> None:
         super().__init__()
         runtime = require_runtime()

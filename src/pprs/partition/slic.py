@@ -57,7 +57,7 @@ class Slic(Superpixels):
         slic.run(
             (0,) * lanes, (0,) * channels, noisy, self.blur, np.float32(1 / self.compactness),
             ys, xs, sy, sx, per_pixel, self.iterations, labels,
-            threads.scratch(floats, np.float32), threads.scratch(choices, np.uint8),
+            threads.scratch(floats, "slic"), threads.scratch(choices, "choices", np.uint8),
         )  # fmt: skip
         segments[:] = (len(ys) - 1) * (len(xs) - 1)
 
