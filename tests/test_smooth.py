@@ -109,7 +109,8 @@ def test_a_coin_is_abstained_on() -> None:
     made = [g.certify(X, n0=10, n=200, index=i) for i in range(50)]
     assert all(c.abstained and c.prediction is None and c.radius == 0.0 for c in made)
     assert not made[0].covers(np.zeros((1, 12, 12)))
-    assert all(g.predict(X, n=200, index=i).abstained for i in range(50))
+    said = sum(not g.predict(X, n=200, index=i).abstained for i in range(300))
+    assert said <= 3  # each with probability at most alpha, 0.001
 
 
 def test_predict_tells_a_clear_majority() -> None:

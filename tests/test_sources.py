@@ -347,6 +347,12 @@ def test_efficientnet_knows_a_cup_of_coffee() -> None:
         assert model.class_names[int(model.module.eval()(x[None]).argmax())] == "espresso"
 
 
+def test_built_in_photos() -> None:
+    assert open_dataset("builtin:cat")[0].image.shape == (3, 300, 451)
+    with pytest.raises(PprsError, match='Did you mean "coffee"'):
+        open_dataset("builtin:cofee")
+
+
 def test_efficientnet_on_the_imagenet_sample(imagenet_sample: Path) -> None:
     """At least 88% of a hundred real pictures (seen through our own preprocessing), on the faster engine."""
     from pprs.cli.setup import set_up

@@ -80,7 +80,8 @@ Data = Annotated[
     str,
     typer.Option(
         "--data",
-        help="builtin:mnist5k, mnist, fashion-mnist, cifar10, a folder (parquet, or pictures in a subfolder a class), "
+        help="builtin:mnist5k, builtin:cat (a photo; coffee, rocket, astronaut), mnist, fashion-mnist, cifar10, "
+        "a folder (parquet, or pictures in a subfolder a class), "
         "a .npz file, a picture, or a Hugging Face id.",
     ),
 ]

@@ -22,10 +22,10 @@ ALIASES = {
 def open_dataset(spec: str, *, split: str | None = None, classes: Path | None = None, prefer: str = "test") -> ImageSet:
     """The pictures that the text names.
 
-    `builtin:mnist5k`; `mnist`, `fashion-mnist`, `cifar10` (in $PPRS_DATA if there, else from the hub); a folder of
-    parquet files or of pictures in a subfolder a class; a `.npz` file; a picture; a hub id. `split` is
-    the preferred one (or else test, validation, train) unless given. `classes` is a file with a class a line, in the
-    model's label order.
+    `builtin:mnist5k`; `builtin:cat` (`coffee`, `rocket`, `astronaut`), one photo; `mnist`, `fashion-mnist`, `cifar10`
+    (in $PPRS_DATA if there, else from the hub); a folder of parquet files or of pictures in a subfolder a class; a
+    `.npz` file; a picture; a hub id. `split` is the preferred one (or else test, validation, train) unless given.
+    `classes` is a file with a class a line, in the model's label order.
 
     >>> data = open_dataset("builtin:mnist5k")
     >>> len(data), tuple(data[0].image.shape)

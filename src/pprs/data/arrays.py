@@ -61,12 +61,24 @@ def _mnist5k() -> tuple[Array, Array]:
 
 
 BUILTIN = {"mnist5k": mnist5k}
+PHOTOS = {"cat": "chelsea", "coffee": "coffee", "rocket": "rocket", "astronaut": "astronaut"}  # scikit-image's names
 
 
 def builtin(name: str, split: str) -> Arrays:
+    if name in PHOTOS:
+        return _photo(name)
     if name not in BUILTIN:
-        raise PprsError(f'there is no built-in data "{name}". {nearest(name, BUILTIN)}')
+        raise PprsError(f'there is no built-in data "{name}". {nearest(name, [*BUILTIN, *PHOTOS])}')
     return BUILTIN[name](split)
+
+
+def _photo(name: str) -> Arrays:
+    """A photo that scikit-image carries, without a label."""
+    try:
+        from skimage import data
+    except ImportError:
+        raise PprsError(f"builtin:{name} is a photo of scikit-image. Get it with: pip install scikit-image") from None
+    return Arrays(getattr(data, PHOTOS[name])().transpose(2, 0, 1)[None], None)
 
 
 def npz(path: Path) -> Arrays:
