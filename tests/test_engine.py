@@ -54,6 +54,14 @@ def test_the_export_is_made_once(digits_model: Path, monkeypatch: pytest.MonkeyP
     assert cache_file(model, pictures()) != cache_file(model, torch.rand(2, 1, 32, 32))
 
 
+def test_one_export_serves_all_label_sets(digits_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_model(str(digits_model))
+    full = make_ready(model, pictures(), engine="onnxruntime").model
+    monkeypatch.setattr(engines, "_export", lambda *_: pytest.fail("exported twice"))
+    few = make_ready(model.restricted(["3", "9", "0"]), pictures(), engine="onnxruntime").model
+    assert torch.equal(few.module(pictures()), full.module(pictures())[:, [3, 9, 0]])
+
+
 def test_an_export_that_answers_otherwise_is_not_trusted(digits_model: Path) -> None:
     model = load_model(str(digits_model))
     make_ready(model, pictures(), engine="onnxruntime")

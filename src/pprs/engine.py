@@ -26,6 +26,7 @@ from pprs.errors import PprsError, nearest
 from pprs.files import written_whole
 from pprs.kernels import threads
 from pprs.model import Model
+from pprs.model.base import Restricted
 from pprs.model.onnx import OnnxNetwork
 
 ENGINES = ("auto", "torch", "onnxruntime")
@@ -89,7 +90,8 @@ def _compared(model: Model, inputs: torch.Tensor, samples: int, forced: bool, sa
     if not _has("onnxruntime"):
         raise PprsError("ONNX Runtime is not installed (pip install 'pprs[onnx]')")
     model.module.eval()
-    path = cache_file(model, inputs)
+    whole = model.module.net if isinstance(model.module, Restricted) else model.module  # one export for all label sets
+    path = cache_file(replace(model, module=whole), inputs)
     few = inputs[:4]
     torch_time = 0.0
     if not forced:
@@ -99,10 +101,12 @@ def _compared(model: Model, inputs: torch.Tensor, samples: int, forced: bool, sa
             return Ready(model, "torch", f"about {work:.0f} s of work, too little to export the network for")
     if not path.exists():
         say("exporting the network to ONNX Runtime, once ...")
-        _export(model, inputs, path)
-    net = OnnxNetwork(str(path), str(path))
+        _export(whole, inputs, path)
+    net: torch.nn.Module = OnnxNetwork(str(path), str(path))
+    if isinstance(model.module, Restricted):
+        net = Restricted(net, model.module.chosen.tolist())
     check(model.module, net, inputs)
-    made = replace(model, module=net, num_classes=model.num_classes or net.classes)
+    made = replace(model, module=net)
     if forced:
         return Ready(made, "onnxruntime", "as asked for")
     onnx_time = _seconds(net, few)
@@ -138,13 +142,13 @@ def cache_file(model: Model, inputs: torch.Tensor) -> Path:
     return base / f"{sha.hexdigest()[:24]}.onnx"
 
 
-def _export(model: Model, inputs: torch.Tensor, path: Path) -> None:
+def _export(module: torch.nn.Module, inputs: torch.Tensor, path: Path) -> None:
     if not (_has("onnx") and _has("onnxscript")):
         raise PprsError("onnx and onnxscript, which export a network, are not installed (pip install 'pprs[onnx]')")
     try:
         with _quiet():
             program = torch.onnx.export(
-                model.module,
+                module,
                 (inputs[:2].clone(),),
                 dynamo=True,
                 dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=65536)},),

@@ -82,9 +82,10 @@ def certify(
             f"--show draws one picture, and {len(setup.images)} are to be certified: use --start and --limit 1"
         )
     plan = Plan(n0, n, alpha)
+    beside_it = compare and scheme is not None and len(setup.images) == 1
     ready = on_engine(
         setup, noise, scheme, seed=seed, engine=_engine_of(out, engine), device=device,
-        samples=(n0 + n) * len(setup.images), autocast=autocast, channels_last=channels_last,
+        samples=(n0 + n) * len(setup.images) * (2 if beside_it else 1), autocast=autocast, channels_last=channels_last,
     )  # fmt: skip
     settings: dict[str, Any] = {
         "format": 1,
@@ -110,7 +111,7 @@ def certify(
     }
     options: dict[str, Any] = {"seed": seed, "batch_size": batch_size, "device": device}
     rows = certify_run(setup, ready, plan, settings, out, noise, scheme, options)
-    if compare and scheme is not None and len(rows) == 1:
+    if beside_it and scheme is not None:
         beside(setup, ready, plan, noise, rows[0], scheme, options)
     if show is not None:
         draw(setup, noise, scheme, seed, show)

@@ -128,6 +128,7 @@ class Restricted(torch.nn.Module):
     def __init__(self, net: torch.nn.Module, chosen: Sequence[int]) -> None:
         super().__init__()
         self.net = net
+        self.leaves_input_alone = getattr(net, "leaves_input_alone", False)
         self.register_buffer("chosen", torch.tensor(list(chosen)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
