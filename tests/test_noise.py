@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from helpers import pprs
 from scipy import stats
 
-from pprs import Gaussian
+from pprs import Exponential, Gaussian, Noise, PowerLaw, PprsError, parse_noise
 from pprs.kernels import normal
 from pprs.noise import keyed_rng, standard_normal
+from pprs.noise.power import Proof
 
 N = 2_000_000
 
@@ -95,3 +102,118 @@ def test_the_tail_is_not_cut() -> None:
     normal.normal(state, out)
     assert np.isfinite(out).all()
     assert np.hypot(out[: normal.LANES], out[normal.LANES :]).max() > 5
+
+
+# The noises of Yang et al.
+
+LAWS = [Gaussian(0.5), Exponential(0.5), PowerLaw(0.5), PowerLaw(0.5, a=100.0)]
+
+
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_sigma_is_the_root_mean_square_of_a_coordinate(law: Noise) -> None:
+    dim, count = 64, 200_000
+    z = law.sample((count, 1, 8, 8), keyed_rng("cpu", 3, 0, 0, 0)).flatten(1).double().numpy()
+    squares = (z**2).sum(1) / dim
+    assert abs(squares.mean() - law.sigma**2) < 5 * squares.std() / np.sqrt(count)
+    # The direction is uniform: each coordinate of it has the law of a coordinate on the sphere.
+    direction = z / np.linalg.norm(z, axis=1, keepdims=True)
+    for k in (0, 31, 63):
+        share = stats.beta.cdf((direction[:, k] + 1) / 2, (dim - 1) / 2, (dim - 1) / 2)
+        assert stats.kstest(share, "uniform").pvalue > 1e-3
+    assert abs(np.corrcoef(direction[:, 0], squares)[0, 1]) < 5 / np.sqrt(count)
+
+
+@pytest.mark.parametrize("dim", [64, 784])
+def test_norms_have_their_own_law(dim: int) -> None:
+    count = 20_000
+    for law, norms in (
+        (Exponential(0.5), stats.gamma(dim)),
+        (PowerLaw(0.5), stats.betaprime(dim, 10)),
+        (PowerLaw(0.5, a=dim + 30.0), stats.betaprime(dim, 30)),
+    ):
+        z = law.sample((count, 1, 1, dim), keyed_rng("cpu", 4, 0, 0, 0)).flatten(1).double()
+        assert stats.kstest(z.norm(dim=1).numpy() / law.scale(dim), norms.cdf).pvalue > 1e-3  # type: ignore[attr-defined]
+
+
+def test_radii_against_the_reference(golden: Path) -> None:
+    content = json.loads((golden / "yang_l2_radii.json").read_text())
+    kinds = {"Gaussian": Gaussian, "Exp2(k=1,j=0)": Exponential, "Pow2(k=1,a=d+10)": PowerLaw}
+    for row in content["rows"]:
+        made = kinds[row["noise"]](row["sigma"]).radius(row["p_lower"], row["dim"])
+        truth = row["radius_exact_NP"]
+        assert made <= truth * (1 + 1e-12), row
+        if row["noise"] != "Exp2(k=1,j=0)":
+            assert made >= truth * (1 - 1e-6), row
+    for row in content["exponential_closed_form"]:
+        made = Exponential(1.0).radius(row["p_lower"], row["dim"])
+        assert row["radius_sigma1"] * (1 - 1e-6) <= made <= row["radius_sigma1"], row
+
+
+@pytest.mark.parametrize(("dim", "over"), [(64, 10.0), (784, 10.0), (784, 300.0), (150528, 10.0)])
+def test_the_power_laws_table_is_the_integral(dim: int, over: float) -> None:
+    law = PowerLaw(1.0, a=dim + over)
+    proof = Proof(dim, over)
+    assert abs(proof.total - 1) < 1e-9
+    for x in (0.02, 0.3, 1.1, 2.7, 4.4, 6.3):
+        exact = proof.radius(x, math.sqrt((dim + 1) / ((over - 1) * (over - 2)))) * law.scale(dim)
+        made = law.radius(float(stats.norm.cdf(x)), dim)
+        assert exact * (1 - 1e-6) <= made <= exact, (x, made / exact - 1)
+
+
+@pytest.mark.parametrize("dim", [64, 3072, 150528])
+def test_the_power_laws_integral_by_simulation(dim: int) -> None:
+    """Draw norms and angles, look where the likelihood ratio's median lies, and count: no integral at all."""
+    law, count = PowerLaw(1.0), 2_000_000
+    rng = np.random.default_rng(dim)
+    for p in (0.7, 0.99):
+        r = law.radius(p, dim) / law.scale(dim)
+        s = rng.standard_gamma(dim, count) / rng.standard_gamma(10, count)
+        cosine = 2 * rng.beta((dim - 1) / 2, (dim - 1) / 2, count) - 1
+        moved = np.sqrt(s**2 - 2 * s * r * cosine + r**2)
+        ratio = (dim + 10) * (np.log1p(s) - np.log1p(moved))
+        found = np.mean(ratio <= -np.median(ratio))
+        assert abs(found - p) < 5 * np.sqrt(p * (1 - p) / count) + 5 * 0.7 / np.sqrt(count)
+
+
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_radii_grow_with_the_vote_share_and_with_sigma(law: Noise) -> None:
+    shares = [0.5001, 0.51, 0.6, 0.8, 0.9, 0.99, 0.999, 0.999999, 1 - 1e-11, 1 - 1e-14]
+    radii = [law.radius(p, 64) for p in shares]
+    assert radii == sorted(radii)
+    assert radii[0] > 0
+    assert law.radius(0.5, 64) == 0
+    assert law.radius(0.3, 64) == 0
+    double = replace(law, sigma=1.0)
+    assert double.radius(0.9, 64) == pytest.approx(2 * law.radius(0.9, 64), rel=1e-12)
+
+
+def test_other_noises_tend_to_the_gaussian() -> None:
+    for p in (0.6, 0.9, 0.99):
+        wanted = Gaussian(1.0).radius(p, 150528)
+        assert Exponential(1.0).radius(p, 150528) == pytest.approx(wanted, rel=1e-5)
+        assert PowerLaw(1.0, a=150528 + 1e5).radius(p, 150528) == pytest.approx(wanted, rel=1e-3)
+
+
+def test_noise_as_text() -> None:
+    for law in LAWS:
+        assert parse_noise(str(law)) == law
+    with pytest.raises(PprsError, match='Did you mean "powerlaw"'):
+        parse_noise("powerlow:sigma=1")
+    with pytest.raises(PprsError, match="too small for pictures of 64 values"):
+        PowerLaw(0.5, a=60.0).radius(0.9, 64)
+    with pytest.raises(PprsError, match="a must be a number"):
+        PowerLaw(0.5, a=1.0)
+
+
+def test_noise_on_the_command_line(digits_model: Path, tmp_path: Path) -> None:
+    base = ["certify", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.25, "--n", 64, "--limit", 2]
+    told = pprs(
+        *base, "--noise", "exponential", "--partition", "slic:n_segments=50,blur=3", "--out", tmp_path / "a"
+    ).stdout
+    assert "under exponential:sigma=0.25" in told
+    assert (
+        "under powerlaw:sigma=0.25,a=800.0" in pprs(*base, "--noise", "powerlaw:a=800", "--out", tmp_path / "b").stdout
+    )
+    assert 'unknown noise "laplace"' in pprs(*base, "--noise", "laplace", "--out", tmp_path / "c", code=2).stderr
+    pprs("report", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "report.html")
+    assert "exponential:sigma=0.25" in (tmp_path / "report.html").read_text()

@@ -134,6 +134,12 @@ def test_bad_onnx_and_its_description(tmp_path: Path) -> None:
         ('{"mean": ["a"], "std": [1]}', "list of numbers"),
         ('{"mean": [0.5], "std": [1]}', "takes 3 channels"),
         ('{"size": [8, 8]}', "not the network's own"),
+        ('{"resize": "256"}', "resize must be a whole number"),
+        ('{"resize": 256.5}', "resize must be a whole number"),
+        ('{"interpolation": ["a"]}', "interpolation must be one of"),
+        ('{"class_names": "abcd"}', "class_names must be a list"),
+        ('{"mean": [true, true, true], "std": [1, 1, 1]}', "list of numbers"),
+        ("[" * 100_000, "is not JSON"),
         ('{"class_names": ["a"]}', "1 class names, and the network has 4"),
     ):
         (tmp_path / "net.json").write_text(about)
@@ -193,6 +199,33 @@ def test_a_program_that_could_run_code_is_refused(tmp_path: Path, monkeypatch: p
         bad = spoil(whole, tmp_path / f"bad{n}.pt2", change)
         with pytest.raises(PprsError, match=message):
             load_model(str(bad))
+    top = zipfile.ZipFile(whole).namelist()[0].split("/")[0]
+    evil = io.BytesIO()
+    torch.save(Evil(), evil)
+    legacy = tmp_path / "legacy.pt2"
+    with zipfile.ZipFile(legacy, "w") as archive:  # as torch wrote them up to 2.6, and still reads them
+        archive.writestr("version", "8.8")
+        archive.writestr("serialized_exported_program.json", "{}")
+        for part in ("state_dict", "constants", "example_inputs"):
+            archive.writestr(f"serialized_{part}.pt", evil.getvalue())
+    opaque = spoil(whole, tmp_path / "opaque.pt2", lambda name, data: data)
+    with zipfile.ZipFile(opaque, "a") as archive:
+        archive.writestr(f"{top}/data/constants/opaque_obj_0", evil.getvalue())
+    for bad in (legacy, opaque):
+        with pytest.raises(PprsError, match="torch.export does not write"):
+            load_model(str(bad))
+
+    def elsewhere(name: str, data: bytes) -> bytes:
+        return data.replace(b'"weight_0"', b'"../weight_0"') if "weights_config" in name else data
+
+    with pytest.raises(PprsError, match="keeps a value in"):
+        load_model(str(spoil(whole, tmp_path / "elsewhere.pt2", elsewhere)))
+
+    def reads(name: str, data: bytes) -> bytes:
+        return data.replace(b"torch.ops.aten.linear.default", b"torch.ops.aten.from_file.default")
+
+    with pytest.raises(PprsError, match="reaches outside"):
+        load_model(str(spoil(whole, tmp_path / "reads.pt2", reads)))
     assert not Path("evil").exists()
     cut = tmp_path / "cut.pt2"
     cut.write_bytes(whole.read_bytes()[:5000])
@@ -261,17 +294,65 @@ def test_broken_checkpoints(checkpoint: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "evil").exists()
 
 
+def test_a_backbone_without_a_head_is_refused(tmp_path: Path, checkpoint: Path) -> None:
+    import transformers
+
+    config = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic")
+    transformers.ResNetModel(config).save_pretrained(tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text((checkpoint / "preprocessor_config.json").read_text())
+    with pytest.raises(PprsError, match="lacks weights.*without its head"):
+        load_model(str(tmp_path))
+
+
+def test_what_tells_networks_apart(tmp_path: Path) -> None:
+    """A run must not go on with another network of the same name."""
+    net = network()
+    same_weights = Normalised(net, MEAN, STD), Normalised(net, MEAN, STD, flip=True)
+    assert len({Model(m, "x").digest() for m in same_weights}) == 2
+
+    class Other(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return -self.net(x)
+
+    class One(Other):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.net(x)
+
+    digests = [
+        load_model(str(export(m.eval(), tmp_path / f"{i}.pt2"))).digest() for i, m in enumerate((One(), Other()))
+    ]
+    assert digests[0] != digests[1]
+
+    import onnx
+
+    path = to_onnx(net, tmp_path / "net.onnx")
+    onnx.save(
+        onnx.load(path), tmp_path / "big.onnx", save_as_external_data=True, location="weights.bin", size_threshold=256
+    )
+    before = load_model(str(tmp_path / "big.onnx")).digest()
+    weights = bytearray((tmp_path / "weights.bin").read_bytes())
+    weights[100] ^= 1
+    (tmp_path / "weights.bin").write_bytes(bytes(weights))
+    assert load_model(str(tmp_path / "big.onnx")).digest() != before
+
+
 def test_processors_of_other_networks() -> None:
-    base = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "resample": 2}
-    vit = base | {"size": {"height": 224, "width": 224}}
+    base = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "resample": 2, "do_resize": True, "do_normalize": True}
+    vit = base | {"size": {"height": 224, "width": 224}, "image_processor_type": "ViTImageProcessor"}
     assert read_processor(vit, 3, "vit")[0] == Preprocess(224, 224)
     convnext = base | {"size": {"shortest_edge": 224}, "crop_pct": 0.875, "resample": 3}
+    convnext |= {"feature_extractor_type": "ConvNextFeatureExtractor"}
     assert read_processor(convnext, 3, "convnext")[0] == Preprocess(224, 224, 256, "bicubic", floor=True)
     assert read_processor(convnext | {"size": {"shortest_edge": 384}}, 3, "x")[0] == Preprocess(
         384, 384, None, "bicubic"
     )
     # mobilevit: blue first, no normalisation; efficientnet: pixels in [-1, 1] before it
-    mobile = {"size": {"shortest_edge": 288}, "crop_size": 256, "do_center_crop": True, "do_normalize": False}
+    mobile = {"size": {"shortest_edge": 288}, "crop_size": 256, "do_center_crop": True}
+    mobile |= {"image_processor_type": "MobileViTImageProcessor", "image_mean": [0.5] * 3}
     way, mean, std, flip = read_processor(mobile | {"do_flip_channel_order": True}, 3, "mobilevit")
     assert (way.height, way.shorter, mean, std, flip) == (256, 288, [0.0] * 3, [1.0] * 3, True)
     scaled = vit | {
@@ -285,6 +366,13 @@ def test_processors_of_other_networks() -> None:
     assert (pixel / 255 - mean[0]) / std[0] == pytest.approx(pixel / 127.5 - 1)
     for bad, message in (
         ({"do_pad": True}, "do_pad"),
+        ({"image_processor_type": "LevitImageProcessor"}, "whose steps are not known"),
+        ({"image_processor_type": None, "do_normalize": None}, "does not say its kind"),
+        ({"image_mean": None}, "does not say with what mean"),
+        ({"resample": "bicubic"}, "make no sense"),
+        ({"resample": 9}, "not known"),
+        ({"size": {"height": "tall", "width": 2}}, "make no sense"),
+        ({"size": {"shortest_edge": 224}, "do_center_crop": True, "crop_size": 256}, "not done here"),
         ({"do_resize": False}, "does not resize"),
         ({"size": None}, "no size"),
         ({"size": {"shortest_edge": 224}}, "keeps the shape"),
@@ -470,11 +558,47 @@ def test_restricted_to_some_labels() -> None:
         (["crane", "tench"], "name of several classes"),
         (["tenhc", "0"], 'Did you mean "tench"'),
         (["9", "0"], "classes of test are 0 to 4"),
+        (["²", "0"], "is not one of them"),
         (["tench"], "two or more different"),
         (["tench", "4"], "two or more different"),
     ):
         with pytest.raises(PprsError, match=message):
             model.restricted(labels)
+
+
+def test_labels_that_are_numbers_and_names() -> None:
+    model = Model(torch.nn.Identity(), "test", 3, ("1", "2", "0"))
+    with pytest.raises(PprsError, match="could be a number or a name"):
+        model.restricted(["1", "2"])
+
+
+def test_class_files_whose_lines_begin_alike(tmp_path: Path) -> None:
+    for name in ("tiger", "tiger cat"):
+        (tmp_path / "set" / name).mkdir(parents=True)
+        Image.new("RGB", (16, 16)).save(tmp_path / "set" / name / "x.png")
+    (tmp_path / "classes.txt").write_text("lion\ntiger\ntiger cat\n")
+    found = open_dataset(str(tmp_path / "set"), classes=tmp_path / "classes.txt")
+    assert [found[i].label for i in range(2)] == [2, 1]  # by path: "tiger cat/x.png", "tiger/x.png"
+    assert found.class_names == ("lion", "tiger", "tiger cat")
+    (tmp_path / "classes.txt").write_text("lion\ntiger\ntiger cat\ntiger\n")
+    with pytest.raises(PprsError, match="stands there twice"):
+        open_dataset(str(tmp_path / "set"), classes=tmp_path / "classes.txt")
+
+
+def test_names_that_differ_in_signs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "langs.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    num_classes, class_names, input_shape = 2, ['C', 'C++'], (1, 16, 16)\n"
+        "    def forward(self, x): return torch.nn.functional.one_hot(torch.full((len(x),), 1), 2).float()\n"
+    )
+    np.savez(tmp_path / "x.npz", x=np.zeros((2, 16, 16), np.float32), y=np.array([0, 1]), class_names=["C++", "C"])
+    monkeypatch.chdir(tmp_path)
+    pprs("certify", "--model", "langs:Net", "--data", "x.npz", "--sigma", 0.5, "--n", 64, "--out", "run")
+    from pprs.record import Run
+
+    with Run.read(tmp_path / "run") as run:
+        assert [(r.label, r.prediction) for r in run.rows()] == [(1, 1), (0, 1)]
 
 
 def test_labels_on_the_command_line(digits_model: Path, tmp_path: Path) -> None:

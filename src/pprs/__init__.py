@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pprs.data import open_dataset
     from pprs.errors import PprsError
     from pprs.model import load_model
-    from pprs.noise import Gaussian, Noise, parse_noise
+    from pprs.noise import Exponential, Gaussian, Noise, PowerLaw, parse_noise
     from pprs.partition import Blur, Felzenszwalb, Grid, Partition, Quickshift, Slic, parse_partition
     from pprs.smooth import SmoothedClassifier
 
@@ -30,8 +30,10 @@ _HOME = {
     "open_dataset": "data",
     "PprsError": "errors",
     "load_model": "model",
+    "Exponential": "noise",
     "Gaussian": "noise",
     "Noise": "noise",
+    "PowerLaw": "noise",
     "parse_noise": "noise",
     "Blur": "partition",
     "Felzenszwalb": "partition",
@@ -46,11 +48,13 @@ _HOME = {
 __all__ = [
     "Blur",
     "Certificate",
+    "Exponential",
     "Felzenszwalb",
     "Gaussian",
     "Grid",
     "Noise",
     "Partition",
+    "PowerLaw",
     "PprsError",
     "Prediction",
     "Quickshift",

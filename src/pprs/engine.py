@@ -122,6 +122,8 @@ def check(ours: torch.nn.Module, other: torch.nn.Module, inputs: torch.Tensor) -
     """That both give the same scores: raises where they do not."""
     with torch.inference_mode():
         wanted, got = ours(inputs.clone()), other(inputs.clone())
+    if not isinstance(wanted, torch.Tensor):
+        raise PprsError(f"the model must return a tensor of scores, not {type(wanted).__name__}. Wrap it to do so.")
     far = float((wanted - got).abs().max()) if wanted.shape == got.shape else float("inf")
     size = float(wanted.abs().max())
     if not far <= CLOSE * size:  # written so that NaN is far
@@ -200,9 +202,12 @@ def _seconds(module: torch.nn.Module, inputs: torch.Tensor) -> float:
         return best
 
     pool = threads.pool(threads.get_threads())  # whose threads let torch have one thread each
-    found = pool.submit(measure, inputs).result()
-    if found * len(inputs) < 0.05:  # too short to trust: a batch as large as a run has
-        found = pool.submit(measure, inputs.repeat(16, 1, 1, 1)).result()
+    try:
+        found = pool.submit(measure, inputs).result()
+        if found * len(inputs) < 0.05:  # too short to trust: a batch as large as a run has
+            found = pool.submit(measure, inputs.repeat(16, 1, 1, 1)).result()
+    except Exception as error:  # a user's model may raise anything
+        raise PprsError(f"it failed on a batch of shape {tuple(inputs.shape)} ({type(error).__name__})") from error
     return found
 
 

@@ -17,8 +17,9 @@ T = TypeVar("T")
 
 
 def to_text(name: str, made: Any) -> str:
-    """The text that makes this frozen dataclass again, every option spelled out."""
-    options = ",".join(f"{f.name}={getattr(made, f.name)}" for f in dataclasses.fields(made))
+    """The text that makes this frozen dataclass again, every option spelled out (but for those that are None)."""
+    given = [f.name for f in dataclasses.fields(made) if getattr(made, f.name) is not None]
+    options = ",".join(f"{option}={getattr(made, option)}" for option in given)
     return f"{name}:{options}" if options else name
 
 
@@ -60,6 +61,8 @@ def _required(field: dataclasses.Field[Any]) -> bool:
 
 
 def _read(value: str, kind: Any, where: str) -> Any:
+    if type(None) in typing.get_args(kind):  # optional: what is not given is None
+        (kind,) = (k for k in typing.get_args(kind) if k is not type(None))
     for reader, noun in ((int, "a whole number"), (float, "a number")):
         if kind is reader:
             try:

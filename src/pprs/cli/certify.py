@@ -25,6 +25,7 @@ def certify(
     data: common.Data,
     sigma: common.Sigma,
     partition: common.PartitionText = "none",
+    noise: common.NoiseText = "gaussian",
     out: Annotated[
         Path | None, typer.Option("--out", help="The run's folder. The same command again resumes it.")
     ] = None,
@@ -60,12 +61,11 @@ def certify(
     from pprs.cli.setup import set_up
     from pprs.engine import ENGINES
     from pprs.errors import nearest
-    from pprs.noise import Gaussian
     from pprs.partition import parse_partition
     from pprs.runner import Plan
 
     # Everything that can be wrong with the words themselves is told before anything is loaded.
-    noise, scheme = Gaussian(sigma), parse_partition(partition)
+    law, scheme = common.make_noise(noise, sigma), parse_partition(partition)
     check_samples(n0, n, alpha)
     if engine not in ENGINES:
         raise PprsError(f'no engine is called "{engine}". {nearest(engine, ENGINES)}')
@@ -84,7 +84,7 @@ def certify(
     plan = Plan(n0, n, alpha)
     beside_it = compare and scheme is not None and len(setup.images) == 1
     ready = on_engine(
-        setup, noise, scheme, seed=seed, engine=_engine_of(out, engine), device=device,
+        setup, law, scheme, seed=seed, engine=_engine_of(out, engine), device=device,
         samples=(n0 + n) * len(setup.images) * (2 if beside_it else 1), autocast=autocast, channels_last=channels_last,
     )  # fmt: skip
     settings: dict[str, Any] = {
@@ -98,7 +98,7 @@ def certify(
         "data_fingerprint": setup.pictures.fingerprint(),
         "num_classes": setup.num_classes,
         "class_names": list(setup.model.class_names) if setup.model.class_names else None,
-        "noise": str(noise),
+        "noise": str(law),
         "partition": str(scheme or "none"),
         "n0": n0,
         "n": n,
@@ -110,11 +110,11 @@ def certify(
         "channels_last": channels_last,
     }
     options: dict[str, Any] = {"seed": seed, "batch_size": batch_size, "device": device}
-    rows = certify_run(setup, ready, plan, settings, out, noise, scheme, options)
+    rows = certify_run(setup, ready, plan, settings, out, law, scheme, options)
     if beside_it and scheme is not None:
-        beside(setup, ready, plan, noise, rows[0], scheme, options)
+        beside(setup, ready, plan, law, rows[0], scheme, options)
     if show is not None:
-        draw(setup, noise, scheme, seed, show)
+        draw(setup, law, scheme, seed, show)
 
 
 def _engine_of(out: Path | None, engine: str) -> str:
@@ -267,6 +267,7 @@ def predict(
     data: common.Data,
     sigma: common.Sigma,
     partition: common.PartitionText = "none",
+    noise: common.NoiseText = "gaussian",
     n: Annotated[int, typer.Option("--n", help="Samples an image.")] = 1_000,
     alpha: Annotated[
         float, typer.Option("--alpha", help="Probability that a label is not the smoothed classifier's.")
@@ -286,21 +287,20 @@ def predict(
     """Label pictures with the smoothed classifier, abstaining where the vote is too close; no radius."""
     from pprs.cli.setup import set_up
     from pprs.engine import make_ready
-    from pprs.noise import Gaussian
     from pprs.partition import parse_partition
     from pprs.smooth import SmoothedClassifier, noisy_chunk
 
-    noise, scheme = Gaussian(sigma), parse_partition(partition)
+    law, scheme = common.make_noise(noise, sigma), parse_partition(partition)
     common.set_threads(threads)
     common.check_device(device)
     setup = set_up(
         model, data, split=split, classes=classes, labels=labels, start=start, stride=stride, limit=limit
     )  # fmt: skip
-    noisy = noisy_chunk(setup.pictures[setup.images[0]].image, noise, seed, setup.images[0])[:8]
+    noisy = noisy_chunk(setup.pictures[setup.images[0]].image, law, seed, setup.images[0])[:8]
     inputs = noisy if scheme is None else scheme.run(noisy)[0]
     ready = make_ready(setup.model, inputs, engine=engine, device=device, samples=n * len(setup.images))
     g = SmoothedClassifier(
-        ready.model.module, setup.num_classes, noise, scheme, seed=seed, batch_size=batch_size, device=device
+        ready.model.module, setup.num_classes, law, scheme, seed=seed, batch_size=batch_size, device=device
     )
     names = setup.model.class_names
     typer.echo("idx\tlabel\tpredict\tp_value\tname")

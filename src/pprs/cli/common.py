@@ -7,11 +7,14 @@ import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from pprs.errors import PprsError
+
+if TYPE_CHECKING:
+    from pprs.noise import Noise
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -90,6 +93,10 @@ Classes = Annotated[
     Path | None, typer.Option("--classes", help="A file with a class a line, in the model's label order.")
 ]
 Sigma = Annotated[float, typer.Option("--sigma", help="Standard deviation of the noise, for pictures in [0, 1].")]
+NoiseText = Annotated[
+    str,
+    typer.Option("--noise", help="gaussian, exponential or powerlaw (or powerlaw:a=NUMBER; a is dim + 10 otherwise)."),
+]
 PartitionText = Annotated[
     str,
     typer.Option(
@@ -117,6 +124,14 @@ def set_threads(threads: int | None) -> None:
     count = threads or len(os.sched_getaffinity(0))
     torch.set_num_threads(count)
     set_kernel_threads(count)
+
+
+def make_noise(text: str, sigma: float) -> Noise:
+    """The noise of a name, and options if any, with this sigma."""
+    from pprs.noise import parse_noise
+
+    name, _, options = text.partition(":")
+    return parse_noise(f"{name}:sigma={sigma}" + (f",{options}" if options else ""))
 
 
 def check_figure(path: Path, option: str) -> str:

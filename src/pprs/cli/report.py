@@ -88,6 +88,7 @@ def export(
 def show(
     image: Annotated[str, typer.Argument(help="A picture, or data as for --data (with --index).")],
     sigma: common.Sigma,
+    noise: common.NoiseText = "gaussian",
     partition: Annotated[list[str] | None, typer.Option("--partition", help="May be given several times.")] = None,
     index: Annotated[int, typer.Option("--index", help="Which picture of the data.")] = 0,
     seed: common.Seed = 0,
@@ -97,13 +98,12 @@ def show(
     from pprs.cli.progress import say
     from pprs.data import open_dataset
     from pprs.files import written_whole
-    from pprs.noise import Gaussian
     from pprs.partition import parse_partition
     from pprs.partition.base import check_picture_shape
     from pprs.report import figures
     from pprs.smooth import noisy_chunk
 
-    noise = Gaussian(sigma)
+    law = common.make_noise(noise, sigma)
     methods = [parse_partition(text) for text in partition or ["slic"]]
     kind = common.check_figure(out, "--out")
     pictures = open_dataset(image)
@@ -111,8 +111,8 @@ def show(
         raise PprsError(f"--index {index}: {image} has pictures 0 to {len(pictures) - 1}")
     clean = pictures[index].image
     check_picture_shape(tuple(clean.shape))
-    noisy = noisy_chunk(clean, noise, seed, index)[0].numpy()
-    figure = figures.picture_rows(clean.numpy(), noisy, [(m.short if m else "none", m) for m in methods], str(noise))
+    noisy = noisy_chunk(clean, law, seed, index)[0].numpy()
+    figure = figures.picture_rows(clean.numpy(), noisy, [(m.short if m else "none", m) for m in methods], str(law))
     with written_whole(out) as part:
         part.write_bytes(figures.to_bytes(figure, kind))
     say(f"wrote {out}")

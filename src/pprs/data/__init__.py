@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import torch
@@ -68,7 +69,11 @@ class _Relabelled(ImageSet):
         if data.class_names is None:
             raise PprsError(f"--classes {path}: this data has no class names to put in that order")
         # A line is a folder's name, alone or followed by a name for people.
-        order = {key: i for i, line in enumerate(lines) for key in (line.split()[0], line)}
+        first = Counter(line.split()[0] for line in lines)
+        order = {line.split()[0]: i for i, line in enumerate(lines) if first[line.split()[0]] == 1}
+        order |= {line: i for i, line in enumerate(lines)}
+        if len(set(lines)) < len(lines):
+            raise PprsError(f"--classes {path}: a class stands there twice")
         unknown = [name for name in data.class_names if name not in order]
         if unknown:
             raise PprsError(
@@ -78,7 +83,8 @@ class _Relabelled(ImageSet):
             )
         self._data = data
         self._label = [order[name] for name in data.class_names]
-        self.class_names = tuple(line.split(maxsplit=1)[-1] for line in lines)
+        ids = not set(data.class_names) & set(lines)  # the folders are the lines' first words
+        self.class_names = tuple(line.split(maxsplit=1)[-1] if ids else line for line in lines)
 
     def __len__(self) -> int:
         return len(self._data)

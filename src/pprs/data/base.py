@@ -143,8 +143,8 @@ def no_bombs() -> Iterator[None]:
 
 
 UNREADABLE = (
-    UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError,
-    Image.DecompressionBombWarning,
+    UnidentifiedImageError, OSError, ValueError, SyntaxError, TypeError, RuntimeError, NotImplementedError, EOFError,
+    Image.DecompressionBombError, Image.DecompressionBombWarning,
 )  # fmt: skip
 
 

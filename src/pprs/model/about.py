@@ -15,7 +15,7 @@ from typing import Any
 
 from pprs.errors import PprsError, nearest
 from pprs.model.base import Model, Normalised
-from pprs.model.preprocess import Preprocess
+from pprs.model.preprocess import METHODS, Preprocess
 
 KEYS = ("mean", "std", "size", "resize", "interpolation", "class_names")
 
@@ -27,7 +27,7 @@ def beside(path: Path) -> dict[str, Any]:
         return {}
     try:
         about = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise PprsError(f"{file}, which describes {path.name}, is not JSON ({error})") from error
     return checked(about, str(file))
 
@@ -39,10 +39,20 @@ def checked(about: Any, where: str) -> dict[str, Any]:
     for key in about:
         if key not in KEYS:
             raise PprsError(f'{where}: nothing is called "{key}". {nearest(key, KEYS)}')
-    numbers = [("mean", float), ("std", float), ("size", int)]
-    for key, kind in numbers:
-        if key in about and not (isinstance(about[key], list) and all(isinstance(v, int | kind) for v in about[key])):
+
+    def number(value: Any, *kinds: type) -> bool:
+        return isinstance(value, kinds) and not isinstance(value, bool) and -1e6 < float(value) < 1e6  # type: ignore[arg-type]
+
+    for key, kinds in (("mean", (int, float)), ("std", (int, float)), ("size", (int,))):
+        if key in about and not (isinstance(about[key], list) and all(number(v, *kinds) for v in about[key])):
             raise PprsError(f"{where}: {key} must be a list of numbers, not {about[key]!r}")
+    if "resize" in about and not (number(about["resize"], int) and 8 <= about["resize"] <= 2**14):
+        raise PprsError(f"{where}: resize must be a whole number from 8 to {2**14}, not {about['resize']!r}")
+    if about.get("interpolation", "bilinear") not in list(METHODS):
+        raise PprsError(f"{where}: interpolation must be one of {', '.join(METHODS)}, not {about['interpolation']!r}")
+    names = about.get("class_names", [])
+    if not (isinstance(names, list) and all(isinstance(n, str) for n in names)):
+        raise PprsError(f"{where}: class_names must be a list of names")
     if ("mean" in about) != ("std" in about):
         raise PprsError(f"{where}: mean and std come together")
     return about
@@ -68,7 +78,7 @@ def described(model: Model, about: dict[str, Any], where: str) -> Model:
         way = Preprocess(height, width, about.get("resize", max(height, width)), about.get("interpolation", "bilinear"))
         model = replace(model, preprocess=way)
     if about.get("class_names"):
-        names = tuple(str(n) for n in about["class_names"])
+        names = tuple(about["class_names"])
         if model.num_classes is not None and len(names) != model.num_classes:
             raise PprsError(f"{where}: {len(names)} class names, and the network has {model.num_classes} classes")
         model = replace(model, class_names=names)

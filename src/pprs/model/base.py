@@ -67,9 +67,15 @@ class Model:
     def index_of(self, label: str) -> int:
         """The number of a class, given by number, name or id."""
         count = self.num_classes or 0
-        if label.isdigit():
+        if label.isascii() and label.isdecimal():
             if int(label) >= count:
                 raise PprsError(f"label {label}: the classes of {self.source} are 0 to {count - 1}")
+            if label in (self.class_names or ()) and (self.class_names or ())[int(label)] != label:
+                raise PprsError(
+                    f"label {label} could be a number or a name: class {label} of {self.source} is called "
+                    f'"{(self.class_names or ())[int(label)]}", and another one "{label}". Use a network whose classes '
+                    "are named otherwise."
+                )
             return int(label)
         known = names_of(self)
         found = known.get(plain(label))
@@ -82,8 +88,8 @@ class Model:
 
 
 def plain(name: str) -> str:
-    """A name but for case, spaces and punctuation."""
-    return "".join(c for c in name.casefold() if c.isalnum())
+    """A name but for case, spaces and what joins words; signs that may tell names apart ("C", "C++") stay."""
+    return "".join(c for c in name.casefold() if c not in " _-./'\t" or len(name) <= 2)
 
 
 def names_of(model: Model) -> dict[str, int | None]:
@@ -112,6 +118,7 @@ class Normalised(torch.nn.Module):
         if len(mean) != len(std) or not all(s > 0 for s in std):
             raise PprsError(f"a normalisation with mean {list(mean)} and std {list(std)} makes no sense")
         self.net, self.flip = net, flip
+        self.register_buffer("flipped", torch.tensor(flip))  # part of what tells networks apart
         self.register_buffer("mean", torch.tensor(list(mean), dtype=torch.float32).view(1, -1, 1, 1))
         self.register_buffer("std", torch.tensor(list(std), dtype=torch.float32).view(1, -1, 1, 1))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import re
@@ -17,8 +18,15 @@ from pprs.model.about import beside, described
 from pprs.model.base import Model
 
 # Torch itself would unpickle parts of such a file, call any function of torch that it names, and evaluate its sizes
-# as Python. So a program is read before it is loaded, and only plain arithmetic gets through.
-OPERATORS = re.compile(r"torch\.ops\.(aten|prims|higher_order)\.\w+(\.\w+)?|_operator\.\w+|math\.\w+|torch\.sym_\w+")
+# as Python. So a program is read before it is loaded: it may hold the parts listed here and no others, and only the
+# arithmetic of networks gets through.
+ENTRY = re.compile(
+    r"[^/]+/(models/\w+\.json|data/(weights|constants)/(\w+_config\.json|(weight|tensor)_\d+)|data/sample_inputs/\w+\.pt"
+    r"|archive_format|archive_version|byteorder|\.data/(version|serialization_id)|\.format_version|\.storage_alignment|version)"
+)
+WRAPPERS = r"torch\.ops\.higher_order\.(wrap_with_set_grad_enabled|wrap_with_autocast)"
+OPERATORS = re.compile(rf"torch\.ops\.aten\.\w+\.\w+|{WRAPPERS}|_operator\.\w+|math\.\w+|torch\.sym_\w+")
+OUTSIDE = ("file", "path", "save", "load")  # operators with these in their name or their options reach outside
 NAMES = "Symbol|Integer|Add|Mul|Pow|Rational|Max|Min|Mod|FloorDiv|CeilDiv|CleanDiv|PythonMod|oo|int_oo|True|False"
 SIZE = re.compile(rf"(\b({NAMES}|positive|nonnegative|integer|\d+)\b|'[suz]\d+'|\b[suz]\d+\b|[-+*/(),<>=!&| ])*")
 
@@ -30,6 +38,7 @@ RULES = {  # what may stand under a key
     "name": (re.compile(r"[\w.]*"), "has a value called {}"),
     "forward_arg_names": (re.compile(r"\w*"), "has an input called {}"),
     "use_pickle": (re.compile("False"), "has pickled tensors"),
+    "path_name": (re.compile(r"(weight|tensor)_\d+"), "keeps a value in {}"),
 }
 
 
@@ -56,7 +65,8 @@ class Exported:
             raise PprsError(
                 f"{path} cannot be loaded as a torch.export program ({reason}). Export it again."
             ) from error
-        model = Model(_Program(module), spec, *_ends(program, path))
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        model = Model(_Program(module), spec, *_ends(program, path), fingerprint=digest)
         return described(model, beside(path), str(path.with_suffix(".json")))
 
 
@@ -104,21 +114,37 @@ def screen(path: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             for entry in archive.namelist():
+                if not ENTRY.fullmatch(entry):
+                    raise refuse(f"holds {entry!r}, which today's torch.export does not write")
                 data = archive.read(entry)
                 if entry.endswith(".json"):
                     for key, value in _strings(json.loads(data)):
                         if key in RULES and not RULES[key][0].fullmatch(value):
                             raise refuse(RULES[key][1].format(repr(value)))
+                        if key == "target" and _reaches_outside(value):
+                            raise refuse(f"calls {value!r}, which reaches outside")
                 elif "sample_inputs" in entry and data:
                     torch.load(io.BytesIO(data), weights_only=True)
-                elif "custom_obj" in entry or entry.endswith((".so", ".pkl", ".py")):
-                    raise refuse(f"carries {entry}")
-    except (zipfile.BadZipFile, OSError, ValueError, EOFError) as error:
+    except (zipfile.BadZipFile, OSError, ValueError, EOFError, RecursionError) as error:
         raise PprsError(f"{path} is not a whole .pt2 file ({error}). Copy or export it again.") from error
     except Exception as error:
         if isinstance(error, PprsError):
             raise
         raise refuse(f"has sample inputs that are not plain tensors ({type(error).__name__})") from error
+
+
+def _reaches_outside(target: str) -> bool:
+    """Whether an operator could read or write files."""
+    if any(word in target for word in OUTSIDE):
+        return True
+    if not target.startswith("torch.ops.aten."):
+        return False
+    name, overload = target.removeprefix("torch.ops.aten.").split(".")
+    try:
+        schema = getattr(getattr(torch.ops.aten, name), overload)._schema
+    except AttributeError:
+        return True  # not one that this torch has
+    return any(word in argument.name for argument in schema.arguments for word in OUTSIDE)
 
 
 def _strings(node: Any, key: str = "") -> Iterator[tuple[str, str]]:

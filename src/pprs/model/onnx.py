@@ -136,8 +136,18 @@ class Onnx:
                 about = checked(json.loads(inside), f'{path}, its metadata "pprs"')
             except ValueError as error:
                 raise PprsError(f'{path}: its metadata "pprs" is not JSON ({error})') from error
-        digest = hashlib.sha256(path.read_bytes())
-        for extra in sorted(path.parent.glob(f"{path.name}*data")):  # weights of large networks lie beside
-            digest.update(extra.read_bytes())
-        model = Model(net, spec, net.classes, None, net.input_shape, fingerprint=digest.hexdigest())
+        model = Model(net, spec, net.classes, None, net.input_shape, fingerprint=_digest(path))
         return described(model, about, str(path.with_suffix(".json")))
+
+
+def _digest(path: Path) -> str:
+    """Over the network and every file beside it that it names: the weights of large networks lie there."""
+    network = path.read_bytes()
+    sha = hashlib.sha256(network)
+    for other in sorted([*path.parent.glob("*"), *path.parent.glob("*/*")]):
+        if other.name.encode() in network and other.is_file() and other != path:
+            sha.update(other.name.encode())
+            with other.open("rb") as file:
+                while block := file.read(2**24):
+                    sha.update(block)
+    return sha.hexdigest()

@@ -10,11 +10,10 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
-from scipy.special import ndtri
 
 from pprs import spec
 from pprs.errors import PprsError
@@ -43,6 +42,12 @@ def standard_normal(shape: tuple[int, ...], rng: Rng, out: torch.Tensor | None =
 class Noise(ABC):
     """A law of Z with density symmetric under rotation; `sigma` is its root mean square per coordinate."""
 
+    name: ClassVar[str]
+    sigma: float
+
+    def __str__(self) -> str:
+        return spec.to_text(self.name, self)
+
     @abstractmethod
     def sample(self, shape: tuple[int, ...], rng: Rng, out: torch.Tensor | None = None) -> torch.Tensor:
         """Independent draws, one for each entry of the first axis; in `out`, contiguous, where that is given."""
@@ -50,34 +55,6 @@ class Noise(ABC):
     @abstractmethod
     def radius(self, p_lower: float, dim: int) -> float:
         """The L2 radius proved by P(f(x + Z) = c) >= p_lower in `dim` dimensions; 0 if p_lower <= 1/2."""
-
-
-@dataclass(frozen=True)
-class Gaussian(Noise):
-    """N(0, sigma^2 I) (Cohen et al. 2019): radius = sigma * Phi^-1(p_lower).
-
-    >>> round(Gaussian(0.5).radius(0.9, dim=784), 4)
-    0.6408
-    >>> str(Gaussian(0.5))
-    'gaussian:sigma=0.5'
-    """
-
-    sigma: float
-
-    def __post_init__(self) -> None:
-        check_sigma(self.sigma)
-
-    def __str__(self) -> str:
-        return spec.to_text("gaussian", self)
-
-    def sample(self, shape: tuple[int, ...], rng: Rng, out: torch.Tensor | None = None) -> torch.Tensor:
-        return standard_normal(shape, rng, out).mul_(self.sigma)
-
-    def radius(self, p_lower: float, dim: int) -> float:
-        if not p_lower > 0.5:
-            return 0.0
-        # ndtri is good to a few ulps; the factor keeps the result on the safe side of the exact value.
-        return self.sigma * float(ndtri(p_lower)) * (1 - 1e-14)
 
 
 def check_sigma(sigma: float) -> None:
@@ -90,9 +67,25 @@ def check_sigma(sigma: float) -> None:
         )
 
 
-NOISES: dict[str, type[Noise]] = {"gaussian": Gaussian}
+def unit_directions(shape: tuple[int, ...], rng: Rng, out: torch.Tensor | None = None) -> torch.Tensor:
+    """Directions uniform on the sphere, one for each entry of the first axis."""
+    z = standard_normal(shape, rng, out)
+    flat = z.flatten(1)
+    # In double precision: the norm scales the whole draw.
+    return z.mul_((1 / flat.double().norm(dim=1)).float().view(-1, *[1] * (len(shape) - 1)))
 
 
-def parse_noise(text: str) -> Noise:
-    """The noise that a text such as `gaussian:sigma=0.5` describes."""
-    return spec.from_text(text, NOISES, "noise")
+def scaled(directions: torch.Tensor, radii: torch.Tensor) -> torch.Tensor:
+    """Each direction times its radius."""
+    return directions.mul_(radii.to(directions).view(-1, *[1] * (directions.ndim - 1)))
+
+
+def gamma(shape: float, count: int, rng: Rng) -> torch.Tensor:
+    """float64 draws of Gamma(shape), on the generator's own device."""
+    if isinstance(rng, torch.Generator):
+        # Drawn on the host from a seed of the stream: devices have no Gamma of their own with a generator.
+        seed = int(torch.randint(2**62, (1,), generator=rng, device=rng.device))
+        rng_host = np.random.Generator(np.random.SFC64(np.random.SeedSequence(seed)))
+        kind = torch.float32 if rng.device.type == "mps" else torch.float64
+        return torch.from_numpy(rng_host.standard_gamma(shape, count)).to(rng.device, kind)
+    return torch.from_numpy(rng.standard_gamma(shape, count))

@@ -1,0 +1,21 @@
+"""Noises: a new one is a class in a file of its own, and a line in NOISES."""
+
+from __future__ import annotations
+
+from pprs import spec
+from pprs.noise.base import Noise, Rng, keyed_rng, standard_normal
+from pprs.noise.exponential import Exponential
+from pprs.noise.gaussian import Gaussian
+from pprs.noise.power import PowerLaw
+
+NOISES: dict[str, type[Noise]] = {kind.name: kind for kind in (Gaussian, Exponential, PowerLaw)}
+
+
+def parse_noise(text: str) -> Noise:
+    """The noise that a text such as `gaussian:sigma=0.5` describes."""
+    return spec.from_text(text, NOISES, "noise")
+
+
+__all__ = [
+    "NOISES", "Exponential", "Gaussian", "Noise", "PowerLaw", "Rng", "keyed_rng", "parse_noise", "standard_normal",
+]  # fmt: skip
