@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, binomtest
 
 from pprs import PprsError, clopper_pearson_lower
-from pprs.bound import binomial_test, check_samples, smallest_n
+from pprs.bound import binomial_test, check_samples, clopper_pearson_upper, smallest_n, two_sided
 
 # From a reference made with 50-digit arithmetic.
 ROWS = [
@@ -70,3 +72,29 @@ def test_too_few_samples_are_refused_with_the_smallest_n() -> None:
 def test_binomial_test_is_scipys(a: int, b: int) -> None:
     if a + b:
         assert binomial_test(a, a + b) == pytest.approx(binomtest(a, a + b).pvalue, rel=1e-9)
+
+
+@pytest.mark.parametrize("shares", [(0.5, 0.3, 0.2), (0.4, 0.3, 0.3), (0.35, 0.33, 0.32), (0.9, 0.05, 0.05)])
+@pytest.mark.parametrize("classes", [3, 10, 1000])
+def test_two_sided_bounds_hold_at_once(shares: tuple[float, ...], classes: int) -> None:
+    """Simulated votes with a near tie for the second place: how often does any of the bounds fail?"""
+    alpha, n, trials = 0.05, 300, 3000
+    p = np.full(classes, 1e-9)
+    p[:3] = shares
+    if classes > 3:
+        p[2:] = shares[2] / (classes - 2)  # what is left is spread thin
+    p /= p.sum()
+    failed = 0
+    for counts in np.random.default_rng(classes).multinomial(n, p, trials):
+        lower, upper = two_sided(counts.tolist(), 0, alpha)
+        failed += lower > p[0] or upper < p[1:].max()
+    assert binomtest(failed, trials, alpha, alternative="greater").pvalue > 1e-3, failed
+
+
+def test_two_sided_is_cohens_one_sided_at_least() -> None:
+    for counts in ([900, 50, 50], [501, 499], [700, 300, 0, 0]):
+        lower, upper = two_sided(counts, 0, 0.001)
+        assert upper <= math.nextafter(1 - lower, 2)
+        assert lower == clopper_pearson_lower(counts[0], sum(counts), 0.0005)
+    assert clopper_pearson_upper(7, 7, 0.01) == 1
+    assert clopper_pearson_upper(0, 7, 0.01) == pytest.approx(1 - 0.01 ** (1 / 7), abs=1e-12)

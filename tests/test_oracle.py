@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from helpers import Linear
-from scipy.stats import binomtest
+from scipy.optimize import brentq
+from scipy.stats import binomtest, norm
 
-from pprs import Exponential, Gaussian, Grid, Noise, PowerLaw, SmoothedClassifier
+from pprs import Exponential, Gaussian, Grid, Noise, PowerLaw, PprsError, SmoothedClassifier
 
 SIGMA, ALPHA = 0.5, 0.05
 
@@ -34,9 +36,12 @@ def _seen(w: torch.Tensor, cell: int | None) -> torch.Tensor:
     return w if cell is None else torch.from_numpy(Grid(cell).apply(w[None].numpy())[0])
 
 
-@pytest.mark.parametrize("law", [Gaussian, Exponential, PowerLaw])
+@pytest.mark.parametrize(
+    ("law", "bound"),
+    [(Gaussian, "one-sided"), (Gaussian, "two-sided"), (Exponential, "one-sided"), (PowerLaw, "one-sided")],
+)
 @pytest.mark.parametrize("cell", [None, 2])
-def test_false_certificates_are_as_rare_as_promised(cell: int | None, law: type[Noise]) -> None:
+def test_false_certificates_are_as_rare_as_promised(cell: int | None, law: type[Noise], bound: str) -> None:
     """The plane is where the label flips under any noise that is the same in all directions."""
     partition = None if cell is None else Grid(cell)
     noise = law(SIGMA)  # type: ignore[call-arg]
@@ -44,7 +49,7 @@ def test_false_certificates_are_as_rare_as_promised(cell: int | None, law: type[
     for seed in range(2_000):
         model, x, truth = _case(seed, cell)
         g = SmoothedClassifier(model, 2, noise, partition, seed=seed)
-        made = g.certify(x, n0=16, n=64, alpha=ALPHA, index=seed)
+        made = g.certify(x, n0=16, n=64, alpha=ALPHA, index=seed, bound=bound)
         trials += 1
         certified += not made.abstained
         wrong += made.radius > truth or (not made.abstained and made.prediction != 1)
@@ -65,3 +70,48 @@ def test_radius_is_tight(cell: int | None) -> None:
         made = g.certify(x, n0=64, n=10_000, alpha=ALPHA)
         ratios.append(made.radius / model.true_radius(x, cell))
     assert 0.97 < sum(ratios) / len(ratios) < 1.0
+
+
+def test_what_a_grid_removes_is_covered_however_large() -> None:
+    model, x, _ = _case(0, 2)
+    model.b += SIGMA * float(_seen(model.w, 2).norm())  # far from the plane
+    made = SmoothedClassifier(model, 2, Gaussian(SIGMA), Grid(2)).certify(x, n0=16, n=400)
+    assert made.region == "cylinder"
+    harmless = np.zeros((1, 8, 8))
+    harmless[:, ::2] = 50  # every cell's mean stays what it was
+    harmless[:, 1::2] = -50
+    assert made.covers(harmless)
+    harmful = np.full((1, 8, 8), 1.01 * made.radius / 8)
+    assert not made.covers(harmful)
+    assert made.covers(0.98 * harmful)
+    moved = x + torch.from_numpy(harmless).float()
+    seen = [torch.from_numpy(Grid(2).apply(p[None].numpy())) for p in (x, moved)]
+    assert torch.allclose(seen[0], seen[1], atol=1e-5)  # the base classifier cannot tell them apart
+    plain = SmoothedClassifier(model, 2, Gaussian(SIGMA), None).certify(x, n0=16, n=400)
+    assert plain.region == "ball"
+    assert not plain.covers(harmless)
+
+
+def test_two_sided_certifies_below_one_half() -> None:
+    """Three classes of which none has half of the votes: the one-sided bound must abstain."""
+
+    def three(x: torch.Tensor) -> torch.Tensor:
+        z = x[:, 0, 0, 0] - 0.5  # N(0, sigma^2): about 45, 28 and 27 percent
+        return torch.stack([(z.abs() < 0.3).float(), (z >= 0.3).float(), (z <= -0.3).float()], 1)
+
+    x = torch.full((1, 8, 8), 0.5)
+    g = SmoothedClassifier(three, 3, Gaussian(SIGMA))
+    assert g.certify(x, n=4000).abstained
+    made = g.certify(x, n=4000, bound="two-sided")
+    assert made.prediction == 0
+    assert made.p_upper is not None
+    assert made.p_lower < 0.5
+    # Moved by d, class 0 has Phi((.3 - d)/s) - Phi((-.3 - d)/s), class 1 Phi((d - .3)/s): equal where truth ends.
+    truth = brentq(
+        lambda d: norm.cdf((0.3 - d) / SIGMA) - norm.cdf((-0.3 - d) / SIGMA) - norm.cdf((d - 0.3) / SIGMA), 0, 1
+    )
+    assert 0 < made.radius <= truth
+    with pytest.raises(PprsError, match="not known what two bounds prove"):
+        SmoothedClassifier(three, 3, Exponential(SIGMA)).certify(x, n=100, bound="two-sided")
+    with pytest.raises(PprsError, match='Did you mean "two-sided"'):
+        g.certify(x, bound="twosided")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from scipy.special import bdtr, betainc, betaincinv
 
-from pprs.errors import PprsError
+from pprs.errors import PprsError, nearest
 
 
 def clopper_pearson_lower(k: int, n: int, alpha: float) -> float:
@@ -31,6 +32,32 @@ def clopper_pearson_lower(k: int, n: int, alpha: float) -> float:
         lower *= 1 - step
         step *= 2
     return lower
+
+
+def clopper_pearson_upper(k: int, n: int, alpha: float) -> float:
+    """Upper bound on p after k successes in n trials; below p with probability at most alpha. One-sided and exact.
+
+    >>> round(clopper_pearson_upper(10, 1000, 0.001), 6)
+    0.023964
+    """
+    return min(1.0, math.nextafter(1 - clopper_pearson_lower(n - k, n, alpha), 2))
+
+
+def two_sided(counts: Sequence[int], selected: int, alpha: float) -> tuple[float, float]:
+    """A lower bound on the selected class's share and an upper bound on that of every other class.
+
+    Both hold at once with probability at least 1 - alpha, however many classes there are: half of alpha is for the
+    selected class, the other half is split among all others (Bonferroni), since which of them is second was seen in
+    these very counts. No share exceeds what the first leaves over, so the upper bound is never above 1 - p_lower.
+
+    >>> [round(p, 4) for p in two_sided([600, 350, 50], 0, 0.001)]
+    [0.5479, 0.4041]
+    """
+    n = int(sum(counts))
+    lower = clopper_pearson_lower(int(counts[selected]), n, alpha / 2)
+    most = max(int(c) for i, c in enumerate(counts) if i != selected)
+    upper = clopper_pearson_upper(most, n, alpha / 2 / (len(counts) - 1))
+    return lower, min(upper, math.nextafter(1 - lower, 2))
 
 
 def binomial_test(k: int, n: int) -> float:
@@ -71,3 +98,11 @@ def check_samples(n0: int, n: int, alpha: float) -> None:
             f"n={n} samples can never certify at alpha={alpha}: even if all agree, the vote share is not proved "
             f"to be above 1/2. The smallest n that could is {least}; 1000 to 100000 is usual."
         )
+
+
+BOUNDS = ("one-sided", "two-sided")
+
+
+def check_bound(bound: str) -> None:
+    if bound not in BOUNDS:
+        raise PprsError(f'no bound is called "{bound}". {nearest(bound, BOUNDS)}')

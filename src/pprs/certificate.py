@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pprs.errors import PprsError
+from pprs.partition import Superpixels, parse_partition
 
 Counts = npt.NDArray[np.int64]
 
@@ -46,6 +47,18 @@ class _Frozen:
     __hash__ = None  # type: ignore[assignment]
 
 
+def _fixed(partition: str) -> Superpixels | None:
+    """The partition, if its segments are the same for every picture."""
+    made = parse_partition(partition)
+    return made if made is not None and made.static and isinstance(made, Superpixels) else None
+
+
+def _cell_means(labels: npt.NDArray[Any], picture: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Every pixel of [C, H, W] replaced by the mean of its segment, in double precision."""
+    flat, sizes = labels.ravel(), np.bincount(labels.ravel())
+    return np.stack([(np.bincount(flat, weights=plane.ravel()) / sizes)[labels] for plane in picture])
+
+
 @dataclass(frozen=True, eq=False)
 class Certificate(_Frozen):
     """No perturbation of L2 norm up to `radius` changes the smoothed classifier's label `prediction`.
@@ -66,6 +79,17 @@ class Certificate(_Frozen):
     noise: str
     partition: str
     mean_segments: float | None = None  # superpixels a noisy picture, on average; None where there are none
+    bound: str = "one-sided"
+    p_upper: float | None = None  # above every other class's share; None: 1 - p_lower
+
+    @property
+    def region(self) -> str:
+        """What is certified: the "ball" |delta| <= radius, or the larger "cylinder" |A delta| <= radius.
+
+        A partition into fixed segments is one matrix A, and averaging twice is averaging once (A A = A). So the
+        averaged picture cannot tell delta from A delta, and what A removes is harmless however large it is.
+        """
+        return "cylinder" if _fixed(self.partition) is not None else "ball"
 
     @property
     def abstained(self) -> bool:
@@ -90,12 +114,16 @@ class Certificate(_Frozen):
         flat = np.asarray(delta, dtype=np.float64)
         if flat.shape != self.shape:
             raise PprsError(f"delta has shape {flat.shape}, the certified image {self.shape}: they must agree")
+        fixed = _fixed(self.partition)
+        if fixed is not None:
+            flat = _cell_means(fixed.labels(np.zeros((1, *self.shape), np.float32))[0], flat)
         # The margin absorbs the rounding of the norm, so that a borderline case is never claimed wrongly.
         return not self.abstained and float(np.linalg.norm(flat.ravel())) * (1 + 1e-12) <= self.radius
 
     def __str__(self) -> str:
         if self.abstained:
-            return f"abstained (p_lower {round_down(self.p_lower)} is not above 1/2)"
+            other = "1/2" if self.p_upper is None else f"every other class's {self.p_upper:.3f}"
+            return f"abstained (p_lower {round_down(self.p_lower)} is not above {other})"
         return (
             f"class {self.prediction}: no change of L2 norm up to {round_down(self.radius)} can alter this label, "
             f"with {confidence(self.alpha)} confidence"

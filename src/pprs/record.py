@@ -26,7 +26,8 @@ _TABLES = """
 CREATE TABLE settings (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE rows (
     idx INTEGER PRIMARY KEY, label INTEGER, prediction INTEGER, selected INTEGER NOT NULL, radius REAL NOT NULL,
-    p_lower REAL NOT NULL, counts TEXT NOT NULL, mean_segments REAL, mean_segment_size REAL, seconds REAL NOT NULL
+    p_lower REAL NOT NULL, counts TEXT NOT NULL, mean_segments REAL, mean_segment_size REAL, seconds REAL NOT NULL,
+    p_upper REAL
 );
 CREATE TABLE pictures (idx INTEGER PRIMARY KEY, png BLOB NOT NULL);
 """
@@ -46,6 +47,7 @@ class Row:
     mean_segments: float | None
     mean_segment_size: float | None
     seconds: float
+    p_upper: float | None = None  # above every other class's share; None: 1 - p_lower
 
     @property
     def correct(self) -> bool:
@@ -65,6 +67,7 @@ def row_of(index: int, label: int | None, made: Certificate, seconds: float) -> 
         made.mean_segments,
         made.mean_segment_size,
         seconds,
+        made.p_upper,
     )
 
 
@@ -155,7 +158,7 @@ class Run:
         """Write one image's row (and its picture, for the report) in a transaction of its own."""
         values = (
             row.idx, row.label, row.prediction, row.selected, row.radius, row.p_lower, json.dumps(row.counts),
-            row.mean_segments, row.mean_segment_size, row.seconds,
+            row.mean_segments, row.mean_segment_size, row.seconds, row.p_upper,
         )  # fmt: skip
         with _told(self.folder), self._transaction():
             self._db.execute(f"INSERT INTO rows VALUES ({', '.join('?' * len(values))})", values)
@@ -166,8 +169,8 @@ class Run:
         with _told(self.folder):
             found = self._db.execute("SELECT * FROM rows ORDER BY idx").fetchall()
         return [
-            Row(idx, label, prediction, selected, radius, p_lower, tuple(json.loads(counts)), segments, size, seconds)
-            for idx, label, prediction, selected, radius, p_lower, counts, segments, size, seconds in found
+            Row(idx, label, prediction, selected, radius, p_lower, tuple(json.loads(counts)), *rest)
+            for idx, label, prediction, selected, radius, p_lower, counts, *rest in found
         ]
 
     def pictures(self) -> dict[int, bytes]:

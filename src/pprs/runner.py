@@ -26,6 +26,7 @@ class Plan:
     n0: int
     n: int
     alpha: float
+    bound: str = "one-sided"
 
 
 class Watcher(Protocol):
@@ -71,7 +72,13 @@ def run_local(
             )
         began = time.perf_counter()
         made = classifier.certify(
-            example.image, n0=plan.n0, n=plan.n, alpha=plan.alpha, index=index, on_samples=watcher.samples
+            example.image,
+            n0=plan.n0,
+            n=plan.n,
+            alpha=plan.alpha,
+            index=index,
+            bound=plan.bound,
+            on_samples=watcher.samples,
         )
         row = row_of(index, example.label, made, time.perf_counter() - began)
         keep = kept < GALLERY

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pprs.bound import binomial_test, check_alpha, check_samples, clopper_pearson_lower
+from pprs.bound import binomial_test, check_alpha, check_bound, check_samples, clopper_pearson_lower, two_sided
 from pprs.certificate import Certificate, Counts, Prediction
 from pprs.errors import PprsError
 from pprs.kernels import threads
@@ -122,22 +122,32 @@ class SmoothedClassifier:
         n: int = 10_000,
         alpha: float = 0.001,
         index: int = 0,
+        bound: str = "one-sided",
         on_samples: OnSamples | None = None,
     ) -> Certificate:
         """A label and a radius within which no perturbation changes it; wrong with probability at most alpha.
 
-        x: [C, H, W] in [0, 1]. index keys this image's randomness: give every image of a set its own.
+        x: [C, H, W] in [0, 1]. index keys this image's randomness: give every image of a set its own. bound:
+        "one-sided" grants the selected class's rivals all that it may lack; "two-sided" bounds each of them too
+        (Gaussian noise only).
         """
         check_samples(n0, n, alpha)
+        check_bound(bound)
         with self._context(x, index):
             x = self._checked(x)
             selected = int(self._vote(x, n0, index, SELECT, on_samples).counts.argmax())
             votes = self._vote(x, n, index, ESTIMATE, on_samples)
-        p_lower = clopper_pearson_lower(int(votes.counts[selected]), n, alpha)
-        certified = p_lower > 0.5
+        p_upper = None
+        if bound == "two-sided":
+            p_lower, p_upper = two_sided(votes.counts.tolist(), selected, alpha)
+            radius = self.noise.radius_between(p_lower, p_upper, x.numel())
+        else:
+            p_lower = clopper_pearson_lower(int(votes.counts[selected]), n, alpha)
+            radius = self.noise.radius(p_lower, x.numel())
+        certified = p_lower > (0.5 if p_upper is None else p_upper)
         return Certificate(
             prediction=selected if certified else None,
-            radius=self.noise.radius(p_lower, x.numel()) if certified else 0.0,
+            radius=radius if certified else 0.0,
             p_lower=p_lower,
             counts=votes.counts,
             selected=selected,
@@ -148,6 +158,8 @@ class SmoothedClassifier:
             noise=str(self.noise),
             partition=str(self.partition or "none"),
             mean_segments=None if votes.segments is None else votes.segments / n,
+            bound=bound,
+            p_upper=p_upper,
         )
 
     def predict(self, x: torch.Tensor, *, n: int = 1_000, alpha: float = 0.001, index: int = 0) -> Prediction:

@@ -32,6 +32,9 @@ def certify(
     n0: Annotated[int, typer.Option("--n0", help="Samples that select the class.")] = 100,
     n: Annotated[int, typer.Option("--n", help="Samples that estimate its share.")] = 10_000,
     alpha: Annotated[float, typer.Option("--alpha", help="Probability that a certificate is wrong.")] = 0.001,
+    bound: Annotated[
+        str, typer.Option("--bound", help="one-sided, or two-sided: bounds the other classes too (gaussian noise).")
+    ] = "one-sided",
     split: common.Split = None,
     classes: common.Classes = None,
     labels: common.Labels = None,
@@ -57,7 +60,7 @@ def certify(
     Example: pprs certify --model M.safetensors --data builtin:mnist5k --sigma 0.25 --partition slic:n_segments=50
     --n 1000 --limit 100 --out runs/slic
     """
-    from pprs.bound import check_samples
+    from pprs.bound import check_bound, check_samples
     from pprs.cli.setup import set_up
     from pprs.engine import ENGINES
     from pprs.errors import nearest
@@ -67,6 +70,9 @@ def certify(
     # Everything that can be wrong with the words themselves is told before anything is loaded.
     law, scheme = common.make_noise(noise, sigma), parse_partition(partition)
     check_samples(n0, n, alpha)
+    check_bound(bound)
+    if bound == "two-sided":
+        law.radius_between(0.9, 0.1, 100)  # tells at once whether that can be had
     if engine not in ENGINES:
         raise PprsError(f'no engine is called "{engine}". {nearest(engine, ENGINES)}')
     if show is not None:
@@ -81,7 +87,7 @@ def certify(
         raise PprsError(
             f"--show draws one picture, and {len(setup.images)} are to be certified: use --start and --limit 1"
         )
-    plan = Plan(n0, n, alpha)
+    plan = Plan(n0, n, alpha, bound)
     beside_it = compare and scheme is not None and len(setup.images) == 1
     ready = on_engine(
         setup, law, scheme, seed=seed, engine=_engine_of(out, engine), device=device,
@@ -103,6 +109,7 @@ def certify(
         "n0": n0,
         "n": n,
         "alpha": alpha,
+        "bound": bound,
         "seed": seed,
         "engine": ready.engine,
         "device": device,
@@ -196,7 +203,13 @@ def beside(
     example = setup.pictures[row.idx]
     with CertifyBar("plain smoothing", 1, plan.n0 + plan.n) as bar:
         made = plain.certify(
-            example.image, n0=plan.n0, n=plan.n, alpha=plan.alpha, index=row.idx, on_samples=bar.samples
+            example.image,
+            n0=plan.n0,
+            n=plan.n,
+            alpha=plan.alpha,
+            index=row.idx,
+            bound=plan.bound,
+            on_samples=bar.samples,
         )
     other = row_of(row.idx, example.label, made, 0.0)
     say(f"  {scheme.short}: {in_short(row, setup.model.class_names)}")

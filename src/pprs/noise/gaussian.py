@@ -33,3 +33,9 @@ class Gaussian(Noise):
             return 0.0
         # ndtri is good to a few ulps; the factor keeps the result on the safe side of the exact value.
         return self.sigma * float(ndtri(p_lower)) * (1 - 1e-14)
+
+    def radius_between(self, p_lower: float, p_upper: float, dim: int) -> float:
+        """sigma / 2 (Phi^-1(p_lower) - Phi^-1(p_upper)), the theorem of Cohen et al. 2019 in full."""
+        if not p_lower > p_upper:
+            return 0.0
+        return max(0.0, self.sigma / 2 * float(ndtri(p_lower) - ndtri(p_upper)) * (1 - 1e-14) - 1e-15 * self.sigma)

@@ -14,7 +14,7 @@ from pprs.files import written_whole
 from pprs.record import Row, Run
 
 FORMATS = ("tsv", "csv", "parquet", "json")
-_TOLD = ("model", "data", "noise", "partition", "n0", "n", "alpha", "seed")
+_TOLD = ("model", "data", "noise", "partition", "n0", "n", "alpha", "bound", "seed", "engine")
 
 
 def export(run: Run, kind: str, out: Path | None) -> str:
@@ -47,6 +47,7 @@ def _record(row: Row, settings: dict[str, Any]) -> dict[str, Any]:
         "radius": row.radius,
         "correct": int(row.correct),
         "p_lower": row.p_lower,
+        "p_upper": row.p_upper,
         "selected": row.selected,
         "counts": json.dumps(row.counts),
         "mean_segments": row.mean_segments,
