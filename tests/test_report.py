@@ -267,3 +267,13 @@ def test_run_export_and_report_agree(certified: list[Path], tmp_path: Path) -> N
     assert "slic:n_segments=50" in told
     share = sum(int(r["correct"]) for r in rows) / 8
     assert f"| {100 * share:.1f} (" in (tmp_path / "r.md").read_text()
+
+
+def test_the_page_says_where_the_region_is_a_cylinder(tmp_path: Path) -> None:
+    for name, partition in (("ball", "slic:n_segments=50"), ("fixed", "grid:size=4")):
+        with Run.begin(tmp_path / name, SETTINGS | {"partition": partition}) as made:
+            made.add(ROWS[0])
+    write_report([tmp_path / "ball"], tmp_path / "ball.html")
+    write_report([tmp_path / "ball", tmp_path / "fixed"], tmp_path / "both.html")
+    assert "cylinder" not in (tmp_path / "ball.html").read_text()
+    assert "are fixed, so there the certified region is a cylinder" in (tmp_path / "both.html").read_text()

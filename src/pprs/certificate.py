@@ -81,6 +81,7 @@ class Certificate(_Frozen):
     mean_segments: float | None = None  # superpixels a noisy picture, on average; None where there are none
     bound: str = "one-sided"
     p_upper: float | None = None  # above every other class's share; None: 1 - p_lower
+    assumes: str | None = None  # what the claim takes for granted and nobody has proved; None: nothing
 
     @property
     def region(self) -> str:
@@ -89,7 +90,7 @@ class Certificate(_Frozen):
         A partition into fixed segments is one matrix A, and averaging twice is averaging once (A A = A). So the
         averaged picture cannot tell delta from A delta, and what A removes is harmless however large it is.
         """
-        return "cylinder" if _fixed(self.partition) is not None else "ball"
+        return "cylinder" if _fixed(self.partition) is not None and self.assumes is None else "ball"
 
     @property
     def abstained(self) -> bool:
@@ -115,7 +116,7 @@ class Certificate(_Frozen):
         if flat.shape != self.shape:
             raise PprsError(f"delta has shape {flat.shape}, the certified image {self.shape}: they must agree")
         fixed = _fixed(self.partition)
-        if fixed is not None:
+        if fixed is not None and self.assumes is None:
             flat = _cell_means(fixed.labels(np.zeros((1, *self.shape), np.float32))[0], flat)
         # The margin absorbs the rounding of the norm, so that a borderline case is never claimed wrongly.
         return not self.abstained and float(np.linalg.norm(flat.ravel())) * (1 + 1e-12) <= self.radius
@@ -124,10 +125,11 @@ class Certificate(_Frozen):
         if self.abstained:
             other = "1/2" if self.p_upper is None else f"every other class's {self.p_upper:.3f}"
             return f"abstained (p_lower {round_down(self.p_lower)} is not above {other})"
-        return (
+        told = (
             f"class {self.prediction}: no change of L2 norm up to {round_down(self.radius)} can alter this label, "
             f"with {confidence(self.alpha)} confidence"
         )
+        return told if self.assumes is None else f"{told}, ASSUMING that {self.assumes}, which is not proved"
 
 
 @dataclass(frozen=True, eq=False)

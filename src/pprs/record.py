@@ -56,6 +56,8 @@ class Row:
 
 
 def row_of(index: int, label: int | None, made: Certificate, seconds: float) -> Row:
+    if made.assumes is not None:
+        raise PprsError(f"a certificate that assumes something ({made.assumes}) does not belong among those that hold")
     return Row(
         index,
         label,

@@ -22,7 +22,7 @@ class Exponential(Noise):
     which is never above the exact (Neyman-Pearson) radius, and at dim 784 below it by 0.03% or less up to p = 0.99.
 
     >>> round(Exponential(0.5).radius(0.9, dim=784), 4)
-    0.6402
+    0.6403
     """
 
     name = "exponential"

@@ -17,7 +17,7 @@ from pprs._version import __version__
 from pprs.certificate import round_down
 from pprs.data import to_tensor
 from pprs.noise import Noise, parse_noise
-from pprs.partition import parse_partition
+from pprs.partition import Superpixels, parse_partition
 from pprs.report import figures
 from pprs.report.source import Method
 from pprs.report.stats import Summary
@@ -86,6 +86,22 @@ def _guarantee(methods: list[Method]) -> str:
     return (
         "A certificate is a label and a radius: no change of the picture of L2 norm up to that radius can alter the "
         f"smoothed classifier’s label. Each one is wrong with probability at most {chance}. Radii are rounded down."
+        + _cylinders(methods)
+    )
+
+
+def _cylinders(methods: list[Method]) -> str:
+    """Where fixed segments make the certified region larger than a ball."""
+    fixed = []
+    for m in methods:
+        partition = parse_partition(str(m.settings.get("partition", "none")))
+        if partition is not None and partition.static and isinstance(partition, Superpixels):
+            fixed.append(html.escape(m.name))
+    if not fixed:
+        return ""
+    return (
+        f" The segments of {', '.join(fixed)} are fixed, so there the certified region is a cylinder, larger than the "
+        "ball: the radius bounds the change after averaging, and what averaging removes is harmless."
     )
 
 
