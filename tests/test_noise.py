@@ -16,7 +16,7 @@ from scipy import stats
 from pprs import Exponential, Gaussian, Noise, PowerLaw, PprsError, parse_noise
 from pprs.kernels import normal
 from pprs.noise import keyed_rng, standard_normal
-from pprs.noise.power import Proof
+from pprs.noise.proof import ExponentialProof, PowerProof
 
 N = 2_000_000
 
@@ -152,7 +152,7 @@ def test_radii_against_the_reference(golden: Path) -> None:
 @pytest.mark.parametrize(("dim", "over"), [(64, 10.0), (784, 10.0), (784, 300.0), (150528, 10.0)])
 def test_the_power_laws_table_is_the_integral(dim: int, over: float) -> None:
     law = PowerLaw(1.0, a=dim + over)
-    proof = Proof(dim, over)
+    proof = PowerProof(dim, over)
     assert abs(proof.total - 1) < 1e-9
     for x in (0.02, 0.3, 1.1, 2.7, 4.4, 6.3):
         exact = proof.radius(x, math.sqrt((dim + 1) / ((over - 1) * (over - 2)))) * law.scale(dim)
@@ -173,6 +173,50 @@ def test_the_power_laws_integral_by_simulation(dim: int) -> None:
         ratio = (dim + 10) * (np.log1p(s) - np.log1p(moved))
         found = np.mean(ratio <= -np.median(ratio))
         assert abs(found - p) < 5 * np.sqrt(p * (1 - p) / count) + 5 * 0.7 / np.sqrt(count)
+
+
+def test_the_exponentials_exact_radius(golden: Path) -> None:
+    for row in json.loads((golden / "yang_l2_radii.json").read_text())["rows"]:
+        if row["noise"].startswith("Exp2"):
+            proof, law = ExponentialProof(row["dim"]), Exponential(row["sigma"])
+            assert abs(proof.total - 1) < 1e-9
+            made = proof.radius(float(stats.norm.ppf(row["p_lower"])), math.sqrt(row["dim"] + 1)) * law.scale(
+                row["dim"]
+            )
+            assert made == pytest.approx(row["radius_exact_NP"], rel=1e-7)
+
+
+@pytest.mark.parametrize("law", LAWS, ids=str)
+@pytest.mark.parametrize("dim", [64, 3072])
+def test_two_shares_prove_what_one_does_and_more(law: Noise, dim: int) -> None:
+    for p in (0.6, 0.9, 0.999):
+        if isinstance(law, PowerLaw) and law.a is not None and dim > 64:
+            continue
+        both, one = law.radius_between(p, 1 - p, dim), law.radius(p, dim)
+        # The exponential's closed form for one share is a little below the exact radius.
+        assert both == pytest.approx(one, rel=1e-2 if isinstance(law, Exponential) else 1e-6)
+        assert both >= one * (1 - 1e-6)
+        assert law.radius_between(p, (1 - p) / 2, dim) > one
+    assert law.radius_between(0.4, 0.2, dim if law != LAWS[3] else 64) > 0
+    assert law.radius_between(0.4, 0.4, dim if law != LAWS[3] else 64) == 0
+
+
+def test_two_shares_by_simulation() -> None:
+    """At the radius that two shares prove, the worst classifiers with these shares are level after the shift."""
+    dim, count = 64, 2_000_000
+    rng = np.random.default_rng(1)
+    for law, norms, log in (
+        (Exponential(1.0), rng.standard_gamma(dim, count), lambda s: -s),
+        (PowerLaw(1.0), rng.standard_gamma(dim, count) / rng.standard_gamma(10, count), lambda s: -74 * np.log1p(s)),
+    ):
+        r = law.radius_between(0.45, 0.3, dim) / law.scale(dim)
+        cosine = 2 * rng.beta((dim - 1) / 2, (dim - 1) / 2, count) - 1
+        away = np.sqrt(norms**2 - 2 * norms * r * cosine + r**2)
+        back = np.sqrt(norms**2 + 2 * norms * r * cosine + r**2)
+        before, after = log(away) - log(norms), log(norms) - log(back)  # L under the noise, and under its shifted copy
+        least = np.mean(after <= np.quantile(before, 0.45))
+        most = np.mean(after >= np.quantile(before, 0.7))
+        assert abs(least - most) < 5e-3
 
 
 @pytest.mark.parametrize("law", LAWS, ids=str)

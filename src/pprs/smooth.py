@@ -128,8 +128,7 @@ class SmoothedClassifier:
         """A label and a radius within which no perturbation changes it; wrong with probability at most alpha.
 
         x: [C, H, W] in [0, 1]. index keys this image's randomness: give every image of a set its own. bound:
-        "one-sided" grants the selected class's rivals all that it may lack; "two-sided" bounds each of them too
-        (Gaussian noise only).
+        "one-sided" grants the selected class's rivals all that it may lack; "two-sided" bounds each of them too.
         """
         check_samples(n0, n, alpha)
         check_bound(bound)

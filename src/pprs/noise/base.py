@@ -56,12 +56,9 @@ class Noise(ABC):
     def radius(self, p_lower: float, dim: int) -> float:
         """The L2 radius proved by P(f(x + Z) = c) >= p_lower in `dim` dimensions; 0 if p_lower <= 1/2."""
 
+    @abstractmethod
     def radius_between(self, p_lower: float, p_upper: float, dim: int) -> float:
         """The L2 radius proved by c having at least p_lower and every other class at most p_upper."""
-        raise PprsError(
-            f"under {self.name} noise it is not known what two bounds prove together. Use the one-sided bound, or "
-            "gaussian noise."
-        )
 
 
 def check_sigma(sigma: float) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ import torch
 from scipy.special import betaincinv
 
 from pprs.noise.base import Noise, Rng, check_sigma, gamma, scaled, unit_directions
+from pprs.noise.proof import ExponentialProof
 
 
 @dataclass(frozen=True)
@@ -48,3 +50,19 @@ class Exponential(Noise):
         # 1 - p is exact for p above 1/2, and the quantile is good to some 1e-13; the factor keeps to the safe side.
         quantile = float(betaincinv(half, half, 1 - p_lower))
         return self.scale(dim) * (dim - 1) * float(np.arctanh(1 - 2 * quantile)) * (1 - 1e-9)
+
+    def radius_between(self, p_lower: float, p_upper: float, dim: int) -> float:
+        """Exact (Neyman-Pearson): there is no closed form for two shares."""
+        if not p_lower > p_upper or dim < 2:
+            return 0.0
+        return self.scale(dim) * _between(p_lower, p_upper, dim) * (1 - 2e-7)
+
+
+@functools.lru_cache(64)
+def _proof(dim: int) -> ExponentialProof:
+    return ExponentialProof(dim)
+
+
+@functools.lru_cache(4096)  # votes are whole numbers: the same shares come again
+def _between(p_lower: float, p_upper: float, dim: int) -> float:
+    return _proof(dim).between(p_lower, p_upper, math.sqrt(dim + 1))

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.polynomial import chebyshev
-from scipy.optimize import brentq
-from scipy.special import betainc, betaln, ndtri
+from scipy.special import ndtri
 
 from pprs.errors import PprsError
 from pprs.noise.base import Noise, Rng, check_sigma, gamma, scaled, unit_directions
+from pprs.noise.proof import PowerProof
 
-NODES = 1200  # of the integral over the noise's norm
 DEGREE = 48  # of the polynomial that stands for the table
 FAR = 7.0  # vote shares above Phi(7) = 1 - 1.3e-12 prove no more than that one does
 SAFE = 2e-7  # taken off every radius: more than all rounding and interpolation together
@@ -66,70 +65,28 @@ class PowerLaw(Noise):
         x = min(float(ndtri(p_lower)), FAR)
         return self.scale(dim) * x * float(chebyshev.chebval(2 * x / FAR - 1, _table(dim, self.over(dim)))) * (1 - SAFE)
 
+    def radius_between(self, p_lower: float, p_upper: float, dim: int) -> float:
+        if not p_lower > p_upper or dim < 2:
+            return 0.0
+        return self.scale(dim) * _between(p_lower, p_upper, dim, self.over(dim)) * (1 - SAFE)
+
+
+@functools.lru_cache(64)
+def _proof(dim: int, over: float) -> PowerProof:
+    return PowerProof(dim, over)
+
+
+@functools.lru_cache(4096)  # votes are whole numbers: the same shares come again
+def _between(p_lower: float, p_upper: float, dim: int, over: float) -> float:
+    guess = math.sqrt((dim + 1) / ((over - 1) * (over - 2)))
+    return _proof(dim, over).between(p_lower, p_upper, guess)
+
 
 @functools.lru_cache(64)
 def _table(dim: int, over: float) -> Any:
     """Chebyshev coefficients of radius / Phi^-1(p), for lambda = 1, over Phi^-1(p) from 0 to FAR."""
-    proof = Proof(dim, over)
+    proof = PowerProof(dim, over)
     guess = math.sqrt((dim + 1) / ((over - 1) * (over - 2)))
     places = (np.cos(np.pi * (np.arange(DEGREE + 1) + 0.5) / (DEGREE + 1)) + 1) * FAR / 2
     ratios = [proof.radius(float(x), guess) / x for x in places]
     return chebyshev.chebfit(2 * places / FAR - 1, ratios, DEGREE)
-
-
-class Proof:
-    """What a vote share proves under the power law with lambda = 1.
-
-    Shifted by e, |e| = r, the log likelihood ratio at z is L = a (ln(1 + |z|) - ln(1 + |z - e|)). The classifier that
-    the shift hurts most says c exactly where L is small, and by the symmetry of z and e - z it is at 1/2 after the
-    shift if it says c where L <= -median(L). So r is proved by p = P(L <= -median(L)).
-
-    Given |z| = s, L <= c is a cap of the sphere: its share is a Beta function of the cosine to which it reaches.
-    """
-
-    def __init__(self, dim: int, over: float) -> None:
-        self.a, self.half = dim + over, (dim - 1) / 2
-        # ln s has the density s^dim (1 + s)^-a / B(dim, over). Gauss-Legendre over the stretch that has all the mass.
-        middle = math.log(dim / over)
-        spread = 14 / math.sqrt(dim) + 14 / math.sqrt(over)
-        low, high = middle - spread - 40 / over, middle + spread + 70 / over
-        points, weights = np.polynomial.legendre.leggauss(NODES)
-        t = (low + high) / 2 + (high - low) / 2 * points
-        self.s = np.exp(t)
-        log_density = dim * t - self.a * np.log1p(self.s) - betaln(dim, over)
-        self.weights = np.exp(log_density) * weights * (high - low) / 2
-        self.total = float(self.weights.sum())
-
-    def below(self, c: float, r: float) -> float:
-        """P(L <= c) for a shift of norm r."""
-        return float(self.weights @ betainc(self.half, self.half, (1 + self.cosine(c, r)) / 2))
-
-    def above(self, c: float, r: float) -> float:
-        """P(L > c), exact where it is tiny too."""
-        return float(self.weights @ betainc(self.half, self.half, (1 - self.cosine(c, r)) / 2))
-
-    def cosine(self, c: float, r: float) -> Any:
-        """Of the angle to the shift from which on L <= c, for each norm s."""
-        s = self.s
-        # |z - e| >= (1 + s) k - 1 with k = exp(-c / a); the difference of squares taken apart, so that nothing cancels
-        reach = (1 + s) * math.exp(-c / self.a) - 1
-        cosine = (-(1 + s) * math.expm1(-c / self.a) * (s + reach) + r * r) / (2 * s * r)
-        return np.where(reach <= 0, 1.0, np.clip(cosine, -1, 1))
-
-    def share(self, r: float) -> float:
-        """Phi^-1 of the vote share that proves r."""
-        wide, most = 8.0, self.a * math.log1p(r)  # |L| is never above the latter
-        while wide < most and (self.below(-wide, r) > 0.5 or self.below(wide, r) < 0.5):
-            wide *= 2
-        wide = min(wide, most)
-        median = brentq(lambda c: self.below(c, r) - 0.5, -wide, wide, xtol=1e-13, rtol=1e-14)
-        return -float(ndtri(self.above(-median, r)))
-
-    def radius(self, x: float, guess: float) -> float:
-        """The radius that the vote share Phi(x) proves."""
-        low, high = 0.3 * guess * x, 1.5 * guess * x
-        while self.share(high) < x:
-            low, high = high, 2 * high
-        while self.share(low) > x:
-            low /= 2
-        return float(brentq(lambda r: self.share(r) - x, low, high, rtol=1e-13))
