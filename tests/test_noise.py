@@ -201,6 +201,17 @@ def test_two_shares_prove_what_one_does_and_more(law: Noise, dim: int) -> None:
     assert law.radius_between(0.4, 0.4, dim if law != LAWS[3] else 64) == 0
 
 
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_shares_at_their_ends(law: Noise) -> None:
+    for shares in ((0.9, 0.0), (1.0, 1e-17), (1 - 1e-13, 1e-9), (1.0, 0.0)):
+        assert 0 < law.radius_between(*shares, 64) < 100 * law.sigma
+    near = law.radius_between(0.500001, 0.499999, 64)
+    assert 0 <= near <= Gaussian(law.sigma).radius_between(0.51, 0.49, 64)
+    if not isinstance(law, Gaussian):
+        with pytest.raises(PprsError, match="64 values or more"):
+            law.radius(0.9, 3)
+
+
 def test_two_shares_by_simulation() -> None:
     """At the radius that two shares prove, the worst classifiers with these shares are level after the shift."""
     dim, count = 64, 2_000_000

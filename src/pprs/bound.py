@@ -53,6 +53,8 @@ def two_sided(counts: Sequence[int], selected: int, alpha: float) -> tuple[float
     >>> [round(p, 4) for p in two_sided([600, 350, 50], 0, 0.001)]
     [0.5479, 0.4041]
     """
+    if len(counts) < 2:
+        raise PprsError("a vote needs two classes or more")
     n = int(sum(counts))
     lower = clopper_pearson_lower(int(counts[selected]), n, alpha / 2)
     most = max(int(c) for i, c in enumerate(counts) if i != selected)

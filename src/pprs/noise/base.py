@@ -93,3 +93,14 @@ def gamma(shape: float, count: int, rng: Rng) -> torch.Tensor:
         kind = torch.float32 if rng.device.type == "mps" else torch.float64
         return torch.from_numpy(rng_host.standard_gamma(shape, count)).to(rng.device, kind)
     return torch.from_numpy(rng.standard_gamma(shape, count))
+
+
+def check_dim(dim: int) -> None:
+    """The integrals and closed forms of these noises are good from the smallest picture on, 8x8."""
+    if dim < 64:
+        raise PprsError(f"a picture has 64 values or more, not {dim}: below that this noise's radius is not known well")
+
+
+def safe_shares(p_lower: float, p_upper: float) -> tuple[float, float]:
+    """Shares moved inwards to where all can be computed: less is claimed, never more."""
+    return min(p_lower, 1 - 1e-12), max(p_upper, 1e-12)

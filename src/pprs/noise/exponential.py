@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from scipy.special import betaincinv
 
-from pprs.noise.base import Noise, Rng, check_sigma, gamma, scaled, unit_directions
+from pprs.noise.base import Noise, Rng, check_dim, check_sigma, gamma, safe_shares, scaled, unit_directions
 from pprs.noise.proof import ExponentialProof
 
 
@@ -44,7 +44,8 @@ class Exponential(Noise):
         return scaled(directions, gamma(dim, shape[0], rng) * self.scale(dim))
 
     def radius(self, p_lower: float, dim: int) -> float:
-        if not p_lower > 0.5 or dim < 2:
+        check_dim(dim)
+        if not p_lower > 0.5:
             return 0.0
         half = (dim - 1) / 2
         # 1 - p is exact for p above 1/2, and the quantile is good to some 1e-13; the factor keeps to the safe side.
@@ -53,9 +54,11 @@ class Exponential(Noise):
 
     def radius_between(self, p_lower: float, p_upper: float, dim: int) -> float:
         """Exact (Neyman-Pearson): there is no closed form for two shares."""
-        if not p_lower > p_upper or dim < 2:
+        check_dim(dim)
+        if not p_lower > p_upper:
             return 0.0
-        return self.scale(dim) * _between(p_lower, p_upper, dim) * (1 - 2e-7)
+        exact = self.scale(dim) * _between(*safe_shares(p_lower, p_upper), dim)
+        return max(0.0, exact * (1 - 2e-7) - 1e-9 * self.sigma)
 
 
 @functools.lru_cache(64)

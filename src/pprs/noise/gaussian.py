@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from scipy.special import ndtri
 
-from pprs.noise.base import Noise, Rng, check_sigma, standard_normal
+from pprs.noise.base import Noise, Rng, check_sigma, safe_shares, standard_normal
 
 
 @dataclass(frozen=True)
@@ -38,4 +38,5 @@ class Gaussian(Noise):
         """sigma / 2 (Phi^-1(p_lower) - Phi^-1(p_upper)), the theorem of Cohen et al. 2019 in full."""
         if not p_lower > p_upper:
             return 0.0
+        p_lower, p_upper = safe_shares(p_lower, p_upper)
         return max(0.0, self.sigma / 2 * float(ndtri(p_lower) - ndtri(p_upper)) * (1 - 1e-14) - 1e-15 * self.sigma)

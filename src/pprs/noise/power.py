@@ -11,7 +11,7 @@ from numpy.polynomial import chebyshev
 from scipy.special import ndtri
 
 from pprs.errors import PprsError
-from pprs.noise.base import Noise, Rng, check_sigma, gamma, scaled, unit_directions
+from pprs.noise.base import Noise, Rng, check_dim, check_sigma, gamma, safe_shares, scaled, unit_directions
 from pprs.noise.proof import PowerProof
 
 DEGREE = 48  # of the polynomial that stands for the table
@@ -46,6 +46,8 @@ class PowerLaw(Noise):
         over = 10.0 if self.a is None else self.a - dim
         if not over > 2:
             raise PprsError(f"a = {self.a} is too small for pictures of {dim} values: it must be above {dim + 2}")
+        if over > 1e6:
+            raise PprsError(f"a = {self.a} is too large for pictures of {dim} values: that is Gaussian noise")
         return over
 
     def scale(self, dim: int) -> float:
@@ -60,15 +62,18 @@ class PowerLaw(Noise):
         return scaled(directions, norms * self.scale(dim))
 
     def radius(self, p_lower: float, dim: int) -> float:
-        if not p_lower > 0.5 or dim < 2:
+        check_dim(dim)
+        if not p_lower > 0.5:
             return 0.0
         x = min(float(ndtri(p_lower)), FAR)
         return self.scale(dim) * x * float(chebyshev.chebval(2 * x / FAR - 1, _table(dim, self.over(dim)))) * (1 - SAFE)
 
     def radius_between(self, p_lower: float, p_upper: float, dim: int) -> float:
-        if not p_lower > p_upper or dim < 2:
+        check_dim(dim)
+        if not p_lower > p_upper:
             return 0.0
-        return self.scale(dim) * _between(p_lower, p_upper, dim, self.over(dim)) * (1 - SAFE)
+        exact = self.scale(dim) * _between(*safe_shares(p_lower, p_upper), dim, self.over(dim))
+        return max(0.0, exact * (1 - SAFE) - 1e-9 * self.sigma)
 
 
 @functools.lru_cache(64)
