@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks import certify, engines, partitions, threads
+from benchmarks import certify, engines, noise, partitions, threads
 from benchmarks.timing import line
 
 TOPICS = {
@@ -15,6 +15,7 @@ TOPICS = {
     "certify": certify.measure,
     "threads": threads.measure,
     "engines": engines.measure,
+    "noise": noise.measure,
 }
 OUT = Path("bench.json")
 

@@ -91,6 +91,14 @@ def test_two_sided_bounds_hold_at_once(shares: tuple[float, ...], classes: int) 
     assert binomtest(failed, trials, alpha, alternative="greater").pvalue > 1e-3, failed
 
 
+def test_two_bounds_need_a_sample_more() -> None:
+    check_samples(1, 10, 0.001)
+    with pytest.raises(PprsError, match="smallest n that could is 11"):
+        check_samples(1, 10, 0.001, "two-sided")
+    with pytest.raises(PprsError, match='Did you mean "two-sided"'):
+        check_samples(1, 10, 0.001, "twosided")
+
+
 def test_two_sided_is_cohens_one_sided_at_least() -> None:
     for counts in ([900, 50, 50], [501, 499], [700, 300, 0, 0]):
         lower, upper = two_sided(counts, 0, 0.001)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers import pprs
 
-from pprs import Gaussian, PprsError, Slic, SmoothedClassifier, load_model
+from pprs import Gaussian, PprsError, Slic, SmoothedClassifier, load_model, open_dataset, smooth
 from pprs import engine as engines
 from pprs.engine import Fast, cache_file, check, make_ready
 from pprs.model import Model
@@ -166,6 +166,26 @@ def test_a_run_keeps_its_engine(digits_model: Path, tmp_path: Path) -> None:
     assert "engine: torch (--autocast)" in told
     with Run.read(tmp_path / "cast") as run:
         assert run.settings["autocast"] is True
+
+
+def test_the_engine_is_tried_on_draws_that_nothing_else_uses(
+    digits_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were it tried on the draws that estimate, the classifier would depend on them."""
+    seen = []
+
+    def spy(model: Model, inputs: torch.Tensor, **options: object) -> engines.Ready:
+        seen.append(inputs.clone())
+        return make_ready(model, inputs, engine="torch")
+
+    monkeypatch.setattr(engines, "make_ready", spy)
+    pprs("certify", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.5, "--n", 64, "--limit", 1)
+    image = open_dataset("builtin:mnist5k")[0].image
+    (tried,) = seen
+    for phase in (smooth.SELECT, smooth.ESTIMATE, smooth.PREDICT):
+        drawn = smooth.noisy_chunk(image, Gaussian(0.5), 0, 0, phase)
+        assert not any(torch.equal(t, d) for t in tried for d in drawn)
+    assert torch.equal(tried, smooth.noisy_chunk(image, Gaussian(0.5), 0, 0, smooth.TRIAL)[: len(tried)])
 
 
 def test_one_picture_is_shown_beside_plain_smoothing(digits_model: Path, tmp_path: Path) -> None:

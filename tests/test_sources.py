@@ -227,6 +227,13 @@ def test_a_program_that_could_run_code_is_refused(tmp_path: Path, monkeypatch: p
     with pytest.raises(PprsError, match="reaches outside"):
         load_model(str(spoil(whole, tmp_path / "reads.pt2", reads)))
     assert not Path("evil").exists()
+    double = spoil(whole, tmp_path / "double.pt2", lambda name, data: data)
+    model_json = next(n for n in zipfile.ZipFile(whole).namelist() if n.endswith("/model.json"))
+    with zipfile.ZipFile(double, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        archive.writestr(model_json, "{}")
+    with pytest.raises(PprsError, match="two parts of one name"):
+        load_model(str(double))
+    same(load_model(str(spoil(whole, tmp_path / "fine.pt2", lambda name, data: data))), network())
     cut = tmp_path / "cut.pt2"
     cut.write_bytes(whole.read_bytes()[:5000])
     with pytest.raises(PprsError, match=r"not a whole .pt2 file"):
@@ -585,13 +592,18 @@ def test_class_files_whose_lines_begin_alike(tmp_path: Path) -> None:
         open_dataset(str(tmp_path / "set"), classes=tmp_path / "classes.txt")
 
 
-def test_names_that_differ_in_signs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "langs.py").write_text(
+def write_net(path: Path, names: list[str], says: int) -> None:
+    """A module with a network that knows some classes and always says the same one."""
+    path.write_text(
         "import torch\n"
         "class Net(torch.nn.Module):\n"
-        "    num_classes, class_names, input_shape = 2, ['C', 'C++'], (1, 16, 16)\n"
-        "    def forward(self, x): return torch.nn.functional.one_hot(torch.full((len(x),), 1), 2).float()\n"
+        f"    num_classes, class_names, input_shape = {len(names)}, {names}, (3, 16, 16)\n"
+        f"    def forward(self, x): return torch.eye({len(names)})[[{says}] * len(x)]\n"
     )
+
+
+def test_names_that_differ_in_signs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_net(tmp_path / "langs.py", ["C", "C++"], says=1)
     np.savez(tmp_path / "x.npz", x=np.zeros((2, 16, 16), np.float32), y=np.array([0, 1]), class_names=["C++", "C"])
     monkeypatch.chdir(tmp_path)
     pprs("certify", "--model", "langs:Net", "--data", "x.npz", "--sigma", 0.5, "--n", 64, "--out", "run")
@@ -624,12 +636,7 @@ def test_labels_on_the_command_line(digits_model: Path, tmp_path: Path) -> None:
 
 
 def test_data_with_some_of_the_models_classes_in_another_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mine.py").write_text(
-        "import torch\n"
-        "class Net(torch.nn.Module):\n"
-        "    num_classes, class_names, input_shape = 4, ['ant', 'bee', 'cow', 'dog'], (3, 16, 16)\n"
-        "    def forward(self, x): return torch.nn.functional.one_hot(torch.full((len(x),), 2), 4).float()\n"
-    )
+    write_net(tmp_path / "mine.py", ["ant", "bee", "cow", "dog"], says=2)
     for name in ("cow", "ant"):
         (tmp_path / "set" / name).mkdir(parents=True)
         Image.new("RGB", (40, 30), (90, 9, 200)).save(tmp_path / "set" / name / "x.png")

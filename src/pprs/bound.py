@@ -9,6 +9,8 @@ from scipy.special import bdtr, betainc, betaincinv
 
 from pprs.errors import PprsError, nearest
 
+BOUNDS = ("one-sided", "two-sided")
+
 
 def clopper_pearson_lower(k: int, n: int, alpha: float) -> float:
     """Lower bound on p after k successes in n trials; above p with probability at most alpha.
@@ -90,21 +92,16 @@ def check_alpha(alpha: float) -> None:
         )
 
 
-def check_samples(n0: int, n: int, alpha: float) -> None:
-    """Refuse sample counts with which no image could ever be certified."""
+def check_samples(n0: int, n: int, alpha: float, bound: str = "one-sided") -> None:
+    """Refuse sample counts with which no image could ever be certified, and bounds that there are not."""
+    if bound not in BOUNDS:
+        raise PprsError(f'no bound is called "{bound}". {nearest(bound, BOUNDS)}')
     if n0 < 1:
         raise PprsError(f"n0 must be at least 1, not {n0}: it is how many samples select the class; 100 is usual.")
-    least = smallest_n(alpha)
+    check_alpha(alpha)
+    least = smallest_n(alpha if bound == "one-sided" else alpha / 2)  # two bounds share alpha
     if n < least:
         raise PprsError(
             f"n={n} samples can never certify at alpha={alpha}: even if all agree, the vote share is not proved "
             f"to be above 1/2. The smallest n that could is {least}; 1000 to 100000 is usual."
         )
-
-
-BOUNDS = ("one-sided", "two-sided")
-
-
-def check_bound(bound: str) -> None:
-    if bound not in BOUNDS:
-        raise PprsError(f'no bound is called "{bound}". {nearest(bound, BOUNDS)}')

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pprs.bound import binomial_test, check_alpha, check_bound, check_samples, clopper_pearson_lower, two_sided
+from pprs.bound import binomial_test, check_alpha, check_samples, clopper_pearson_lower, two_sided
 from pprs.certificate import Certificate, Counts, Prediction
 from pprs.errors import PprsError
 from pprs.kernels import threads
@@ -29,7 +29,9 @@ from pprs.noise import Noise, keyed_rng
 from pprs.partition import Partition
 from pprs.partition.base import check_picture_shape, check_values
 
-SELECT, ESTIMATE, PREDICT = range(3)  # phases: each has draws of its own
+# Phases: each has draws of its own. TRIAL is for whatever is decided before a run, such as which engine it has: were
+# that looked at with the draws that estimate, the classifier would depend on them.
+SELECT, ESTIMATE, PREDICT, TRAIN, TRIAL = range(5)
 
 # A floating-point network gives a picture slightly different scores in another batch. Where the two best
 # scores are closer than this share of their size, the picture is scored again on its own, so that its vote
@@ -130,8 +132,7 @@ class SmoothedClassifier:
         x: [C, H, W] in [0, 1]. index keys this image's randomness: give every image of a set its own. bound:
         "one-sided" grants the selected class's rivals all that it may lack; "two-sided" bounds each of them too.
         """
-        check_samples(n0, n, alpha)
-        check_bound(bound)
+        check_samples(n0, n, alpha, bound)
         with self._context(x, index):
             x = self._checked(x)
             selected = int(self._vote(x, n0, index, SELECT, on_samples).counts.argmax())

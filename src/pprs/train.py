@@ -16,8 +16,7 @@ from pprs.model import weights
 from pprs.model.resnet import ResNet, architecture
 from pprs.noise import Noise, keyed_rng
 from pprs.partition import Partition
-
-TRAIN = 3  # a phase of its own: no draw is shared with certification
+from pprs.smooth import TRAIN
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -60,7 +60,8 @@ def certify(
     Example: pprs certify --model M.safetensors --data builtin:mnist5k --sigma 0.25 --partition slic:n_segments=50
     --n 1000 --limit 100 --out runs/slic
     """
-    from pprs.bound import check_bound, check_samples
+    from pprs.bound import check_samples
+    from pprs.cli.progress import say
     from pprs.cli.setup import set_up
     from pprs.engine import ENGINES
     from pprs.errors import nearest
@@ -69,8 +70,7 @@ def certify(
 
     # Everything that can be wrong with the words themselves is told before anything is loaded.
     law, scheme = common.make_noise(noise, sigma), parse_partition(partition)
-    check_samples(n0, n, alpha)
-    check_bound(bound)
+    check_samples(n0, n, alpha, bound)
     if engine not in ENGINES:
         raise PprsError(f'no engine is called "{engine}". {nearest(engine, ENGINES)}')
     if show is not None:
@@ -88,7 +88,7 @@ def certify(
     plan = Plan(n0, n, alpha, bound)
     beside_it = compare and scheme is not None and len(setup.images) == 1
     ready = on_engine(
-        setup, law, scheme, seed=seed, engine=_engine_of(out, engine), device=device,
+        setup, law, scheme, seed=seed, say=say, engine=_engine_of(out, engine), device=device,
         samples=(n0 + n) * len(setup.images) * (2 if beside_it else 1), autocast=autocast, channels_last=channels_last,
     )  # fmt: skip
     settings: dict[str, Any] = {
@@ -133,17 +133,15 @@ def _engine_of(out: Path | None, engine: str) -> str:
 
 
 def on_engine(
-    setup: Setup, noise: Noise, scheme: Partition | None, *, seed: int, device: str, samples: int, **options: Any
+    setup: Setup, noise: Noise, scheme: Partition | None, *, seed: int, say: Callable[[str], None], **options: Any
 ) -> Ready:
-    """The network on its engine, tried on the run's own first pictures, and what was chosen."""
-    from pprs.cli.progress import say
+    """The network on its engine, tried on noisy copies of the run's first picture that nothing else uses."""
     from pprs.engine import make_ready
-    from pprs.smooth import noisy_chunk
+    from pprs.smooth import TRIAL, noisy_chunk
 
     index = setup.images[0]
-    noisy = noisy_chunk(setup.pictures[index].image, noise, seed, index)[:8]
-    inputs = noisy if scheme is None else scheme.run(noisy)[0]
-    ready = make_ready(setup.model, inputs, device=device, samples=samples, say=say, **options)
+    noisy = noisy_chunk(setup.pictures[index].image, noise, seed, index, TRIAL)[:8]
+    ready = make_ready(setup.model, noisy if scheme is None else scheme.run(noisy)[0], say=say, **options)
     say(f"engine: {ready.engine} ({ready.why})")
     return ready
 
@@ -161,7 +159,7 @@ def certify_run(
     """Do what is missing of a run, with progress, and tell the outcome."""
     import tempfile
 
-    from pprs.bound import clopper_pearson_lower
+    from pprs.bound import clopper_pearson_lower, two_sided
     from pprs.certificate import round_down
     from pprs.cli.progress import CertifyBar, say
     from pprs.record import Run
@@ -171,7 +169,11 @@ def certify_run(
     images = setup.images
     classifier = SmoothedClassifier(ready.model.module, setup.num_classes, noise, scheme, **options)
     dim = setup.pictures[images[0]].image.numel()
-    reach = noise.radius(clopper_pearson_lower(plan.n, plan.n, plan.alpha), dim)
+    if plan.bound == "two-sided":
+        unanimous = [plan.n] + [0] * (setup.num_classes - 1)
+        reach = noise.radius_between(*two_sided(unanimous, 0, plan.alpha), dim)
+    else:
+        reach = noise.radius(clopper_pearson_lower(plan.n, plan.n, plan.alpha), dim)
     say(
         f"{settings['partition']} under {noise}: {len(images)} images, {plan.n0} + {plan.n} samples each; "
         f"n and alpha allow a radius of at most {round_down(reach)}"
@@ -297,9 +299,8 @@ def predict(
 ) -> None:
     """Label pictures with the smoothed classifier, abstaining where the vote is too close; no radius."""
     from pprs.cli.setup import set_up
-    from pprs.engine import make_ready
     from pprs.partition import parse_partition
-    from pprs.smooth import SmoothedClassifier, noisy_chunk
+    from pprs.smooth import SmoothedClassifier
 
     law, scheme = common.make_noise(noise, sigma), parse_partition(partition)
     common.set_threads(threads)
@@ -307,9 +308,10 @@ def predict(
     setup = set_up(
         model, data, split=split, classes=classes, labels=labels, start=start, stride=stride, limit=limit
     )  # fmt: skip
-    noisy = noisy_chunk(setup.pictures[setup.images[0]].image, law, seed, setup.images[0])[:8]
-    inputs = noisy if scheme is None else scheme.run(noisy)[0]
-    ready = make_ready(setup.model, inputs, engine=engine, device=device, samples=n * len(setup.images))
+    ready = on_engine(
+        setup, law, scheme, seed=seed, say=lambda text: typer.echo(text, err=True), engine=engine, device=device,
+        samples=n * len(setup.images),
+    )  # fmt: skip
     g = SmoothedClassifier(
         ready.model.module, setup.num_classes, law, scheme, seed=seed, batch_size=batch_size, device=device
     )

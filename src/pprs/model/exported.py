@@ -56,16 +56,16 @@ class Exported:
             raise PprsError(
                 f"there is no program {path}. Make one with: torch.export.save(torch.export.export(...), PATH)"
             )
-        screen(path)
+        screened = screen(path)
         try:
-            program = torch.export.load(str(path))
+            program = torch.export.load(screened)
             module = program.module()
         except Exception as error:  # torch raises many kinds
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise PprsError(
                 f"{path} cannot be loaded as a torch.export program ({reason}). Export it again."
             ) from error
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        digest = hashlib.sha256(screened.getbuffer()).hexdigest()
         model = Model(_Program(module), spec, *_ends(program, path), fingerprint=digest)
         return described(model, beside(path), str(path.with_suffix(".json")))
 
@@ -105,15 +105,22 @@ def _ends(program: Any, path: Path) -> tuple[int | None, None, tuple[int, int, i
     return classes, None, (fixed[0], fixed[1], fixed[2]) if len(fixed) == 3 else None
 
 
-def screen(path: Path) -> None:
-    """Refuse a program that could do more than arithmetic when it is loaded or run."""
+def screen(path: Path) -> io.BytesIO:
+    """The program's archive, written anew; raises if it could do more than arithmetic when it is loaded or run.
+
+    Anew, because torch reads archives with other code than Python: what was looked at is what must be loaded.
+    """
+    clean = io.BytesIO()
 
     def refuse(what: str) -> PprsError:
         return PprsError(f"{path} {what}, so it is refused: a program from elsewhere must not be able to run code")
 
     try:
-        with zipfile.ZipFile(path) as archive:
-            for entry in archive.namelist():
+        with zipfile.ZipFile(path) as archive, zipfile.ZipFile(clean, "w") as written:
+            entries = archive.namelist()
+            if len(set(entries)) < len(entries):
+                raise refuse("holds two parts of one name")
+            for entry in entries:
                 if not ENTRY.fullmatch(entry):
                     raise refuse(f"holds {entry!r}, which today's torch.export does not write")
                 data = archive.read(entry)
@@ -125,12 +132,15 @@ def screen(path: Path) -> None:
                             raise refuse(f"calls {value!r}, which reaches outside")
                 elif "sample_inputs" in entry and data:
                     torch.load(io.BytesIO(data), weights_only=True)
+                written.writestr(zipfile.ZipInfo(entry), data)
     except (zipfile.BadZipFile, OSError, ValueError, EOFError, RecursionError) as error:
         raise PprsError(f"{path} is not a whole .pt2 file ({error}). Copy or export it again.") from error
     except Exception as error:
         if isinstance(error, PprsError):
             raise
         raise refuse(f"has sample inputs that are not plain tensors ({type(error).__name__})") from error
+    clean.seek(0)
+    return clean
 
 
 def _reaches_outside(target: str) -> bool:

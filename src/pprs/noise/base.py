@@ -1,8 +1,9 @@
 """Noise: how to draw it, and what a vote share under it proves.
 
-A noise is one frozen class with two promises. `sample` draws Z exactly from its law, and `radius` turns a
-lower bound on P(f(x + Z) = c) into an L2 radius within which c stays the most likely class: never above the
-true one. Nothing else in the package knows which noise it runs under.
+A noise is one frozen class with two promises. `sample` draws Z exactly from its law; `radius` (from a lower bound on
+P(f(x + Z) = c)) and `radius_between` (from that and an upper bound on every other class's share) give an L2 radius
+within which c stays the most likely class: never above the true one. Nothing else in the package knows which noise it
+runs under.
 """
 
 from __future__ import annotations
