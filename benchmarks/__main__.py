@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks import certify, engines, noise, partitions, threads
+from benchmarks import certify, engines, noise, partitions, samples, threads
 from benchmarks.timing import line
 
 TOPICS = {
@@ -16,6 +16,7 @@ TOPICS = {
     "threads": threads.measure,
     "engines": engines.measure,
     "noise": noise.measure,
+    "samples": samples.measure,
 }
 OUT = Path("bench.json")
 

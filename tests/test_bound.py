@@ -86,7 +86,7 @@ def test_two_sided_bounds_hold_at_once(shares: tuple[float, ...], classes: int) 
     p /= p.sum()
     failed = 0
     for counts in np.random.default_rng(classes).multinomial(n, p, trials):
-        lower, upper = two_sided(counts.tolist(), 0, alpha)
+        lower, upper = two_sided(int(counts[0]), int(counts[1:].max()), n, alpha, classes)
         failed += lower > p[0] or upper < p[1:].max()
     assert binomtest(failed, trials, alpha, alternative="greater").pvalue > 1e-3, failed
 
@@ -101,7 +101,7 @@ def test_two_bounds_need_a_sample_more() -> None:
 
 def test_two_sided_is_cohens_one_sided_at_least() -> None:
     for counts in ([900, 50, 50], [501, 499], [700, 300, 0, 0]):
-        lower, upper = two_sided(counts, 0, 0.001)
+        lower, upper = two_sided(counts[0], max(counts[1:]), sum(counts), 0.001, len(counts))
         assert upper <= math.nextafter(1 - lower, 2)
         assert lower == clopper_pearson_lower(counts[0], sum(counts), 0.0005)
     assert clopper_pearson_upper(7, 7, 0.01) == 1

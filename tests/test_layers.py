@@ -10,7 +10,7 @@ import pprs
 ROOT = Path(pprs.__file__).parent
 ORDER = [
     "_version", "errors", "files", "spec", "kernels", "noise", "partition", "model", "engine", "bound",
-    "certificate", "theory", "smooth", "data", "record", "runner", "report", "train", "cli",
+    "anytime", "stop", "certificate", "theory", "smooth", "data", "record", "runner", "report", "train", "cli",
 ]  # fmt: skip
 
 

@@ -19,7 +19,8 @@ from helpers import Linear, pprs
 from pprs import Gaussian, PprsError, SmoothedClassifier
 from pprs.data.arrays import Arrays
 from pprs.record import FILE, Row, Run
-from pprs.runner import GALLERY, Plan, choose, run_local
+from pprs.runner import GALLERY, choose, run_local
+from pprs.stop import Plan
 
 ROW = Row(3, 1, None, 1, 0.0, 0.25, (3, 7), None, None, 0.1)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 from scipy.special import bdtr, betainc, betaincinv
 
 from pprs.errors import PprsError, nearest
@@ -45,23 +46,28 @@ def clopper_pearson_upper(k: int, n: int, alpha: float) -> float:
     return min(1.0, math.nextafter(1 - clopper_pearson_lower(n - k, n, alpha), 2))
 
 
-def two_sided(counts: Sequence[int], selected: int, alpha: float) -> tuple[float, float]:
-    """A lower bound on the selected class's share and an upper bound on that of every other class.
+def two_sided(own: int, rival: int, n: int, alpha: float, num_classes: int) -> tuple[float, float]:
+    """A lower bound on a class's share and an upper bound on that of every other class, after n votes.
 
-    Both hold at once with probability at least 1 - alpha, however many classes there are: half of alpha is for the
-    selected class, the other half is split among all others (Bonferroni), since which of them is second was seen in
-    these very counts. No share exceeds what the first leaves over, so the upper bound is never above 1 - p_lower.
+    own: the votes of the class; rival: the most that any other got. Both bounds hold at once with probability at least
+    1 - alpha, however many classes there are: half of alpha is for the class, the other half is split among all others
+    (Bonferroni), since which of them is second was seen in these very counts. No share exceeds what the first leaves
+    over, so the upper bound is never above 1 - p_lower.
 
-    >>> [round(p, 4) for p in two_sided([600, 350, 50], 0, 0.001)]
+    >>> [round(p, 4) for p in two_sided(600, 350, 1000, 0.001, 3)]
     [0.5479, 0.4041]
     """
-    if len(counts) < 2:
-        raise PprsError("a vote needs two classes or more")
-    n = int(sum(counts))
-    lower = clopper_pearson_lower(int(counts[selected]), n, alpha / 2)
-    most = max(int(c) for i, c in enumerate(counts) if i != selected)
-    upper = clopper_pearson_upper(most, n, alpha / 2 / (len(counts) - 1))
+    lower = clopper_pearson_lower(own, n, alpha / 2)
+    upper = clopper_pearson_upper(rival, n, alpha / 2 / (num_classes - 1))
     return lower, min(upper, math.nextafter(1 - lower, 2))
+
+
+def interval(hits: Any, n: int, confidence: float = 0.95) -> tuple[Any, Any]:
+    """Exact (Clopper-Pearson) two-sided interval for a share after `hits` of n; takes arrays of hits."""
+    tail, hits = (1 - confidence) / 2, np.asarray(hits)
+    low = np.where(hits > 0, betaincinv(np.maximum(hits, 1), n - hits + 1, tail), 0.0)
+    high = np.where(hits < n, betaincinv(hits + 1, np.maximum(n - hits, 1), 1 - tail), 1.0)
+    return low, high
 
 
 def binomial_test(k: int, n: int) -> float:
@@ -92,14 +98,20 @@ def check_alpha(alpha: float) -> None:
         )
 
 
-def check_samples(n0: int, n: int, alpha: float, bound: str = "one-sided") -> None:
+def least_samples(alpha: float, bound: str = "one-sided", *, anytime: bool = False) -> int:
+    """The smallest n with which an image could be certified at all."""
+    # Two bounds share alpha; so do the looks on the way and the look at the end.
+    return smallest_n(alpha / (2 if bound == "two-sided" else 1) / (2 if anytime else 1))
+
+
+def check_samples(n0: int, n: int, alpha: float, bound: str = "one-sided", *, anytime: bool = False) -> None:
     """Refuse sample counts with which no image could ever be certified, and bounds that there are not."""
     if bound not in BOUNDS:
         raise PprsError(f'no bound is called "{bound}". {nearest(bound, BOUNDS)}')
     if n0 < 1:
         raise PprsError(f"n0 must be at least 1, not {n0}: it is how many samples select the class; 100 is usual.")
     check_alpha(alpha)
-    least = smallest_n(alpha if bound == "one-sided" else alpha / 2)  # two bounds share alpha
+    least = least_samples(alpha, bound, anytime=anytime)
     if n < least:
         raise PprsError(
             f"n={n} samples can never certify at alpha={alpha}: even if all agree, the vote share is not proved "

@@ -82,6 +82,9 @@ class Certificate(_Frozen):
     bound: str = "one-sided"
     p_upper: float | None = None  # above every other class's share; None: 1 - p_lower
     assumes: str | None = None  # what the claim takes for granted and nobody has proved; None: nothing
+    n_max: int | None = None  # the most samples that could have been drawn; None: n
+    stop: str | None = None  # the rule that could end sampling before n_max; None: there was none
+    stopped: str = "n"  # why sampling ended: all n_max are drawn, "decided", "width", "hopeless" or "budget"
 
     @property
     def region(self) -> str:
@@ -123,13 +126,19 @@ class Certificate(_Frozen):
         # The margin absorbs the rounding of the norm, so that a borderline case is never claimed wrongly.
         return not self.abstained and float(np.linalg.norm(flat.ravel())) * (1 + 1e-12) + rounding <= self.radius
 
+    @property
+    def _samples(self) -> str:
+        return "" if self.stop is None else f", after {self.n} of at most {self.n_max} samples"
+
     def __str__(self) -> str:
         if self.abstained:
+            if self.stopped == "hopeless":
+                return f"abstained (given up as hopeless{self._samples})"
             other = "1/2" if self.p_upper is None else f"every other class's {self.p_upper:.3f}"
-            return f"abstained (p_lower {round_down(self.p_lower)} is not above {other})"
+            return f"abstained (p_lower {round_down(self.p_lower)} is not above {other}{self._samples})"
         told = (
             f"class {self.prediction}: no change of L2 norm up to {round_down(self.radius)} can alter this label, "
-            f"with {confidence(self.alpha)} confidence"
+            f"with {confidence(self.alpha)} confidence{self._samples}"
         )
         return told if self.assumes is None else f"{told}, ASSUMING that {self.assumes}, which is not proved"
 

@@ -27,10 +27,12 @@ CREATE TABLE settings (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE rows (
     idx INTEGER PRIMARY KEY, label INTEGER, prediction INTEGER, selected INTEGER NOT NULL, radius REAL NOT NULL,
     p_lower REAL NOT NULL, counts TEXT NOT NULL, mean_segments REAL, mean_segment_size REAL, seconds REAL NOT NULL,
-    p_upper REAL
+    p_upper REAL, stopped TEXT NOT NULL DEFAULT 'n'
 );
 CREATE TABLE pictures (idx INTEGER PRIMARY KEY, png BLOB NOT NULL);
 """
+# Columns that runs of earlier versions do not have, in their order.
+_ADDED = {"p_upper": "REAL", "stopped": "TEXT NOT NULL DEFAULT 'n'"}
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,12 @@ class Row:
     mean_segment_size: float | None
     seconds: float
     p_upper: float | None = None  # above every other class's share; None: 1 - p_lower
+    stopped: str = "n"  # why sampling ended; see Certificate
+
+    @property
+    def samples(self) -> int:
+        """How many votes the bound is made from."""
+        return sum(self.counts)
 
     @property
     def correct(self) -> bool:
@@ -70,6 +78,7 @@ def row_of(index: int, label: int | None, made: Certificate, seconds: float) -> 
         made.mean_segment_size,
         seconds,
         made.p_upper,
+        made.stopped,
     )
 
 
@@ -136,6 +145,9 @@ class Run:
                 rows = [(key, json.dumps(value)) for key, value in settings.items()]
                 self._db.executemany("INSERT INTO settings VALUES (?, ?)", rows)
                 return
+            for column, kind in _ADDED.items():
+                if column not in [name for _, name, *_ in self._db.execute("PRAGMA table_info(rows)")]:
+                    self._db.execute(f"ALTER TABLE rows ADD COLUMN {column} {kind}")
         there = self.settings
         wanted = json.loads(json.dumps(settings))
         differing = [key for key in sorted({*there, *wanted}) if there.get(key) != wanted.get(key)]
@@ -151,21 +163,29 @@ class Run:
         with _told(self.folder):
             return {key: json.loads(value) for key, value in self._db.execute("SELECT key, value FROM settings")}
 
+    def left(self) -> dict[int, Row]:
+        """The rows of images that a budget left before they were done: to be gone on with."""
+        return {row.idx: row for row in self.rows() if row.stopped == "budget"}
+
     def done(self) -> set[int]:
-        """The images that have their row."""
+        """The images that have their row, for good."""
         with _told(self.folder):
-            return {idx for (idx,) in self._db.execute("SELECT idx FROM rows")}
+            return {idx for (idx,) in self._db.execute("SELECT idx FROM rows WHERE stopped != 'budget'")}
 
     def add(self, row: Row, picture: bytes | None = None) -> None:
-        """Write one image's row (and its picture, for the report) in a transaction of its own."""
+        """Write one image's row (and its picture, for the report) in a transaction of its own.
+
+        It takes the place of a row that a budget left, and of no other.
+        """
         values = (
             row.idx, row.label, row.prediction, row.selected, row.radius, row.p_lower, json.dumps(row.counts),
-            row.mean_segments, row.mean_segment_size, row.seconds, row.p_upper,
+            row.mean_segments, row.mean_segment_size, row.seconds, row.p_upper, row.stopped,
         )  # fmt: skip
         with _told(self.folder), self._transaction():
+            self._db.execute("DELETE FROM rows WHERE idx = ? AND stopped = 'budget'", (row.idx,))
             self._db.execute(f"INSERT INTO rows VALUES ({', '.join('?' * len(values))})", values)
             if picture is not None:
-                self._db.execute("INSERT INTO pictures VALUES (?, ?)", (row.idx, picture))
+                self._db.execute("INSERT OR IGNORE INTO pictures VALUES (?, ?)", (row.idx, picture))
 
     def rows(self) -> list[Row]:
         with _told(self.folder):

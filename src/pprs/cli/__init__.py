@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from pprs._version import __version__
-from pprs.cli.certify import certify, predict
+from pprs.cli.certify import certify
 from pprs.cli.demo import demo
+from pprs.cli.predict import predict
 from pprs.cli.report import export, report, show
 from pprs.cli.train import train
 

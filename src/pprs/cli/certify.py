@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,35 @@ if TYPE_CHECKING:
     from pprs.noise import Noise
     from pprs.partition import Partition
     from pprs.record import Row
-    from pprs.runner import Plan
+    from pprs.runner import Budget
+    from pprs.smooth import SmoothedClassifier
+    from pprs.stop import Plan
+
+REASONS = {
+    "decided": "it is decided at the radii asked for",
+    "width": "the radius is known as well as asked for",
+    "hopeless": "it would hardly be certified",
+    "budget": "the budget is spent",
+}
+LONG = 20_000  # samples of a run before which its time is told
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How far a run goes: to its last image unless it is told otherwise."""
+
+    budget: Budget | None = None
+    target_error: float | None = None
+
+    @classmethod
+    def of(cls, budget: str | None, target_error: float | None) -> Effort:
+        from pprs.runner import parse_budget
+
+        if target_error is not None and not 0 < target_error < 0.5:
+            raise PprsError(f"--target-accuracy-error must lie between 0 and 0.5, not {target_error}: e.g. 0.02")
+        if budget is not None and target_error is not None:
+            raise PprsError("give --budget or --target-accuracy-error, not both: each says when a run has done enough")
+        return cls(None if budget is None else parse_budget(budget), target_error)
 
 
 @guarded
@@ -35,6 +64,28 @@ def certify(
     bound: Annotated[
         str, typer.Option("--bound", help="one-sided, or two-sided: bounds the other classes too.")
     ] = "one-sided",
+    stop: Annotated[
+        str | None,
+        typer.Option(
+            "--stop",
+            help="End an image's sampling before n: radius:0.25,0.5 (decided there), width:0.02 (known so well), "
+            "abstain (hopeless). The guarantee stays.",
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            "--budget",
+            help="Spend this in all, where it still changes an answer: 10m, 2h, 5e6samples. Repeat to go on.",
+        ),
+    ] = None,
+    target_error: Annotated[
+        float | None,
+        typer.Option(
+            "--target-accuracy-error",
+            help="Certify images, in a fair order, until certified accuracy is known to within this (95%).",
+        ),
+    ] = None,
     split: common.Split = None,
     classes: common.Classes = None,
     labels: common.Labels = None,
@@ -60,17 +111,20 @@ def certify(
     Example: pprs certify --model M.safetensors --data builtin:mnist5k --sigma 0.25 --partition slic:n_segments=50
     --n 1000 --limit 100 --out runs/slic
     """
-    from pprs.bound import check_samples
     from pprs.cli.progress import say
     from pprs.cli.setup import set_up
     from pprs.engine import ENGINES
     from pprs.errors import nearest
     from pprs.partition import parse_partition
-    from pprs.runner import Plan
+    from pprs.stop import Plan, check_reach
 
     # Everything that can be wrong with the words themselves is told before anything is loaded.
     law, scheme = common.make_noise(noise, sigma), parse_partition(partition)
-    check_samples(n0, n, alpha, bound)
+    effort = Effort.of(budget, target_error)
+    if effort.budget is not None and stop is None:
+        stop = "width:0.01"  # under a budget an image may be left at any moment: its bound must hold at each
+        say(f"--budget needs a rule to stop at: taking --stop {stop}")
+    plan = Plan(n0, n, alpha, bound, stop)
     if engine not in ENGINES:
         raise PprsError(f'no engine is called "{engine}". {nearest(engine, ENGINES)}')
     if show is not None:
@@ -85,7 +139,7 @@ def certify(
         raise PprsError(
             f"--show draws one picture, and {len(setup.images)} are to be certified: use --start and --limit 1"
         )
-    plan = Plan(n0, n, alpha, bound)
+    check_reach(plan, law, setup.pictures[setup.images[0]].image.numel(), setup.num_classes)
     beside_it = compare and scheme is not None and len(setup.images) == 1
     ready = on_engine(
         setup, law, scheme, seed=seed, say=say, engine=_engine_of(out, engine), device=device,
@@ -108,6 +162,7 @@ def certify(
         "n": n,
         "alpha": alpha,
         "bound": bound,
+        "stop": stop,
         "seed": seed,
         "engine": ready.engine,
         "device": device,
@@ -115,8 +170,8 @@ def certify(
         "channels_last": channels_last,
     }
     options: dict[str, Any] = {"seed": seed, "batch_size": batch_size, "device": device}
-    rows = certify_run(setup, ready, plan, settings, out, law, scheme, options)
-    if beside_it and scheme is not None:
+    rows = certify_run(setup, ready, plan, settings, out, law, scheme, options, effort)
+    if beside_it and scheme is not None and rows:
         beside(setup, ready, plan, law, rows[0], scheme, options)
     if show is not None:
         draw(setup, law, scheme, seed, show)
@@ -155,40 +210,62 @@ def certify_run(
     noise: Any,
     scheme: Partition | None,
     options: dict[str, Any],
+    effort: Effort,
 ) -> list[Row]:
     """Do what is missing of a run, with progress, and tell the outcome."""
     import tempfile
 
-    from pprs.bound import clopper_pearson_lower, two_sided
-    from pprs.certificate import round_down
     from pprs.cli.progress import CertifyBar, say
     from pprs.record import Run
-    from pprs.runner import run_local
+    from pprs.runner import accuracy_error, fair_order, run_budget, run_local
     from pprs.smooth import SmoothedClassifier
+    from pprs.stop import decided_radii
 
-    images = setup.images
+    images = setup.images if effort.target_error is None else fair_order(setup.images, settings["seed"])
     classifier = SmoothedClassifier(ready.model.module, setup.num_classes, noise, scheme, **options)
-    dim = setup.pictures[images[0]].image.numel()
-    if plan.bound == "two-sided":
-        unanimous = [plan.n] + [0] * (setup.num_classes - 1)
-        reach = noise.radius_between(*two_sided(unanimous, 0, plan.alpha), dim)
-    else:
-        reach = noise.radius(clopper_pearson_lower(plan.n, plan.n, plan.alpha), dim)
-    say(
-        f"{settings['partition']} under {noise}: {len(images)} images, {plan.n0} + {plan.n} samples each; "
-        f"n and alpha allow a radius of at most {round_down(reach)}"
-    )
     with tempfile.TemporaryDirectory() as scratch, Run.begin(out or Path(scratch) / "run", settings) as run:
         done = run.done()
         todo = [i for i in images if i not in done]
         if len(todo) < len(images):
             say(f"going on: {len(images) - len(todo)} of {len(images)} images are already in {run.folder}")
-        with CertifyBar("certify", len(todo), plan.n0 + plan.n) as bar:
-            run_local(classifier, setup.pictures, images, plan, run, bar)
+        foretell(setup, classifier, plan, len(todo), effort)
+        with CertifyBar("certify", len(todo), None if plan.stop else plan.n0 + plan.n, effort.budget) as bar:
+            if effort.budget is not None:
+                run_budget(classifier, setup.pictures, images, plan, run, bar, effort.budget)
+            else:
+                run_local(classifier, setup.pictures, images, plan, run, bar, target_error=effort.target_error)
         chosen = set(images)
         rows = [row for row in run.rows() if row.idx in chosen]
+    if effort.target_error is not None:
+        error = accuracy_error(rows, decided_radii(plan.stop))
+        reached = "" if error <= effort.target_error else f", not to {effort.target_error:g}: there are no more images"
+        say(f"{len(rows)} images: certified accuracy is known to within {error:.3f} (95%){reached}")
+    if not rows:
+        raise PprsError("the budget was over before any image had a sample. Give a larger --budget.")
     tell(rows, settings, out)
     return rows
+
+
+def foretell(setup: Setup, classifier: SmoothedClassifier, plan: Plan, images: int, effort: Effort) -> None:
+    """What can be expected: how long it takes, and how large a radius may be."""
+    from pprs.certificate import round_down
+    from pprs.cli.progress import duration, say
+    from pprs.stop import decided_radii, reach, smallest_n_for
+
+    example = setup.pictures[setup.images[0]]
+    what = (classifier.noise, example.image.numel(), classifier.num_classes)
+    most = "at most " if plan.stop else ""
+    say(
+        f"{classifier.partition or 'none'} under {classifier.noise}: {images} images, {plan.n0} + {most}{plan.n} "
+        f"samples each; n and alpha allow a radius of at most {round_down(reach(plan, *what))}"
+    )
+    for radius in decided_radii(plan.stop) or ():
+        say(f"  a radius of {radius:g} takes {smallest_n_for(radius, plan, *what)} samples at least")
+    samples = images * (plan.n0 + plan.n)
+    if samples >= LONG and effort.budget is None:
+        seconds = samples * classifier.seconds_a_sample(example.image)
+        bound = "at most " if plan.stop or effort.target_error is not None else "about "
+        say(f"  expected time: {bound}{duration(seconds)}")
 
 
 def beside(
@@ -201,7 +278,7 @@ def beside(
 
     plain = SmoothedClassifier(ready.model.module, setup.num_classes, noise, None, **options)
     example = setup.pictures[row.idx]
-    with CertifyBar("plain smoothing", 1, plan.n0 + plan.n) as bar:
+    with CertifyBar("plain smoothing", 1, None if plan.stop else plan.n0 + plan.n) as bar:
         made = plain.certify(
             example.image,
             n0=plan.n0,
@@ -209,6 +286,7 @@ def beside(
             alpha=plan.alpha,
             index=row.idx,
             bound=plan.bound,
+            stop=plan.stop,
             on_samples=bar.samples,
         )
     other = row_of(row.idx, example.label, made, 0.0)
@@ -250,6 +328,8 @@ def tell(rows: list[Row], settings: dict[str, Any], out: Path | None) -> None:
     names = settings["class_names"]
     if len(rows) == 1:
         (row,) = rows
+        if row.stopped != "n":
+            say(f"stopped after {row.samples} of at most {settings['n']} samples: {REASONS[row.stopped]}")
         if row.prediction is None:
             top = names[row.selected] if names else row.selected
             say(
@@ -270,57 +350,11 @@ def tell(rows: list[Row], settings: dict[str, Any], out: Path | None) -> None:
         labelled = any(row.label is not None for row in rows)
         told = f"{len(certified)} of {len(rows)} images certified, mean radius {round_down(mean)}"
         say(told + (f"; {right} of them as what they are" if labelled else ""))
+        if settings["stop"] is not None:
+            drawn, left = sum(row.samples for row in rows), sum(row.stopped == "budget" for row in rows)
+            say(
+                f"{drawn:,} samples, {drawn / len(rows):,.0f} an image, of at most {settings['n']:,}"
+                + (f"; {left} images are left undecided: the same command goes on with them" if left else "")
+            )
     if out is not None:
         say(f"rows in {out}; see them with: pprs report {out} --out report.html")
-
-
-@guarded
-def predict(
-    model: common.Model,
-    data: common.Data,
-    sigma: common.Sigma,
-    partition: common.PartitionText = "none",
-    noise: common.NoiseText = "gaussian",
-    n: Annotated[int, typer.Option("--n", help="Samples an image.")] = 1_000,
-    alpha: Annotated[
-        float, typer.Option("--alpha", help="Probability that a label is not the smoothed classifier's.")
-    ] = 0.001,
-    split: common.Split = None,
-    classes: common.Classes = None,
-    labels: common.Labels = None,
-    start: common.Start = 0,
-    stride: common.Stride = 1,
-    limit: common.Limit = None,
-    seed: common.Seed = 0,
-    engine: common.Engine = "auto",
-    batch_size: common.BatchSize = None,
-    threads: common.Threads = None,
-    device: common.Device = "cpu",
-) -> None:
-    """Label pictures with the smoothed classifier, abstaining where the vote is too close; no radius."""
-    from pprs.cli.setup import set_up
-    from pprs.partition import parse_partition
-    from pprs.smooth import SmoothedClassifier
-
-    law, scheme = common.make_noise(noise, sigma), parse_partition(partition)
-    common.set_threads(threads)
-    common.check_device(device)
-    setup = set_up(
-        model, data, split=split, classes=classes, labels=labels, start=start, stride=stride, limit=limit
-    )  # fmt: skip
-    ready = on_engine(
-        setup, law, scheme, seed=seed, say=lambda text: typer.echo(text, err=True), engine=engine, device=device,
-        samples=n * len(setup.images),
-    )  # fmt: skip
-    g = SmoothedClassifier(
-        ready.model.module, setup.num_classes, law, scheme, seed=seed, batch_size=batch_size, device=device
-    )
-    names = setup.model.class_names
-    typer.echo("idx\tlabel\tpredict\tp_value\tname")
-    for index in setup.images:
-        example = setup.pictures[index]
-        made = g.predict(example.image, n=n, alpha=alpha, index=index)
-        label = -1 if example.label is None else example.label
-        name = "(abstained)" if made.prediction is None else names[made.prediction] if names else str(made.prediction)
-        predicted = -1 if made.prediction is None else made.prediction
-        typer.echo(f"{index}\t{label}\t{predicted}\t{made.p_value:.3g}\t{name}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 from rich.progress import (
@@ -16,7 +16,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from pprs.record import Row
+if TYPE_CHECKING:
+    from pprs.record import Row
+    from pprs.runner import Budget
 
 console = Console()
 errors = Console(stderr=True)
@@ -28,12 +30,24 @@ def say(text: str) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
+def duration(seconds: float) -> str:
+    """A time as people say it.
+
+    >>> duration(42.4), duration(150), duration(9000), duration(3e5)
+    ('42 s', '2 min 30 s', '2 h 30 min', '3 d 11 h')
+    """
+    for size, unit, small, name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if seconds >= size:
+            return f"{seconds // size:.0f} {unit} {seconds % size // small:.0f} {name}"
+    return f"{seconds:.0f} s"
+
+
 class Bar:
     """Counts steps towards a total; `note` follows the bar."""
 
     def __init__(self, title: str, total: int, unit: str) -> None:
         self._title, self._total, self._unit = title, max(total, 1), unit
-        self._done = 0
+        self._done = 0.0
         self._began = self._told = time.monotonic()
         self._progress = Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeElapsedColumn(),
@@ -42,17 +56,15 @@ class Bar:
         )  # fmt: skip
         self._task = self._progress.add_task(title, total=self._total, note="")
 
-    def advance(self, count: int, note: str = "") -> None:
+    def advance(self, count: float, note: str = "") -> None:
         self._done += count
         self._progress.update(self._task, advance=count, note=note)
         now = time.monotonic()
         if not console.is_terminal and now - self._told >= EVERY:
             self._told = now
-            left = (now - self._began) / self._done * (self._total - self._done)
-            print(
-                f"{self._title}: {self._done}/{self._total} {self._unit}, about {left:.0f} s left {note}",
-                flush=True,
-            )
+            left = (now - self._began) / self._done * (self._total - self._done) if self._done else float("inf")
+            soon = "" if left == float("inf") else f", about {duration(max(left, 0))} left"
+            print(f"{self._title}: {self._done:.0f}/{self._total} {self._unit}{soon} {note}", flush=True)
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -65,16 +77,31 @@ class Bar:
 
 
 class CertifyBar(Bar):
-    """Progress of a certification, in samples, with images and samples a second in the note."""
+    """Progress of a certification, with images and samples a second in the note.
 
-    def __init__(self, title: str, images: int, per_image: int) -> None:
-        super().__init__(title, images * per_image, "samples")
-        self._images, self._rows, self._certified = images, 0, 0
+    In samples where it is known how many an image takes (per_image), in what the budget is in where there is one, and
+    else in images.
+    """
+
+    def __init__(self, title: str, images: int, per_image: int | None, budget: Budget | None = None) -> None:
+        if budget is not None and budget.seconds < float("inf"):
+            total, unit = budget.seconds, "s"
+        elif budget is not None:
+            total, unit = budget.samples, "samples"
+        else:
+            total, unit = (images, "images") if per_image is None else (images * per_image, "samples")
+        super().__init__(title, round(total), unit)
+        self._images, self._rows, self._certified, self._drawn = images, 0, 0, 0
 
     def samples(self, count: int) -> None:
-        rate = (self._done + count) / max(time.monotonic() - self._began, 1e-9)
-        self.advance(count, f"{self._rows}/{self._images} images, {self._certified} certified, {rate:,.0f}/s")
+        self._drawn += count
+        elapsed = time.monotonic() - self._began
+        step = {"samples": count, "s": elapsed - self._done, "images": 0}[self._unit]
+        rate = self._drawn / max(elapsed, 1e-9)
+        self.advance(step, f"{self._rows}/{self._images} images, {self._certified} certified, {rate:,.0f} samples/s")
 
     def row(self, row: Row) -> None:
         self._rows += 1
         self._certified += row.prediction is not None
+        if self._unit == "images":
+            self.advance(1, f"{self._certified} certified")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,13 +50,18 @@ def print_table(summaries: list[Summary], radii: list[float]) -> None:
     table.add_column("method", overflow="fold")
     for r in radii:
         table.add_column(f"r={r:g}", justify="right")
-    for name in ("ACR", "abstain", "superpixels"):
+    for name in ("ACR", "abstain", "superpixels", "samples"):
         table.add_column(name, justify="right")
     for s in summaries:
-        segments = "–" if s.segments != s.segments else f"{s.segments:.0f}"
-        accuracies = (f"{100 * a:.1f}" for a in s.accuracy)
-        table.add_row(s.name, *accuracies, round_down(s.average_radius), f"{100 * s.abstained:.0f}%", segments)
+        accuracies = (_number(100 * a, 1) for a in s.accuracy)
+        mean = "–" if math.isnan(s.average_radius) else round_down(s.average_radius)
+        abstained, segments, samples = f"{100 * s.abstained:.0f}%", _number(s.segments, 0), _number(s.samples, 0)
+        table.add_row(s.name, *accuracies, mean, abstained, segments, samples)
     console.print(table)
+
+
+def _number(value: float, decimals: int) -> str:
+    return "–" if math.isnan(value) else f"{value:.{decimals}f}"
 
 
 def _numbers(text: str | None) -> list[float] | None:

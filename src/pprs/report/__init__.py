@@ -55,21 +55,22 @@ def markdown(summaries: list[Summary], radii: list[float]) -> str:
     """The table as Markdown."""
     heads = [
         "method", *(f"acc. at {r:g}" for r in radii), f"F at {radii[len(radii) // 2]:g}", "ACR", "abstained",
-        "superpixels", "pixels each", "s / image", "images",
+        "superpixels", "pixels each", "samples / image", "s / image", "images",
     ]  # fmt: skip
     lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
     for s in summaries:
         cells = [
             s.name,
             *(
-                f"{100 * a:.1f} ({100 * lo:.0f}–{100 * hi:.0f})"
+                "–" if math.isnan(a) else f"{100 * a:.1f} ({100 * lo:.0f}–{100 * hi:.0f})"
                 for a, lo, hi in zip(s.accuracy, s.low, s.high, strict=True)
             ),
-            "–" if math.isnan(s.f1[0]) else f"{100 * s.f1[len(radii) // 2]:.1f}",
-            f"{round_down(s.average_radius)} ± {s.average_radius_error:.3f}",
+            "–" if math.isnan(s.f1[len(radii) // 2]) else f"{100 * s.f1[len(radii) // 2]:.1f}",
+            "–" if math.isnan(s.average_radius) else f"{round_down(s.average_radius)} ± {s.average_radius_error:.3f}",
             f"{100 * s.abstained:.1f}%",
             "–" if math.isnan(s.segments) else f"{s.segments:.0f}",
             "–" if math.isnan(s.segment_size) else f"{s.segment_size:.1f}",
+            "–" if math.isnan(s.samples) else f"{s.samples:.0f}",
             "–" if math.isnan(s.seconds) else f"{s.seconds:.2f}",
             str(s.images),
         ]

@@ -12,9 +12,10 @@ from pprs.certificate import round_down
 from pprs.errors import PprsError, nearest
 from pprs.files import written_whole
 from pprs.record import Row, Run
+from pprs.stop import decided_radii
 
 FORMATS = ("tsv", "csv", "parquet", "json")
-_TOLD = ("model", "data", "noise", "partition", "n0", "n", "alpha", "bound", "seed", "engine")
+_TOLD = ("model", "data", "noise", "partition", "n0", "n", "alpha", "bound", "stop", "seed", "engine")
 
 
 def export(run: Run, kind: str, out: Path | None) -> str:
@@ -52,13 +53,20 @@ def _record(row: Row, settings: dict[str, Any]) -> dict[str, Any]:
         "counts": json.dumps(row.counts),
         "mean_segments": row.mean_segments,
         "mean_segment_size": row.mean_segment_size,
+        "samples": row.samples,
+        "stopped": row.stopped,
         "seconds": row.seconds,
         **{key: settings.get(key) for key in _TOLD},
     }
 
 
-def _tsv(rows: list[Row], _: dict[str, Any]) -> str:
+def _tsv(rows: list[Row], settings: dict[str, Any]) -> str:
     """Cohen's log: idx, label, predict (-1 = abstain), radius (rounded down), correct, time."""
+    if decided_radii(settings.get("stop")) is not None:
+        raise PprsError(
+            f"the run stopped at {settings['stop']}: its rows are decided at these radii alone, which a tsv cannot "
+            "tell its readers. Use --format csv, parquet or json."
+        )
     lines = ["idx\tlabel\tpredict\tradius\tcorrect\ttime"]
     for row in rows:
         label = -1 if row.label is None else row.label

@@ -29,11 +29,20 @@ def curves(methods: list[Method]) -> Figure:
     axes = figure.subplots()
     largest = max(float(m.radius.max()) for m in methods)
     for i, method in enumerate(methods):
+        colour = COLOURS[i % len(COLOURS)]
+        label = f"{method.name} (n={len(method)})".replace("$", r"\$")
+        if method.decided is not None:  # points: between them its rows tell nothing
+            at = np.array(method.decided)
+            accuracy = certified_accuracy(method, at)
+            low, high = band(accuracy, len(method))
+            axes.errorbar(
+                at, accuracy, [accuracy - low, high - accuracy], fmt="o", color=colour, capsize=3, label=label
+            )
+            continue
         # The curve falls just after each radius that an image reached: draw every one of those steps.
         steps = np.unique(np.concatenate([[0.0], method.radius[method.correct], [largest * 1.03 + 1e-3]]))
         accuracy = certified_accuracy(method, steps)
         low, high = band(accuracy, len(method))
-        colour = COLOURS[i % len(COLOURS)]
         line = DASHES[i // len(COLOURS) % 2 * 4]
         axes.step(
             steps,
@@ -41,7 +50,7 @@ def curves(methods: list[Method]) -> Figure:
             where="pre",
             color=colour,
             linestyle=line,
-            label=f"{method.name} (n={len(method)})".replace("$", r"\$"),
+            label=label,
         )
         axes.fill_between(steps, low, high, step="pre", color=colour, alpha=0.12, linewidth=0)
     axes.set(xlabel="L2 radius r", ylabel="certified accuracy at r", ylim=(0, 1.02), xlim=(0, None))

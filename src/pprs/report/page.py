@@ -16,6 +16,7 @@ from PIL import Image
 from pprs._version import __version__
 from pprs.certificate import round_down
 from pprs.data import to_tensor
+from pprs.errors import PprsError
 from pprs.noise import Noise, parse_noise
 from pprs.partition import Superpixels, parse_partition
 from pprs.report import figures
@@ -61,7 +62,7 @@ def page(methods: list[Method], summaries: list[Summary], radii: list[float], ti
 <h2>Certified accuracy against radius</h2>
 <div class="curve" role="img" aria-label="Certified accuracy against L2 radius, one curve a method">{curve}</div>
 <p class="note">An image counts at radius r if the method certifies it, as what it really is, with a radius of at least
-r. Band: exact 95% interval over the draw of the images, at each radius.{_unlabelled(methods)}</p>
+r. Band: exact 95% interval over the draw of the images, at each radius.{_unlabelled(methods)}{_points(methods)}</p>
 <h2>Table</h2>
 <div class="wide">{_table(summaries, radii)}</div>
 <p class="note">Certified accuracy at r in %, with its 95% interval; certified F: macro F1 at r, an image with a smaller
@@ -80,6 +81,19 @@ def _unlabelled(methods: list[Method]) -> str:
     return f" <b>No labels are known for {names}: there every certified image counts.</b>" if names else ""
 
 
+def _points(methods: list[Method]) -> str:
+    """Where there are points instead of a curve."""
+    told = [
+        f"{html.escape(m.name)} at {', '.join(f'{r:g}' for r in m.decided)}" for m in methods if m.decided is not None
+    ]
+    if not told:
+        return ""
+    return (
+        " Points: sampling stopped once it was decided whether an image is certified at these radii "
+        f"({'; '.join(told)}), so that the rows count there alone."
+    )
+
+
 def _guarantee(methods: list[Method]) -> str:
     alphas = {m.settings.get("alpha") for m in methods}
     chance = f"{float(next(iter(alphas))):g}" if len(alphas) == 1 and None not in alphas else "alpha"  # type: ignore[arg-type]
@@ -94,7 +108,10 @@ def _cylinders(methods: list[Method]) -> str:
     """Where fixed segments make the certified region larger than a ball."""
     fixed = []
     for m in methods:
-        partition = parse_partition(str(m.settings.get("partition", "none")))
+        try:
+            partition = parse_partition(str(m.settings.get("partition", "none")))
+        except PprsError:  # of another version
+            continue
         if partition is not None and partition.static and isinstance(partition, Superpixels):
             fixed.append(html.escape(m.name))
     if not fixed:
@@ -108,28 +125,37 @@ def _cylinders(methods: list[Method]) -> str:
 def _table(summaries: list[Summary], radii: list[float]) -> str:
     heads = "".join(f"<th>acc. at {r:g}</th>" for r in radii)
     middle = radii[len(radii) // 2]
-    best = [max(s.accuracy[i] for s in summaries) for i in range(len(radii))]
-    best_f, best_acr = max(s.f1[len(radii) // 2] for s in summaries), max(s.average_radius for s in summaries)
+    best = [_best([s.accuracy[i] for s in summaries]) for i in range(len(radii))]
+    best_f, best_acr = _best([s.f1[len(radii) // 2] for s in summaries]), _best([s.average_radius for s in summaries])
     lines = []
     for s in summaries:
         cells = "".join(
-            _cell(f"{100 * a:.1f} <small>{100 * lo:.0f}–{100 * hi:.0f}</small>", a == top and len(summaries) > 1)
+            _cell(
+                "–" if math.isnan(a) else f"{100 * a:.1f} <small>{100 * lo:.0f}–{100 * hi:.0f}</small>",
+                a == top and len(summaries) > 1,
+            )
             for a, lo, hi, top in zip(s.accuracy, s.low, s.high, best, strict=True)
         )
         f1 = s.f1[len(radii) // 2]
-        acr = f"{round_down(s.average_radius)} <small>±{s.average_radius_error:.3f}</small>"
+        acr = "–"
+        if not math.isnan(s.average_radius):
+            acr = f"{round_down(s.average_radius)} <small>±{s.average_radius_error:.3f}</small>"
         lines.append(
             f"<tr><td>{html.escape(s.name)}</td>{cells}"
             + _cell(_number(100 * f1, 1), f1 == best_f and len(summaries) > 1)
             + _cell(acr, s.average_radius == best_acr and len(summaries) > 1)
             + f"<td>{100 * s.abstained:.1f}%</td><td>{_number(s.segments, 0)}</td><td>{_number(s.segment_size, 1)}</td>"
-            f"<td>{_number(s.seconds, 2)}</td><td>{s.images}</td></tr>"
+            f"<td>{_number(s.samples, 0)}</td><td>{_number(s.seconds, 2)}</td><td>{s.images}</td></tr>"
         )
     return (
         f"<table><thead><tr><th>method</th>{heads}<th>certified F at {middle:g}</th><th>ACR</th><th>abstained</th>"
-        "<th>superpixels</th><th>pixels each</th><th>s / image</th><th>images</th></tr></thead>"
+        "<th>superpixels</th><th>pixels each</th><th>samples / image</th><th>s / image</th><th>images</th></tr></thead>"
         f"<tbody>{''.join(lines)}</tbody></table>"
     )
+
+
+def _best(values: list[float]) -> float:
+    return max((v for v in values if not math.isnan(v)), default=math.nan)
 
 
 def _cell(text: str, best: bool) -> str:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from pprs.errors import PprsError
 from pprs.partition import parse_partition
 from pprs.record import Row, Run
+from pprs.stop import decided_radii
 
 Array = npt.NDArray[Any]
 
@@ -30,6 +31,7 @@ class Method:
     seconds: Array
     segments: Array  # NaN where there are none
     segment_size: Array
+    samples: Array  # that estimated the share; NaN where that is not known
     settings: dict[str, Any] = field(default_factory=dict)
     pictures: dict[int, bytes] = field(default_factory=dict)
 
@@ -42,6 +44,14 @@ class Method:
         """Certified as what it is; where no image has a label, certified at all."""
         as_what_it_is: Array = (self.prediction == self.label) | (not self.labelled)
         return (self.prediction >= 0) & as_what_it_is
+
+    @property
+    def decided(self) -> tuple[float, ...] | None:
+        """The radii at which the images were decided; None: at all.
+
+        Sampling stopped there once they were, so that elsewhere the rows of a run tell too little.
+        """
+        return decided_radii(self.settings.get("stop"))
 
     def __len__(self) -> int:
         return len(self.idx)
@@ -110,6 +120,7 @@ def _from_rows(rows: list[Row], settings: dict[str, Any], pictures: dict[int, by
         column([r.seconds for r in rows], np.float64, np.nan),
         column([r.mean_segments for r in rows], np.float64, np.nan),
         column([r.mean_segment_size for r in rows], np.float64, np.nan),
+        column([r.samples for r in rows], np.float64, np.nan),
         settings,
         pictures,
     )
@@ -141,12 +152,13 @@ def _from_records(records: list[dict[str, Any]], name: str) -> Method:
             ("seconds", ("seconds", "time"), np.nan),
             ("segments", ("mean_segments",), np.nan),
             ("segment_size", ("mean_segment_size",), np.nan),
+            ("samples", ("samples",), np.nan),
         )
     }
     for key in ("idx", "label", "prediction"):
         columns[key] = columns[key].astype(np.int64)
-    told = ("model", "data", "noise", "partition", "n0", "n", "alpha", "seed")
-    settings = {k: records[0][k] for k in told if records and k in records[0]}
+    told = ("model", "data", "noise", "partition", "n0", "n", "alpha", "seed", "stop")
+    settings = {k: records[0][k] for k in told if records and records[0].get(k) not in (None, "")}
     return Method(method_name(settings, name), settings=settings, **columns)
 
 

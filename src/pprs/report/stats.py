@@ -8,43 +8,56 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import betaincinv
 
+from pprs.bound import interval
 from pprs.report.source import Method
 
 Array = npt.NDArray[Any]
-CONFIDENCE = 0.95
 
 
 def certified_accuracy(method: Method, radii: Array) -> Array:
-    """Share of images that are certified as what they are with a radius of at least r, for every r."""
+    """Share of images that are certified as what they are with a radius of at least r, for every r.
+
+    NaN where the images were not decided at r.
+    """
     held = np.sort(method.radius[method.correct])
-    return (len(held) - np.searchsorted(held, radii, side="left")) / len(method)
+    share = (len(held) - np.searchsorted(held, radii, side="left")) / len(method)
+    return np.where(_decided(method, radii), share, np.nan)
+
+
+def _decided(method: Method, radii: Array) -> Array:
+    return np.ones(len(radii), bool) if method.decided is None else np.isin(radii, method.decided)
 
 
 def band(accuracy: Array, images: int) -> tuple[Array, Array]:
-    """Exact (Clopper-Pearson) 95% interval for each accuracy, over the draw of the images."""
-    hits, tail = np.rint(accuracy * images), (1 - CONFIDENCE) / 2
-    with np.errstate(invalid="ignore"):
-        low = np.where(hits > 0, betaincinv(np.maximum(hits, 1), images - hits + 1, tail), 0.0)
-        high = np.where(hits < images, betaincinv(hits + 1, np.maximum(images - hits, 1), 1 - tail), 1.0)
+    """Exact 95% interval for each accuracy, over the draw of the images; NaN where there is no accuracy."""
+    known = ~np.isnan(accuracy)
+    low, high = np.full(len(accuracy), np.nan), np.full(len(accuracy), np.nan)
+    low[known], high[known] = interval(np.rint(accuracy[known] * images), images)
     return low, high
 
 
 def average_radius(method: Method) -> float:
-    """Average certified radius: the mean over all images, counting 0 where the certified label is not the true one."""
+    """Average certified radius: the mean over all images, counting 0 where the certified label is not the true one.
+
+    NaN where sampling stopped at given radii: beyond them it did not look.
+    """
+    if method.decided is not None:
+        return math.nan
     return float(np.where(method.correct, method.radius, 0.0).mean())
 
 
 def average_radius_error(method: Method) -> float:
     """Half the width of the normal 95% interval of the average certified radius."""
+    if method.decided is not None:
+        return math.nan
     values = np.where(method.correct, method.radius, 0.0)
     return float(1.96 * values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
 
 
 def certified_f1(method: Method, radius: float) -> float:
     """Macro F1 at radius r over the classes that occur: an image with a smaller radius counts as missed."""
-    if not method.labelled:
+    if not method.labelled or not _decided(method, np.array([radius]))[0]:
         return math.nan
     answered = (method.prediction >= 0) & (method.radius >= radius)
     scores = []
@@ -71,6 +84,7 @@ class Summary:
     segments: float
     segment_size: float
     seconds: float
+    samples: float
     labelled: bool
 
 
@@ -90,6 +104,7 @@ def summarize(method: Method, radii: Array) -> Summary:
         _mean(method.segments),
         _mean(method.segment_size),
         _mean(method.seconds),
+        _mean(method.samples),
         method.labelled,
     )
 
@@ -100,7 +115,10 @@ def _mean(values: Array) -> float:
 
 
 def usual_radii(methods: list[Method]) -> Array:
-    """0 and four or so round steps up to the largest certified radius."""
+    """The radii at which methods were decided, if any; else 0 and four or so round steps up to the largest radius."""
+    asked = {r for m in methods for r in m.decided or ()}
+    if asked:
+        return np.array(sorted(asked))
     largest = max((float(m.radius.max()) for m in methods), default=0.0)
     step = next((s for s in (0.05, 0.1, 0.25, 0.5, 1.0, 2.0) if largest / s <= 5), 5.0)
     return np.arange(0, largest + 1e-9, step) if largest > 0 else np.zeros(1)

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pprs.bound import binomial_test, check_alpha, check_samples, clopper_pearson_lower, two_sided
-from pprs.certificate import Certificate, Counts, Prediction
+from pprs.certificate import Counts
 from pprs.errors import PprsError
 from pprs.kernels import threads
 from pprs.noise import Noise, keyed_rng
@@ -42,17 +42,19 @@ OnSamples = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class _Votes:
+class Votes:
+    """Of some samples: how many each class got, and how many segments there were in all."""
+
     counts: Counts
     segments: int | None  # summed over samples; None where there are none
 
     @staticmethod
-    def none(num_classes: int) -> _Votes:
-        return _Votes(np.zeros(num_classes, np.int64), None)
+    def none(num_classes: int) -> Votes:
+        return Votes(np.zeros(num_classes, np.int64), None)
 
-    def __add__(self, other: _Votes) -> _Votes:
+    def __add__(self, other: Votes) -> Votes:
         segments = None if other.segments is None else (self.segments or 0) + other.segments
-        return _Votes(self.counts + other.counts, segments)
+        return Votes(self.counts + other.counts, segments)
 
 
 def chunk_size(dim: int) -> int:
@@ -74,22 +76,8 @@ def noisy_chunk(
     return noise.sample((chunk_size(x.numel()), *x.shape), rng, out).add_(x)
 
 
-class SmoothedClassifier:
-    """A classifier's majority vote under noise, with the partition applied to every noisy copy.
-
-    `model` maps float32 [B, C, H, W] (about [0, 1], plus noise) to scores [B, num_classes]; it is put in eval
-    mode. `partition=None` is plain randomized smoothing (Cohen et al. 2019).
-
-    On a CPU, `threads` batches (as many as there are cores, unless given) go through noise, partition and network side
-    by side, so the network is called from several threads at once: give threads=1 to one that keeps state between
-    calls. A `model` that is not a torch.nn.Module is called from the caller's thread alone.
-
-    >>> from pprs import Gaussian
-    >>> def model(x): return torch.stack([x.mean((1, 2, 3)) - 0.5, 0.5 - x.mean((1, 2, 3))], dim=1)
-    >>> g = SmoothedClassifier(model, num_classes=2, noise=Gaussian(0.5))
-    >>> print(g.certify(torch.full((1, 8, 8), 0.6), n=1000))
-    class 0: no change of L2 norm up to 0.719 can alter this label, with 99.9% confidence
-    """
+class Voter:
+    """Counts the votes of a base classifier on noisy copies of a picture. SmoothedClassifier is one."""
 
     def __init__(
         self,
@@ -116,69 +104,16 @@ class SmoothedClassifier:
         self.model, self.num_classes, self.noise, self.partition = model, num_classes, noise, partition
         self.seed, self.batch_size, self.threads, self.device = seed, batch_size, threads, torch.device(device)
 
-    def certify(
-        self,
-        x: torch.Tensor,
-        *,
-        n0: int = 100,
-        n: int = 10_000,
-        alpha: float = 0.001,
-        index: int = 0,
-        bound: str = "one-sided",
-        on_samples: OnSamples | None = None,
-    ) -> Certificate:
-        """A label and a radius within which no perturbation changes it; wrong with probability at most alpha.
-
-        x: [C, H, W] in [0, 1]. index keys this image's randomness: give every image of a set its own. bound:
-        "one-sided" grants the selected class's rivals all that it may lack; "two-sided" bounds each of them too.
-        """
-        check_samples(n0, n, alpha, bound)
-        with self._context(x, index):
+    def seconds_a_sample(self, x: torch.Tensor) -> float:
+        """How long a sample takes here, measured on draws that nothing else uses."""
+        with self._context(x, 0):
             x = self._checked(x)
-            selected = int(self._vote(x, n0, index, SELECT, on_samples).counts.argmax())
-            votes = self._vote(x, n, index, ESTIMATE, on_samples)
-        p_upper = None
-        if bound == "two-sided":
-            p_lower, p_upper = two_sided(votes.counts.tolist(), selected, alpha)
-            radius = self.noise.radius_between(p_lower, p_upper, x.numel())
-        else:
-            p_lower = clopper_pearson_lower(int(votes.counts[selected]), n, alpha)
-            radius = self.noise.radius(p_lower, x.numel())
-        certified = p_lower > (0.5 if p_upper is None else p_upper)
-        return Certificate(
-            prediction=selected if certified else None,
-            radius=radius if certified else 0.0,
-            p_lower=p_lower,
-            counts=votes.counts,
-            selected=selected,
-            n0=n0,
-            n=n,
-            alpha=alpha,
-            shape=(x.shape[0], x.shape[1], x.shape[2]),
-            noise=str(self.noise),
-            partition=str(self.partition or "none"),
-            mean_segments=None if votes.segments is None else votes.segments / n,
-            bound=bound,
-            p_upper=p_upper,
-        )
-
-    def predict(self, x: torch.Tensor, *, n: int = 1_000, alpha: float = 0.001, index: int = 0) -> Prediction:
-        """The smoothed classifier's own label, wrong with probability at most alpha, or an abstention.
-
-        Abstains unless an exact binomial test tells the two classes with the most votes apart.
-        """
-        check_alpha(alpha)
-        counts = self.counts(x, n=n, index=index)
-        second, first = np.argsort(counts, kind="stable")[-2:]
-        p_value = binomial_test(int(counts[first]), int(counts[first] + counts[second]))
-        return Prediction(int(first) if p_value <= alpha else None, counts, p_value, n, alpha)
-
-    def counts(self, x: torch.Tensor, *, n: int = 1_000, index: int = 0, on_samples: OnSamples | None = None) -> Counts:
-        """How many of n noisy copies each class gets: int64 [num_classes]."""
-        if n < 1:
-            raise PprsError(f"n must be at least 1, not {n}")
-        with self._context(x, index):
-            return self._vote(self._checked(x), n, index, PREDICT, on_samples).counts
+            workers = self.threads or threads.get_threads()
+            n = chunk_size(x.numel()) * (workers if self.device.type == "cpu" else 1)
+            self._vote(x, n, 0, TRIAL, None)  # compile, fill caches
+            began = time.perf_counter()
+            self._vote(x, n, 0, TRIAL, None)
+        return (time.perf_counter() - began) / n
 
     @contextlib.contextmanager
     def _context(self, x: torch.Tensor, index: int) -> Iterator[None]:
@@ -189,22 +124,9 @@ class SmoothedClassifier:
             where = f"image {index}, shape {tuple(getattr(x, 'shape', ()))}, partition {self.partition or 'none'}"
             raise PprsError(f"{where}: {error}") from error
 
-    def _vote(self, x: torch.Tensor, n: int, index: int, phase: int, on_samples: OnSamples | None) -> _Votes:
-        if isinstance(self.model, torch.nn.Module):
-            self.model.eval()  # here, not only once: it may have been trained on since
-        size, chunk = self._batch_size(x), chunk_size(x.numel())
-        step = max(1, size // chunk) * chunk
-
-        def count(first: int) -> _Votes:
-            """The votes of samples first..first+step."""
-            chunks = range(first // chunk, math.ceil(min(first + step, n) / chunk))
-            with torch.inference_mode(), self._memory((len(chunks), chunk, *x.shape)) as noisy:
-                for i, out in zip(chunks, noisy, strict=True):
-                    noisy_chunk(x, self.noise, self.seed, index, phase, i, out)
-                return self._count(noisy.flatten(0, 1)[: n - first], size)
-
-        votes = _Votes.none(self.num_classes)
-        for part in self._spread(count, range(0, n, step)):
+    def _vote(self, x: torch.Tensor, n: int, index: int, phase: int, on_samples: OnSamples | None) -> Votes:
+        votes = Votes.none(self.num_classes)
+        for part in self._votes(x, range(n), index, phase):
             votes += part
             if on_samples is not None:
                 on_samples(int(part.counts.sum()))
@@ -213,6 +135,29 @@ class SmoothedClassifier:
                 f"{int(votes.counts.sum())} votes were counted for {n} samples: the model is not consistent"
             )
         return votes
+
+    def _votes(
+        self, x: torch.Tensor, samples: range, index: int, phase: int, *, eager: bool = True
+    ) -> Generator[Votes]:
+        """The votes of these samples (from the start of a chunk on), chunk by chunk.
+
+        eager: work well ahead of what is asked for; else only so far that no thread is idle.
+        """
+        if isinstance(self.model, torch.nn.Module):
+            self.model.eval()  # here, not only once: it may have been trained on since
+        size, chunk, n = self._batch_size(x), chunk_size(x.numel()), samples.stop
+        step = max(1, size // chunk) * chunk
+
+        def count(first: int) -> list[Votes]:
+            """The votes of samples first..first+step, chunk by chunk."""
+            chunks = range(first // chunk, math.ceil(min(first + step, n) / chunk))
+            with torch.inference_mode(), self._memory((len(chunks), chunk, *x.shape)) as noisy:
+                for i, out in zip(chunks, noisy, strict=True):
+                    noisy_chunk(x, self.noise, self.seed, index, phase, i, out)
+                return self._count(noisy.flatten(0, 1)[: n - first], size, chunk)
+
+        for parts in self._spread(count, samples[::step], eager=eager):
+            yield from parts
 
     @contextlib.contextmanager
     def _memory(self, shape: tuple[int, ...]) -> Iterator[torch.Tensor]:
@@ -223,26 +168,30 @@ class SmoothedClassifier:
         else:
             yield torch.empty(shape, device=self.device)
 
-    def _count(self, noisy: torch.Tensor, size: int) -> _Votes:
-        """Partition, classify in batches of `size`, count."""
-        segments = None
+    def _count(self, noisy: torch.Tensor, size: int, chunk: int) -> list[Votes]:
+        """Partition, classify in batches of `size`, count each chunk."""
+        found = None
         if self.partition is not None:
             noisy, found = self.partition.run(noisy)
-            segments = None if found is None else int(found.sum())
         labels = torch.cat([self._classify(batch) for batch in noisy.split(size)])
-        return _Votes(np.bincount(labels.cpu().numpy(), minlength=self.num_classes), segments)
+        counts = [np.bincount(part, minlength=self.num_classes) for part in labels.cpu().split(chunk)]
+        segments = [None] * len(counts) if found is None else [int(part.sum()) for part in found.split(chunk)]
+        return [Votes(*both) for both in zip(counts, segments, strict=True)]
 
-    def _spread(self, task: Callable[[int], _Votes], firsts: Iterable[int]) -> Iterator[_Votes]:
+    def _spread(
+        self, task: Callable[[int], list[Votes]], firsts: Iterable[int], *, eager: bool
+    ) -> Iterator[list[Votes]]:
         """The task's results in order, from the pool's threads where there are any to use."""
         if self.device.type != "cpu" or not isinstance(self.model, torch.nn.Module) or threads.pooled():
             yield from map(task, firsts)
             return
         workers = self.threads or threads.get_threads()
-        waiting: deque[Future[_Votes]] = deque()
+        most = 2 * workers + 1 if eager else workers  # at once: memory does not grow with n
+        waiting: deque[Future[list[Votes]]] = deque()
         try:
             for first in firsts:
                 waiting.append(threads.pool(workers).submit(task, first))
-                if len(waiting) > 2 * workers:  # enough to keep all at work: memory does not grow with n
+                if len(waiting) >= most:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()

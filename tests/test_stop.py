@@ -1,0 +1,382 @@
+"""Stopping early: bounds that hold at every moment, rules that keep to them, runs that spend no more than they must."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers import Linear, pprs
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import brentq
+from scipy.stats import binomtest, norm
+
+from pprs import Gaussian, PprsError, Slic, SmoothedClassifier, clopper_pearson_lower
+from pprs.anytime import ConfidenceSequence
+from pprs.bound import interval
+from pprs.data.arrays import Arrays
+from pprs.record import FILE, Row, Run
+from pprs.runner import Budget, accuracy_error, fair_order, parse_budget, run_budget, run_local
+from pprs.smooth import Certifying
+from pprs.stop import Judge, Plan, check_reach, parse_stop, reach, smallest_n_for
+
+THRESHOLD = float(norm.cdf(1.0))  # the share that proves a radius of 0.5 at sigma 0.5
+SHARES = (*(THRESHOLD + d for d in (-0.02, -0.01, 0.0, 0.01, 0.02)), 0.5, 0.9, 0.999)
+
+
+class Silent:
+    def samples(self, count: int) -> None: ...
+
+    def row(self, row: Row) -> None: ...
+
+
+# ---- the confidence sequence
+
+
+@pytest.mark.parametrize("alpha", [0.001, 0.05])
+@pytest.mark.parametrize("p", SHARES)
+def test_the_bound_is_hardly_ever_above_the_share_at_any_moment(p: float, alpha: float) -> None:
+    streams, n, step = 10_000, 2048, 8
+    sequence, rng = ConfidenceSequence(n, alpha), np.random.default_rng(round(1e6 * p))
+    k, ever = np.zeros(streams), np.zeros(streams, bool)
+    for t in range(step, n + 1, step):
+        k += rng.binomial(step, p, streams)
+        ever |= sequence.log_wealth(k, t, p) >= math.log(2 / alpha)
+    ever |= np.array([clopper_pearson_lower(int(c), n, alpha / 2) > p for c in k])
+    assert binomtest(int(ever.sum()), streams, alpha, alternative="greater").pvalue > 1e-3, ever.sum()
+    if alpha == 0.05 and p < 0.99:  # of 2048 votes all may be right at 0.999: there is nothing to be wrong about
+        assert ever.sum() > 50  # a bound that is never wrong wastes its samples, or is not tested
+
+
+@given(st.integers(1, 3000), st.floats(0, 1), st.sampled_from([1e-6, 0.001, 0.05]))
+def test_the_bound_is_where_the_gamblers_own_enough(t: int, share: float, alpha: float) -> None:
+    sequence, k = ConfidenceSequence(4000, alpha), round(share * t)
+    lower, goal = sequence.lower(k, t), math.log(2 / alpha)
+
+    def beyond(m: float) -> float:
+        return float(sequence.log_wealth(k, t, m)) - goal
+
+    if beyond(0.0) <= 0:
+        assert lower == 0
+    else:
+        exact = brentq(beyond, 0, 1, xtol=1e-14)
+        assert exact - 1e-8 <= lower <= exact
+    assert lower <= max(k / t, 1e-300)
+    assert sequence.lower(k, t, at_least=0.999) == 0.999
+    assert sequence.upper(k, t) >= k / t
+
+
+def test_what_the_bound_costs() -> None:
+    """Radius at p = 0.9 after 10,000 votes, against Clopper-Pearson: when these are all, and in the midst of more."""
+    fixed = norm.ppf(clopper_pearson_lower(9000, 10_000, 0.001))
+    assert norm.ppf(ConfidenceSequence(10_000, 0.001).lower(9000, 10_000)) > 0.99 * fixed
+    assert norm.ppf(ConfidenceSequence(100_000, 0.001).lower(9000, 10_000)) > 0.97 * fixed
+
+
+def test_bad_counts() -> None:
+    for k, t in ((3, 2), (-1, 2), (5, 11)):
+        with pytest.raises(PprsError, match="need 0 <= k <= t <= n=10"):
+            ConfidenceSequence(10, 0.01).lower(k, t)
+
+
+# ---- the rules
+
+
+@pytest.mark.parametrize("bound", ["one-sided", "two-sided"])
+@pytest.mark.parametrize("stop", ["radius:0.3,0.6", "width:0.4", "abstain"])
+def test_false_claims_are_as_rare_as_promised_under_every_rule(stop: str, bound: str) -> None:
+    """Votes of a classifier of two classes, whose true radius is sigma Phi^-1(p), as long as the rule wants them."""
+    alpha, noise, rng = 0.05, Gaussian(1.0), np.random.default_rng(5)
+    plan = Plan(1, 1024, alpha, bound, stop)
+    wrong = claims = used = 0
+    trials = 600
+    for _ in range(trials):
+        p = rng.uniform(0.45, 0.75)
+        votes = np.cumsum(rng.random(plan.n) < p)
+        judge = Judge(plan, noise, 64, 2, 0)
+        t = 0
+        while judge.stopped is None:
+            t += 32
+            judge.see([int(votes[t - 1]), t - int(votes[t - 1])])
+        claims += judge.certified
+        wrong += judge.certified and judge.radius > norm.ppf(p)
+        used += t
+    assert claims > trials / 3
+    assert used < 0.9 * trials * plan.n
+    assert binomtest(int(wrong), trials, alpha, alternative="greater").pvalue > 1e-3, wrong
+
+
+def test_an_image_is_decided_as_with_all_samples() -> None:
+    """Clear cases stop early, on either side, and a case on the border takes all."""
+    plan = Plan(1, 100_000, 0.001, stop="radius:0.5")
+    for p, most in ((0.999, 200), (0.6, 400), (0.9, 3000), (THRESHOLD, 100_000)):
+        rng, judge, counts = np.random.default_rng(1), Judge(plan, Gaussian(0.5), 784, 2, 0), [0, 0]
+        while judge.stopped is None:
+            hits = int(rng.binomial(min(64, plan.n - sum(counts)), p))
+            counts = [counts[0] + hits, counts[1] + min(64, plan.n - sum(counts)) - hits]
+            judge.see(counts)
+        assert judge.stopped == "decided"
+        assert sum(counts) <= most
+        if abs(p - THRESHOLD) > 0.01:
+            assert (judge.radius >= 0.5) == (p > THRESHOLD)
+
+
+def test_width_means_what_it_says() -> None:
+    plan = Plan(1, 50_000, 0.001, stop="width:0.05")
+    judge, counts, rng = Judge(plan, Gaussian(0.5), 784, 2, 0), [0, 0], np.random.default_rng(0)
+    while judge.stopped is None:
+        hits = int(rng.binomial(64, 0.8))
+        counts = [counts[0] + hits, counts[1] + 64 - hits]
+        judge.see(counts)
+    assert judge.stopped == "width"
+    assert 0.5 * norm.ppf(0.8) - 0.05 <= judge.radius <= 0.5 * norm.ppf(0.8)
+    assert sum(counts) < 20_000
+
+
+def test_what_n_can_reach() -> None:
+    noise = Gaussian(0.5)
+    for stop in (None, "radius:0.5", "abstain"):
+        for bound in ("one-sided", "two-sided"):
+            plan = Plan(1, 10_000, 0.001, bound, stop)
+            least = smallest_n_for(0.5, plan, noise, 784, 10)
+            assert reach(dataclasses.replace(plan, n=least), noise, 784, 10) >= 0.5
+            assert reach(dataclasses.replace(plan, n=least - 1), noise, 784, 10) < 0.5
+    assert smallest_n_for(0.5, Plan(), noise, 784, 10) == math.ceil(math.log(0.001) / math.log(THRESHOLD))
+    with pytest.raises(PprsError, match="can never certify a radius of 3 .* smallest n that could is"):
+        check_reach(Plan(n=1000, stop="radius:0.25,3"), noise, 784, 10)
+    with pytest.raises(PprsError, match="no number of samples"):
+        smallest_n_for(9.0, Plan(), noise, 784, 10)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("raduis:1", 'Did you mean "radius"'),
+        ("radius", "no numbers after"),
+        ("radius:0.5,x", "Write radius:0.25,0.5"),
+        ("radius:-1", "above 0"),
+        ("width:0.1,0.2", "a width is one number"),
+        ("abstain:3", "takes no number"),
+    ],
+)
+def test_rules_that_cannot_be_meant(text: str, told: str) -> None:
+    with pytest.raises(PprsError, match=told):
+        parse_stop(text)
+
+
+# ---- certificates
+
+
+def _case(wanted: float) -> tuple[Linear, torch.Tensor]:
+    """A linear classifier, and a picture at this distance from its plane, on the side of class 1."""
+    x, w = torch.rand(1, 8, 8, generator=torch.Generator().manual_seed(0)), torch.ones(1, 8, 8)
+    model = Linear(w, 0.0)
+    model.b = wanted * 8 - float((w * x).sum())
+    return model, x
+
+
+def test_a_certificate_says_how_far_it_went() -> None:
+    model, x = _case(0.9)
+    g = SmoothedClassifier(model, 2, Gaussian(0.5))
+    made = g.certify(x, n=100_000, stop="radius:0.25,0.5")
+    assert (made.prediction, made.stop, made.stopped, made.n_max) == (1, "radius:0.25,0.5", "decided", 100_000)
+    assert made.n == made.counts.sum() < 1000
+    assert 0.5 <= made.radius < 0.9
+    assert f"after {made.n} of at most 100000 samples" in str(made)
+    given_up = SmoothedClassifier(*(_case(0.0)[0], 2, Gaussian(0.5))).certify(x, n=10_000, stop="abstain")
+    assert (given_up.stopped, given_up.prediction, given_up.p_lower) == ("hopeless", None, 0.0)
+    assert "given up as hopeless" in str(given_up)
+    fixed = g.certify(x, n=1000)
+    assert (fixed.n, fixed.n_max, fixed.stop, fixed.stopped) == (1000, 1000, None, "n")
+    assert g.certify(x, n=1000, stop="abstain").p_lower == fixed.p_lower  # its claims are those of a fixed n
+
+
+@pytest.mark.parametrize("stop", ["radius:0.3", "width:0.1", "abstain"])
+def test_where_it_stops_depends_on_the_votes_alone(stop: str) -> None:
+    model, x = _case(0.35)
+    plan = Plan(100, 3000, 0.001, "one-sided", stop)
+    made = [
+        SmoothedClassifier(model, 2, Gaussian(0.5), Slic(9), batch_size=size, threads=count).certify(
+            x, n=plan.n, index=3, stop=stop
+        )
+        for size, count in ((None, None), (1, 1), (1000, 3))
+    ]
+    assert made[0] == made[1] == made[2]
+    # Left at every look and taken up from its row each time, it ends the same.
+    g = SmoothedClassifier(model, 2, Gaussian(0.5), Slic(9))
+    earlier, turns = None, 0
+    while True:
+        work = Certifying(g, plan, 3, earlier)
+        work.advance(x, pause=lambda _: True)
+        turns += 1
+        left = work.certificate()
+        if work.stopped is not None:
+            break
+        assert left.stopped == "budget"
+        earlier = Row(
+            3, 1, left.prediction, left.selected, left.radius, left.p_lower, tuple(left.counts.tolist()),
+            left.mean_segments, None, 0.0, left.p_upper,
+        )  # fmt: skip
+    assert turns > 3
+    assert left == made[0]
+
+
+# ---- runs
+
+
+def _run(folder: Path, plan: Plan) -> tuple[SmoothedClassifier, Arrays, Run]:
+    """Twelve pictures at distances from 0 to 1.1 of the plane."""
+    model, x = _case(0.0)
+    images = np.stack([(x + i * 0.1 / 8).clamp(0, 1).numpy() for i in range(12)])
+    data = Arrays(images, np.ones(12, np.int64), ("left", "right"))
+    settings = {"noise": "gaussian:sigma=0.5", "n": plan.n, "stop": plan.stop, "alpha": plan.alpha}
+    return SmoothedClassifier(model, 2, Gaussian(0.5)), data, Run.begin(folder, settings)
+
+
+def test_a_budget_is_kept_and_gone_on_with(tmp_path: Path) -> None:
+    plan = Plan(100, 20_000, 0.001, stop="radius:0.25,0.5,0.75")
+    g, data, run = _run(tmp_path / "parts", plan)
+    with run:
+        spent = []
+        for _ in range(40):
+            run_budget(g, data, range(12), plan, run, Silent(), Budget(samples=3500))
+            spent.append(sum(row.samples for row in run.rows()))
+            assert len(run.rows()) == 12  # every image has an answer at once
+            if not run.left():
+                break
+        assert spent[0] <= 3500
+        assert spent == sorted(spent)
+        assert len(spent) > 2
+        parts = run.rows()
+    g, data, run = _run(tmp_path / "whole", plan)
+    with run:
+        run_local(g, data, range(12), plan, run, Silent())
+        whole = run.rows()
+    for a, b in zip(parts, whole, strict=True):
+        assert dataclasses.replace(a, seconds=0.0) == dataclasses.replace(b, seconds=0.0)
+    assert {row.stopped for row in whole} == {"decided"}
+
+
+def test_an_interrupted_budget_keeps_what_it_has(tmp_path: Path) -> None:
+    plan = Plan(100, 20_000, 0.001, stop="width:0.01")
+
+    class Stopper(Silent):
+        total = 0
+
+        def samples(self, count: int) -> None:
+            self.total += count
+            if self.total > 4000:
+                raise KeyboardInterrupt
+
+    g, data, run = _run(tmp_path / "run", plan)
+    with run:
+        with pytest.raises(KeyboardInterrupt):
+            run_budget(g, data, range(12), plan, run, Stopper(), Budget(seconds=60))
+        assert 0 < len(run.left()) == len(run.rows())
+        run_local(g, data, range(12), plan, run, Silent())
+        assert not run.left()
+        assert len(run.rows()) == 12
+
+
+@pytest.mark.parametrize(
+    ("text", "budget"), [("90s", Budget(90)), ("1.5h", Budget(5400)), ("1000samples", Budget(samples=1000))]
+)
+def test_budgets(text: str, budget: Budget) -> None:
+    assert parse_budget(text) == budget
+
+
+@pytest.mark.parametrize("text", ["", "10", "m", "-1m", "10x", "nanm", "samples"])
+def test_budgets_that_cannot_be_meant(text: str) -> None:
+    with pytest.raises(PprsError, match="is not a budget"):
+        parse_budget(text)
+
+
+def test_runs_of_earlier_versions_are_gone_on_with(tmp_path: Path) -> None:
+    plan = Plan(100, 200, 0.001)
+    g, data, run = _run(tmp_path / "run", plan)
+    with run:
+        run_local(g, data, range(3), plan, run, Silent())
+    db = sqlite3.connect(tmp_path / "run" / FILE)
+    db.execute("ALTER TABLE rows DROP COLUMN stopped")
+    db.commit()
+    db.close()
+    with Run.read(tmp_path / "run") as old:
+        assert [row.stopped for row in old.rows()] == ["n"] * 3
+    g, data, run = _run(tmp_path / "run", plan)
+    with run:
+        run_local(g, data, range(5), plan, run, Silent())
+        assert len(run.rows()) == 5
+
+
+def test_as_many_images_as_the_target_wants(tmp_path: Path) -> None:
+    plan = Plan(100, 400, 0.001, stop="radius:0.25")
+    g, data, run = _run(tmp_path / "run", plan)
+    order = fair_order(range(12), 0)
+    assert sorted(order) == list(range(12)) != order
+    with run:
+        run_local(g, data, order, plan, run, Silent(), target_error=0.3)
+        rows = run.rows()
+        assert accuracy_error(rows, (0.25,)) <= 0.3 < accuracy_error(rows[:2], (0.25,))
+        assert {row.idx for row in rows} == set(order[: len(rows)])
+        assert len(rows) < 12
+
+
+@pytest.mark.parametrize("accuracy", [0.5, 0.8, 0.95])
+def test_the_interval_still_covers_when_it_says_when_to_stop(accuracy: float) -> None:
+    """Images are taken until the interval is narrow: does it then hold the truth as often as it says?"""
+    rng, trials, covered = np.random.default_rng(8), 400, 0
+    for _ in range(trials):
+        hits = np.cumsum(rng.random(600) < accuracy)
+        n = np.arange(1, 601)
+        low, high = np.array([interval(h, int(m)) for h, m in zip(hits[9::5], n[9::5], strict=True)]).T
+        first = int(np.argmax((high - low) / 2 <= 0.06))
+        covered += low[first] <= accuracy <= high[first]
+    assert binomtest(covered, trials, 0.95, alternative="less").pvalue > 1e-3, covered
+
+
+def test_rows_count_where_they_are_decided(digits_model: Path, tmp_path: Path) -> None:
+    base = ["certify", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.25, "--limit", 12, "--n", 500]
+    told = pprs(*base, "--stop", "radius:0.1,0.25", "--out", tmp_path / "quick").stdout
+    assert "a radius of 0.25 takes" in told
+    assert "samples each; n and alpha allow a radius of at most" in told
+    pprs(*base, "--out", tmp_path / "fixed")
+    report = tmp_path / "report.json"
+    pprs("report", tmp_path / "quick", tmp_path / "fixed", "--out", report, "--radii", "0,0.1,0.25,0.3")
+    quick, fixed = json.loads(report.read_text())["methods"]
+    assert [a is None for a in quick["accuracy"]] == [True, False, False, True]
+    assert quick["average_radius"] is None
+    assert quick["samples"] < fixed["samples"] == 500
+    assert None not in fixed["accuracy"]
+    assert max(abs(q - f) for q, f in zip(quick["accuracy"][1:3], fixed["accuracy"][1:3], strict=True)) <= 1 / 12 + 1e-9
+    # Exported rows still know where they count; a format that could not say so is refused.
+    pprs("export", tmp_path / "quick", "--format", "csv", "--out", tmp_path / "q.csv")
+    pprs("report", tmp_path / "q.csv", "--out", report)
+    assert json.loads(report.read_text())["radii"] == [0.1, 0.25]
+    assert "csv, parquet or json" in pprs("export", tmp_path / "quick", code=2).stderr
+    page = tmp_path / "report.html"
+    pprs("report", tmp_path / "quick", tmp_path / "fixed", "--out", page)
+    assert "Points: sampling stopped once it was decided" in page.read_text()
+    pprs("report", tmp_path / "quick", "--out", tmp_path / "curve.png")
+
+
+def test_commands_that_cannot_be_meant(digits_model: Path, tmp_path: Path) -> None:
+    base = ["certify", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.25, "--out", tmp_path / "run"]
+    for words, told in (
+        (["--stop", "radius:9"], "no number of samples certifies a radius of 9"),
+        (["--n", 100, "--stop", "radius:0.5"], "The smallest n that could is"),
+        (["--budget", "1m", "--target-accuracy-error", 0.1], "not both"),
+        (["--target-accuracy-error", 0.7], "between 0 and 0.5"),
+    ):
+        assert told in pprs(*base, *words, code=2).stderr
+    assert not (tmp_path / "run").exists()
+    told = pprs(*base, "--budget", "700samples", "--n", 2000, "--limit", 5).stdout
+    assert "--stop width:0.01" in told
+    assert "are left undecided: the same command goes on" in told
+    told = pprs(*base, "--stop", "width:0.01", "--n", 2000, "--limit", 5, "--target-accuracy-error", 0.45).stdout
+    assert "certified accuracy is known to within" in told
