@@ -42,7 +42,18 @@ ROWS = [
 def method(label: list[int], prediction: list[int], radius: list[float]) -> Method:
     n = len(label)
     nan = np.full(n, np.nan)
-    return Method("m", np.arange(n), np.array(label), np.array(prediction), np.array(radius), nan, nan, nan, nan)
+    return Method(
+        "m",
+        np.arange(n),
+        np.array(label),
+        np.array(prediction),
+        np.array(radius),
+        nan,
+        nan,
+        nan,
+        nan,
+        np.zeros(n, bool),
+    )
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ class StopAtRadius(Stop):
 
 @dataclass(frozen=True)
 class StopAtWidth(Stop):
-    """Stop when no number of samples up to n would prove a radius larger than this one by more than `width`."""
+    """Stop when, as far as the votes tell, no n samples would prove a radius larger by more than `width`."""
 
     name = "width"
     width: float
@@ -151,22 +151,20 @@ class Judge:
         self.radius = 0.0
         self.stopped: str | None = None
 
-    def see(self, counts: Sequence[int]) -> bool:
-        """Take all votes so far, of one chunk more than before; whether this was a look at them.
+    def see(self, counts: Sequence[int]) -> None:
+        """Take all votes so far, of one chunk more than before; `stopped` tells whether they are enough.
 
-        Looks come at moments that depend on the number of votes alone. `stopped` tells whether it was the last.
+        They are looked at only now and then, at moments that depend on their number alone.
         """
         before = self._total
         self.recall(counts)
         last = self._total >= self.plan.n
         if not last and (self._stop is None or _period(self._total) == _period(before)):
-            return False
+            return
         if last or self._anytime:
             lower, upper = self._bounds(self._own, self._rival, self._total, self.p_lower)
             self.remember(max(self.p_lower, lower), upper if self.p_upper is None else min(self.p_upper, upper or 1.0))
-        reason = None if self._stop is None or (last and not self._anytime) else self._stop.reason(self)
-        self.stopped = reason or ("n" if last else None)
-        return True
+        self.stopped = "n" if last else self._stop.reason(self) if self._stop is not None else None
 
     @property
     def certified(self) -> bool:

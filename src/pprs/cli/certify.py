@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,6 +37,13 @@ class Effort:
 
     budget: Budget | None = None
     target_error: float | None = None
+    began: float = field(default_factory=time.monotonic)
+
+    def left(self) -> Budget | None:
+        """What is left of the budget now that all is loaded."""
+        if self.budget is None:
+            return None
+        return replace(self.budget, seconds=max(0.0, self.budget.seconds - (time.monotonic() - self.began)))
 
     @classmethod
     def of(cls, budget: str | None, target_error: float | None) -> Effort:
@@ -226,20 +234,23 @@ def certify_run(
     with tempfile.TemporaryDirectory() as scratch, Run.begin(out or Path(scratch) / "run", settings) as run:
         done = run.done()
         todo = [i for i in images if i not in done]
-        if len(todo) < len(images):
-            say(f"going on: {len(images) - len(todo)} of {len(images)} images are already in {run.folder}")
-        foretell(setup, classifier, plan, len(todo), effort)
-        with CertifyBar("certify", len(todo), None if plan.stop else plan.n0 + plan.n, effort.budget) as bar:
-            if effort.budget is not None:
-                run_budget(classifier, setup.pictures, images, plan, run, bar, effort.budget)
+        if run.rows():
+            left = f" ({len(run.left())} more were left before they were done)" if run.left() else ""
+            say(f"going on: {len(images) - len(todo)} of {len(images)} images are done in {run.folder}{left}")
+        if todo:
+            foretell(setup, classifier, plan, len(todo), effort)
+        budget = effort.left()
+        with CertifyBar("certify", len(todo), None if plan.stop else plan.n0 + plan.n, budget) as bar:
+            if budget is not None:
+                run_budget(classifier, setup.pictures, images, plan, run, bar, budget)
             else:
-                run_local(classifier, setup.pictures, images, plan, run, bar, target_error=effort.target_error)
+                images = run_local(classifier, setup.pictures, images, plan, run, bar, target_error=effort.target_error)
         chosen = set(images)
         rows = [row for row in run.rows() if row.idx in chosen]
     if effort.target_error is not None:
         error = accuracy_error(rows, decided_radii(plan.stop))
         reached = "" if error <= effort.target_error else f", not to {effort.target_error:g}: there are no more images"
-        say(f"{len(rows)} images: certified accuracy is known to within {error:.3f} (95%){reached}")
+        say(f"{len(rows)} images in a fair order: certified accuracy is known to within {error:.3f} (95%){reached}")
     if not rows:
         raise PprsError("the budget was over before any image had a sample. Give a larger --budget.")
     tell(rows, settings, out)
@@ -324,12 +335,14 @@ def tell(rows: list[Row], settings: dict[str, Any], out: Path | None) -> None:
     """The outcome, in words for one picture, in a line for many."""
     from pprs.certificate import confidence, round_down
     from pprs.cli.progress import say
+    from pprs.stop import decided_radii
 
     names = settings["class_names"]
     if len(rows) == 1:
         (row,) = rows
         if row.stopped != "n":
-            say(f"stopped after {row.samples} of at most {settings['n']} samples: {REASONS[row.stopped]}")
+            why = REASONS.get(row.stopped, row.stopped)
+            say(f"stopped after {row.samples} of at most {settings['n']} samples: {why}")
         if row.prediction is None:
             top = names[row.selected] if names else row.selected
             say(
@@ -348,7 +361,9 @@ def tell(rows: list[Row], settings: dict[str, Any], out: Path | None) -> None:
         mean = sum(row.radius for row in certified) / max(len(certified), 1)
         right = sum(row.correct for row in rows)
         labelled = any(row.label is not None for row in rows)
-        told = f"{len(certified)} of {len(rows)} images certified, mean radius {round_down(mean)}"
+        told = f"{len(certified)} of {len(rows)} images certified"
+        if decided_radii(settings["stop"]) is None:
+            told += f", mean radius {round_down(mean)}"
         say(told + (f"; {right} of them as what they are" if labelled else ""))
         if settings["stop"] is not None:
             drawn, left = sum(row.samples for row in rows), sum(row.stopped == "budget" for row in rows)

@@ -40,7 +40,7 @@ def print_table(summaries: list[Summary], radii: list[float]) -> None:
     from rich.table import Table
 
     from pprs.certificate import round_down
-    from pprs.cli.progress import console
+    from pprs.cli.progress import console, say
 
     images = {s.images for s in summaries}
     over = f" of {images.pop()} images" if len(images) == 1 else ""
@@ -55,9 +55,13 @@ def print_table(summaries: list[Summary], radii: list[float]) -> None:
     for s in summaries:
         accuracies = (_number(100 * a, 1) for a in s.accuracy)
         mean = "–" if math.isnan(s.average_radius) else round_down(s.average_radius)
-        abstained, segments, samples = f"{100 * s.abstained:.0f}%", _number(s.segments, 0), _number(s.samples, 0)
+        abstained = "–" if math.isnan(s.abstained) else f"{100 * s.abstained:.0f}%"
+        segments, samples = _number(s.segments, 0), _number(s.samples, 0)
         table.add_row(s.name, *accuracies, mean, abstained, segments, samples)
     console.print(table)
+    for s in summaries:
+        if s.undecided:
+            say(f"{s.name}: a budget left {s.undecided} images undecided; what is proved of them so far counts")
 
 
 def _number(value: float, decimals: int) -> str:

@@ -67,7 +67,7 @@ def markdown(summaries: list[Summary], radii: list[float]) -> str:
             ),
             "–" if math.isnan(s.f1[len(radii) // 2]) else f"{100 * s.f1[len(radii) // 2]:.1f}",
             "–" if math.isnan(s.average_radius) else f"{round_down(s.average_radius)} ± {s.average_radius_error:.3f}",
-            f"{100 * s.abstained:.1f}%",
+            "–" if math.isnan(s.abstained) else f"{100 * s.abstained:.1f}%",
             "–" if math.isnan(s.segments) else f"{s.segments:.0f}",
             "–" if math.isnan(s.segment_size) else f"{s.segment_size:.1f}",
             "–" if math.isnan(s.samples) else f"{s.samples:.0f}",
@@ -78,6 +78,12 @@ def markdown(summaries: list[Summary], radii: list[float]) -> str:
     unlabelled = ", ".join(s.name for s in summaries if not s.labelled)
     if unlabelled:
         lines += ["", f"No labels are known for {unlabelled}: there every certified image counts."]
+    for s in summaries:
+        if s.undecided:
+            lines += [
+                "",
+                f"{s.name}: a budget left {s.undecided} images undecided; what is proved of them so far counts.",
+            ]
     return "\n".join(lines) + "\n"
 
 

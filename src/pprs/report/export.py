@@ -62,6 +62,11 @@ def _record(row: Row, settings: dict[str, Any]) -> dict[str, Any]:
 
 def _tsv(rows: list[Row], settings: dict[str, Any]) -> str:
     """Cohen's log: idx, label, predict (-1 = abstain), radius (rounded down), correct, time."""
+    if any(row.stopped == "budget" for row in rows):
+        raise PprsError(
+            "a budget left images of this run undecided, which a tsv cannot tell its readers. Go on with the run, or "
+            "use --format csv, parquet or json."
+        )
     if decided_radii(settings.get("stop")) is not None:
         raise PprsError(
             f"the run stopped at {settings['stop']}: its rows are decided at these radii alone, which a tsv cannot "

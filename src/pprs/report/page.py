@@ -62,7 +62,7 @@ def page(methods: list[Method], summaries: list[Summary], radii: list[float], ti
 <h2>Certified accuracy against radius</h2>
 <div class="curve" role="img" aria-label="Certified accuracy against L2 radius, one curve a method">{curve}</div>
 <p class="note">An image counts at radius r if the method certifies it, as what it really is, with a radius of at least
-r. Band: exact 95% interval over the draw of the images, at each radius.{_unlabelled(methods)}{_points(methods)}</p>
+r. Band: exact 95% interval over the draw of the images, at each radius.{_notes(methods)}</p>
 <h2>Table</h2>
 <div class="wide">{_table(summaries, radii)}</div>
 <p class="note">Certified accuracy at r in %, with its 95% interval; certified F: macro F1 at r, an image with a smaller
@@ -74,6 +74,11 @@ RS: plain randomized smoothing. Bold: the best in its column. All methods of one
 <p class="note">pprs {__version__}</p>
 </body></html>
 """
+
+
+def _notes(methods: list[Method]) -> str:
+    """What a reader of the curves must know besides."""
+    return _unlabelled(methods) + _points(methods) + _undecided(methods)
 
 
 def _unlabelled(methods: list[Method]) -> str:
@@ -91,6 +96,16 @@ def _points(methods: list[Method]) -> str:
     return (
         " Points: sampling stopped once it was decided whether an image is certified at these radii "
         f"({'; '.join(told)}), so that the rows count there alone."
+    )
+
+
+def _undecided(methods: list[Method]) -> str:
+    told = [f"{int(m.undecided.sum())} of {len(m)} for {html.escape(m.name)}" for m in methods if m.undecided.any()]
+    return (
+        f" <b>A budget left images before they were decided ({', '.join(told)}): they count with what is proved of "
+        "them so far, and more samples would raise the curve.</b>"
+        if told
+        else ""
     )
 
 
@@ -144,7 +159,7 @@ def _table(summaries: list[Summary], radii: list[float]) -> str:
             f"<tr><td>{html.escape(s.name)}</td>{cells}"
             + _cell(_number(100 * f1, 1), f1 == best_f and len(summaries) > 1)
             + _cell(acr, s.average_radius == best_acr and len(summaries) > 1)
-            + f"<td>{100 * s.abstained:.1f}%</td><td>{_number(s.segments, 0)}</td><td>{_number(s.segment_size, 1)}</td>"
+            + f"<td>{_percent(s.abstained)}</td><td>{_number(s.segments, 0)}</td><td>{_number(s.segment_size, 1)}</td>"
             f"<td>{_number(s.samples, 0)}</td><td>{_number(s.seconds, 2)}</td><td>{s.images}</td></tr>"
         )
     return (
@@ -160,6 +175,10 @@ def _best(values: list[float]) -> float:
 
 def _cell(text: str, best: bool) -> str:
     return f'<td class="best">{text}</td>' if best else f"<td>{text}</td>"
+
+
+def _percent(share: float) -> str:
+    return "–" if math.isnan(share) else f"{100 * share:.1f}%"
 
 
 def _number(value: float, decimals: int) -> str:

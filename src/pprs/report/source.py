@@ -32,6 +32,7 @@ class Method:
     segments: Array  # NaN where there are none
     segment_size: Array
     samples: Array  # that estimated the share; NaN where that is not known
+    undecided: Array  # left by a budget before it was done: what is proved of it so far counts
     settings: dict[str, Any] = field(default_factory=dict)
     pictures: dict[int, bytes] = field(default_factory=dict)
 
@@ -121,6 +122,7 @@ def _from_rows(rows: list[Row], settings: dict[str, Any], pictures: dict[int, by
         column([r.mean_segments for r in rows], np.float64, np.nan),
         column([r.mean_segment_size for r in rows], np.float64, np.nan),
         column([r.samples for r in rows], np.float64, np.nan),
+        column([r.stopped == "budget" for r in rows], bool, False),
         settings,
         pictures,
     )
@@ -157,6 +159,7 @@ def _from_records(records: list[dict[str, Any]], name: str) -> Method:
     }
     for key in ("idx", "label", "prediction"):
         columns[key] = columns[key].astype(np.int64)
+    columns["undecided"] = np.array([r.get("stopped") == "budget" for r in records])
     told = ("model", "data", "noise", "partition", "n0", "n", "alpha", "seed", "stop")
     settings = {k: records[0][k] for k in told if records and records[0].get(k) not in (None, "")}
     return Method(method_name(settings, name), settings=settings, **columns)

@@ -85,6 +85,7 @@ class Summary:
     segment_size: float
     seconds: float
     samples: float
+    undecided: int
     labelled: bool
 
 
@@ -100,11 +101,12 @@ def summarize(method: Method, radii: Array) -> Summary:
         tuple(certified_f1(method, r) for r in radii),
         average_radius(method),
         average_radius_error(method),
-        float((method.prediction < 0).mean()),
+        math.nan if method.decided is not None else float((method.prediction < 0).mean()),
         _mean(method.segments),
         _mean(method.segment_size),
         _mean(method.seconds),
         _mean(method.samples),
+        int(method.undecided.sum()),
         method.labelled,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable
 from typing import Protocol
 
@@ -69,6 +70,8 @@ class SmoothedClassifier(Voter):
         "abstain" when the image is hopeless.
         """
         work = Certifying(self, Plan(n0, n, alpha, bound, stop), index)
+        if stop is not None:
+            check_reach(work.plan, self.noise, self._checked(x).numel(), self.num_classes)
         work.advance(x, on_samples=on_samples)
         return work.certificate()
 
@@ -92,77 +95,77 @@ class SmoothedClassifier(Voter):
 
 
 class Certifying:
-    """The certification of one image, which can be left at a look and gone on with."""
+    """The certification of one image, which can be left after any chunk and gone on with."""
 
     def __init__(self, classifier: SmoothedClassifier, plan: Plan, index: int, earlier: Earlier | None = None) -> None:
         self._of, self.plan, self._index, self._earlier = classifier, plan, index, earlier
-        self._votes = Votes.none(classifier.num_classes)
-        self._judge: Judge | None = None
+        # Votes and what was made of them, as one: an interruption finds both or neither.
+        self._state: tuple[Votes, Judge] | None = None
         self._shape = (0, 0, 0)
 
     @property
     def stopped(self) -> str | None:
         """Why it is done: "n" (all samples are drawn) or the rule's reason; None: it is not."""
-        return None if self._judge is None else self._judge.stopped
+        return None if self._state is None else self._state[1].stopped
+
+    @property
+    def samples(self) -> int:
+        """How many votes were counted."""
+        counts = (self._earlier.counts if self._earlier else ()) if self._state is None else self._state[0].counts
+        return int(sum(counts))
 
     @property
     def begun(self) -> bool:
         """Whether there is anything to tell."""
-        return bool(self._votes.counts.any())
+        return self._state is not None and self.samples > 0
 
     @property
     def promise(self) -> float:
         """How much larger the radius may become, with luck, by going on."""
-        return 0.0 if self._judge is None else self._judge.hoped() - self._judge.radius
+        return 0.0 if self._state is None else self._state[1].hoped() - self._state[1].radius
 
     def advance(
         self, x: torch.Tensor, pause: Callable[[int], bool] | None = None, on_samples: OnSamples | None = None
     ) -> None:
-        """Draw samples until it is done, or until `pause`, asked at every look with how many there are, says so."""
+        """Draw samples until it is done, or until `pause`, asked after every chunk with how many there are, says so."""
         g, plan = self._of, self.plan
         with g._context(x, self._index):
             x = g._checked(x)
-            judge = self._judge = self._judge or self._begin(x, on_samples)
-            if judge.stopped is not None:
+            if self._state is None:
+                self._state = self._begin(x, on_samples)
+            if self.stopped is not None:
                 return
-            first = int(self._votes.counts.sum())
-            votes = g._votes(x, range(first, plan.n), self._index, ESTIMATE, eager=plan.stop is None)
-            with contextlib.closing(votes):
-                for part in votes:
-                    self._votes += part
+            parts = g._votes(x, range(self.samples, plan.n), self._index, ESTIMATE, eager=plan.stop is None)
+            with contextlib.closing(parts):
+                for part in parts:
+                    votes, judge = self._state[0] + part, copy.copy(self._state[1])
+                    judge.see(votes.counts.tolist())
+                    self._state = votes, judge
                     if on_samples is not None:
                         on_samples(int(part.counts.sum()))
-                    if judge.see(self._votes.counts.tolist()):
-                        total = int(self._votes.counts.sum())
-                        if judge.stopped is not None or (pause is not None and pause(total)):
-                            return
-            raise PprsError(
-                f"{int(self._votes.counts.sum())} votes were counted for {plan.n} samples: the model is not consistent"
-            )
+                    if judge.stopped is not None or (pause is not None and pause(self.samples)):
+                        return
+            raise PprsError(f"{self.samples} votes were counted for {plan.n} samples: the model is not consistent")
 
-    def _begin(self, x: torch.Tensor, on_samples: OnSamples | None) -> Judge:
+    def _begin(self, x: torch.Tensor, on_samples: OnSamples | None) -> tuple[Votes, Judge]:
         """Select the class, or take up what was left."""
         g, plan = self._of, self.plan
-        check_reach(plan, g.noise, x.numel(), g.num_classes)
         self._shape = (x.shape[0], x.shape[1], x.shape[2])
         if self._earlier is None:
             selected = int(g._vote(x, plan.n0, self._index, SELECT, on_samples).counts.argmax())
-            return Judge(plan, g.noise, x.numel(), g.num_classes, selected)
+            return Votes.none(g.num_classes), Judge(plan, g.noise, x.numel(), g.num_classes, selected)
         judge = Judge(plan, g.noise, x.numel(), g.num_classes, self._earlier.selected)
         judge.recall(self._earlier.counts)
         judge.remember(self._earlier.p_lower, self._earlier.p_upper)
         many = self._earlier.mean_segments
-        self._votes = Votes(
-            np.array(self._earlier.counts, np.int64), None if many is None else round(many * sum(self._earlier.counts))
-        )
-        return judge
+        segments = None if many is None else round(many * sum(self._earlier.counts))
+        return Votes(np.array(self._earlier.counts, np.int64), segments), judge
 
     def certificate(self) -> Certificate:
         """What is proved by now."""
-        if self._judge is None or not self.begun:
+        if self._state is None or not self.begun:
             raise PprsError("no sample was drawn yet")
-        g, judge, plan, votes = self._of, self._judge, self.plan, self._votes
-        n = int(votes.counts.sum())
+        g, plan, n, (votes, judge) = self._of, self.plan, self.samples, self._state
         return Certificate(
             prediction=judge.selected if judge.certified else None,
             radius=judge.radius if judge.certified else 0.0,
