@@ -27,7 +27,7 @@ def test_resuming_and_extending(digits_model: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     command = ["certify", "--model", digits_model, *BASE, "--out", run]
     pprs(*command)
-    assert "3 of 3 images are already" in pprs(*command).stdout
+    assert "3 of 3 images are done" in pprs(*command).stdout
     pprs(*command, "--limit", 5, "--batch-size", 7)
     with Run.read(run) as opened:
         assert [row.idx for row in opened.rows()] == [0, 1, 2, 3, 4]

@@ -38,7 +38,7 @@ class ConfidenceSequence:
 
     >>> sequence = ConfidenceSequence(n=10_000, alpha=0.001)
     >>> [round(sequence.lower(k, t), 3) for k, t in [(64, 64), (900, 1000), (9000, 10_000)]]
-    [0.866, 0.855, 0.89]
+    [0.853, 0.854, 0.89]
     """
 
     def __init__(self, n: int, alpha: float) -> None:
