@@ -7,16 +7,19 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks import certify, engines, noise, partitions, samples, threads
+from benchmarks import baselines, certify, engines, noise, partitions, quality, samples, threads, training
 from benchmarks.timing import line
 
 TOPICS = {
     "partitions": partitions.measure,
+    "baselines": baselines.measure,
+    "quality": quality.measure,
     "certify": certify.measure,
     "threads": threads.measure,
     "engines": engines.measure,
     "noise": noise.measure,
     "samples": samples.measure,
+    "training": training.measure,
 }
 OUT = Path("bench.json")
 

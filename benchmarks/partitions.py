@@ -124,7 +124,7 @@ MEMORY = """
 import sys, numpy as np, torch, pprs
 from pathlib import Path
 scheme, (batch, channels, side) = pprs.parse_partition(sys.argv[1]), map(int, sys.argv[3:])
-run = scheme._run_device if sys.argv[2] == "torch" else scheme.run
+run = scheme.settled()._run_device if sys.argv[2] == "torch" else scheme.run
 def resident(key):
     return int(next(l for l in open("/proc/self/status") if l.startswith(key)).split()[1]) * 1024
 run(torch.zeros(batch, channels, 16, 16))  # compiled and loaded

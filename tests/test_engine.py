@@ -191,7 +191,7 @@ def test_the_engine_is_tried_on_draws_that_nothing_else_uses(
 def test_one_picture_is_shown_beside_plain_smoothing(digits_model: Path, tmp_path: Path) -> None:
     base = ["certify", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.25, "--n", 200, "--limit", 1]
     told = pprs(*base, "--partition", "slic:n_segments=50,blur=3", "--show", tmp_path / "row.png").stdout
-    assert "slic:n_segments=50,blur=3: 9, radius 0." in told
+    assert "slic:n_segments=50,compactness=0.15,blur=3: 9, radius 0." in told
     assert "plain smoothing: " in told
     assert (tmp_path / "row.png").read_bytes().startswith(b"\x89PNG")
     assert "plain smoothing" not in pprs(*base, "--partition", "blur", "--no-compare").stdout

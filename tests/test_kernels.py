@@ -201,6 +201,7 @@ def test_device_path_is_the_cpu_path(scheme: Partition, channels: int) -> None:
     """What a GPU would run, run here: the same pictures but for a pixel that lay on a tie in another rounding."""
     clean = photos.photo("coffee", 48)[:channels]
     x = torch.from_numpy(photos.noisy(clean, 12))
+    scheme = scheme.settled()
     here, count = scheme._run_cpu(x)
     there, count_there = scheme._run_device(x)
     same = torch.ones(12, 48, 48, dtype=torch.bool)
@@ -232,7 +233,7 @@ def test_device_path_mends_empty_segments_as_the_cpu_does(seed: int, n: int, kep
 @pytest.mark.parametrize("scheme", [Slic(n_segments=60), Grid(3), Felzenszwalb(), Quickshift()], ids=str)
 def test_labels_from_the_device_path(scheme: Superpixels) -> None:
     x = torch.from_numpy(photos.noisy(photos.photo("coffee", 48), 7))
-    labels, segments = scheme._segment_device(x)
+    labels, segments = scheme.settled()._segment_device(x)
     assert labels.dtype == torch.int64
     assert (labels.reshape(7, 48, 48) == scheme.labels(x)).float().mean() > 0.998
     assert segments.tolist() == (labels.amax(1) + 1).tolist()
@@ -327,7 +328,7 @@ def test_values_that_no_picture_has_are_refused(value: float) -> None:
 def test_quickshift_with_options_beyond_the_picture(scheme: Quickshift) -> None:
     labels = scheme.labels(picture(0, (2, 3, 12, 9)))
     assert labels.min() == 0
-    assert labels.max() < (12 * 9 if scheme.max_dist < 10 else 1)  # any neighbour is near enough: one tree
+    assert labels.max() < (12 * 9 if scheme.settled().max_dist < 10 else 1)  # any neighbour is near enough: one tree
 
 
 @pytest.mark.parametrize("batch", [1, 33])
@@ -336,7 +337,7 @@ def test_pixels_that_are_not_finite_stay_in_bounds(value: float, batch: int) -> 
     """`run` trusts its caller; a mistake there must not write where it should not."""
     x = torch.randn(batch, 3, 19, 17, generator=torch.Generator().manual_seed(0)) * value
     labels, segments = np.empty((batch, 19 * 17), np.int32), np.empty(batch, np.int32)
-    Slic(n_segments=20)._segment(x.numpy(), labels, segments)
+    Slic(n_segments=20).settled()._segment(x.numpy(), labels, segments)
     assert labels.min() >= 0
     assert labels.max() < 20
 
@@ -345,7 +346,7 @@ def test_device_sums_have_room() -> None:
     x = torch.full((1, 1, 512, 512), 9e4)
     assert (Grid(512)._run_device(x)[0] - x).abs().max() == 0
     photo = torch.from_numpy(photos.noisy(photos.photo("coffee", 48), 4)) * 1e4
-    here, there = Slic(20, 1e-4).labels(photo), Slic(20, 1e-4)._segment_device(photo)[0].reshape(4, 48, 48)
+    here, there = Slic(20, 1e-4).labels(photo), Slic(20, 1e-4).settled()._segment_device(photo)[0].reshape(4, 48, 48)
     assert (here == there).float().mean() > 0.99
 
 

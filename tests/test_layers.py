@@ -10,7 +10,7 @@ import pprs
 ROOT = Path(pprs.__file__).parent
 ORDER = [
     "_version", "errors", "files", "spec", "kernels", "noise", "partition", "model", "engine", "bound",
-    "anytime", "stop", "certificate", "theory", "smooth", "data", "record", "runner", "report", "train", "cli",
+    "anytime", "stop", "certificate", "theory", "smooth", "data", "record", "runner", "report", "train", "tune", "cli",
 ]  # fmt: skip
 
 
@@ -37,7 +37,7 @@ def test_modules_import_only_from_those_before_them() -> None:
 
 
 def test_public_names() -> None:
-    assert 12 <= len(pprs.__all__) <= 22
+    assert 12 <= len(pprs.__all__) <= 24
     for name in pprs.__all__:
         assert getattr(pprs, name) is not None
     assert set(dir(pprs)) == set(pprs.__all__)

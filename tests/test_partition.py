@@ -11,11 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pprs import Blur, Felzenszwalb, Grid, PprsError, Quickshift, Slic, parse_partition
+from pprs import Blur, Felzenszwalb, Grid, Mean, PprsError, Quickshift, Shifts, Slic, Soft, parse_partition
 from pprs.kernels import average
-from pprs.partition import PARTITIONS, Partition, Superpixels
+from pprs.partition import PARTITIONS, Gauss, Median, NonLocalMeans, Partition, Superpixels, TotalVariation
 
-SCHEMES = [Slic(n_segments=30), Felzenszwalb(), Quickshift(), Grid(3), Grid(100), Blur(3), Slic(n_segments=20, blur=1)]
+SCHEMES = [
+    Slic(n_segments=30), Felzenszwalb(), Quickshift(), Grid(3), Grid(100), Blur(3), Slic(n_segments=20, blur=1),
+    Gauss(1.0), Median(5), TotalVariation(0.2, 10), NonLocalMeans(3, 4),
+    Soft(Slic(n_segments=30)), Shifts(Slic(n_segments=30), k=2), Mean([Soft(Slic(n_segments=9)), Grid(2)]),
+]  # fmt: skip
 SEGMENTED = [s for s in SCHEMES if isinstance(s, Superpixels)]
 SHAPES = [(1, 8, 8), (3, 8, 8), (1, 28, 28), (3, 17, 23), (3, 9, 40)]
 
@@ -198,4 +202,4 @@ def test_blur_has_no_labels() -> None:
 
 
 def test_every_scheme_is_in_the_table_and_in_these_tests() -> None:
-    assert {type(s) for s in SCHEMES} == set(PARTITIONS.values())
+    assert {type(s) for s in SCHEMES} == {*PARTITIONS.values(), Mean}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import os
@@ -25,7 +26,7 @@ from pprs.record import Row, Run
 from pprs.report import read, read_all, write_report
 from pprs.report.export import export
 from pprs.report.source import Method
-from pprs.report.stats import average_radius, band, certified_accuracy, certified_f1
+from pprs.report.stats import average_radius, band, certified_accuracy, certified_f1, paired
 
 SETTINGS = {
     "model": "m", "data": "d", "noise": "gaussian:sigma=0.5", "partition": "slic:n_segments=50", "n0": 100, "n": 1000,
@@ -133,6 +134,23 @@ def test_exported_rows_draw_the_same_report(run: Path, tmp_path: Path, kind: str
         assert b.settings["noise"] == SETTINGS["noise"]
 
 
+def test_methods_are_compared_only_on_the_same_images() -> None:
+    one, other = method([0, 1, 2], [0, 1, 2], [0.5, 0.4, 0.3]), method([0, 1, 2], [0, 1, 1], [0.2, 0.2, 0.2])
+    for data, count in (("mnist", 1), ("cifar10", 0)):
+        pair = [
+            dataclasses.replace(one, settings={"data": "mnist"}),
+            dataclasses.replace(other, settings={"data": data}),
+        ]
+        assert len(paired(pair)) == count
+    (p,) = paired([dataclasses.replace(m, settings={"data": "mnist"}) for m in (one, other)])
+    apart = np.array([0.3, 0.2, 0.3])
+    assert p.ahead == pytest.approx(apart.mean())
+    assert p.error == pytest.approx(
+        4.3027 * apart.std(ddof=1) / np.sqrt(3), rel=1e-4
+    )  # Student, two degrees of freedom
+    assert paired([one, other]) == []  # of what data they are, nobody says
+
+
 def test_formats(run: Path, tmp_path: Path) -> None:
     summaries, radii = write_report([run], tmp_path / "r.json", radii=[0.0, 0.25, 0.5])
     content = json.loads((tmp_path / "r.json").read_text())
@@ -140,7 +158,8 @@ def test_formats(run: Path, tmp_path: Path) -> None:
     assert content["methods"][0]["accuracy"] == [0.5, 0.5, 0.25]
     write_report([run, run], tmp_path / "r.md")
     table = (tmp_path / "r.md").read_text().splitlines()
-    assert len({line.count("|") for line in table}) == 1
+    assert len({line.count("|") for line in table[:4]}) == 1
+    assert table[-1].count("| +0.0000 | ± 0.0000 |") == 1  # a run against itself, image by image
     assert "50.0 (7–93)" in table[2]
     write_report([run], tmp_path / "r.png")
     assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")

@@ -19,7 +19,18 @@ if TYPE_CHECKING:
     from pprs.errors import PprsError
     from pprs.model import load_model
     from pprs.noise import Exponential, Gaussian, Noise, PowerLaw, parse_noise
-    from pprs.partition import Blur, Felzenszwalb, Grid, Partition, Quickshift, Slic, parse_partition
+    from pprs.partition import (
+        Blur,
+        Felzenszwalb,
+        Grid,
+        Mean,
+        Partition,
+        Quickshift,
+        Shifts,
+        Slic,
+        Soft,
+        parse_partition,
+    )
     from pprs.smooth import SmoothedClassifier
 
 # Loaded when first used, so that `pprs --help` need not wait for torch.
@@ -38,9 +49,12 @@ _HOME = {
     "Blur": "partition",
     "Felzenszwalb": "partition",
     "Grid": "partition",
+    "Mean": "partition",
     "Partition": "partition",
     "Quickshift": "partition",
+    "Shifts": "partition",
     "Slic": "partition",
+    "Soft": "partition",
     "parse_partition": "partition",
     "SmoothedClassifier": "smooth",
 }
@@ -52,14 +66,17 @@ __all__ = [
     "Felzenszwalb",
     "Gaussian",
     "Grid",
+    "Mean",
     "Noise",
     "Partition",
     "PowerLaw",
     "PprsError",
     "Prediction",
     "Quickshift",
+    "Shifts",
     "Slic",
     "SmoothedClassifier",
+    "Soft",
     "__version__",
     "clopper_pearson_lower",
     "load_model",

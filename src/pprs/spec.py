@@ -2,6 +2,9 @@
 
 The text is what the command line takes, what a run records, and what `str(object)` gives back, so the
 three can never drift apart. Nothing here evaluates the text: each option is read as the type its field has.
+
+What is made of another object keeps it in a field `of`, and follows it in the text: `slic:blur=3/soft:near=4` is
+`Soft(Slic(blur=3), near=4)`.
 """
 
 from __future__ import annotations
@@ -14,31 +17,55 @@ from typing import Any, TypeVar
 from pprs.errors import PprsError, nearest
 
 T = TypeVar("T")
+OF, AUTO = "of", "auto"
 
 
 def to_text(name: str, made: Any) -> str:
     """The text that makes this frozen dataclass again, every option spelled out (but for those that are None)."""
-    given = [f.name for f in dataclasses.fields(made) if getattr(made, f.name) is not None]
-    options = ",".join(f"{option}={getattr(made, option)}" for option in given)
-    return f"{name}:{options}" if options else name
+    given = [f for f in _options(made) if getattr(made, f.name) is not None]
+    return (f"{made.of}/" if hasattr(made, OF) else "") + _written(name, made, given)
 
 
 def to_short_text(name: str, made: Any) -> str:
     """The same, with only the options that are not at their default."""
-    changed = [f for f in dataclasses.fields(made) if getattr(made, f.name) != f.default]
-    options = ",".join(f"{f.name}={getattr(made, f.name)}" for f in changed)
+    changed = [f for f in _options(made) if getattr(made, f.name) != f.default]
+    return (f"{made.of.short}/" if hasattr(made, OF) else "") + _written(name, made, changed)
+
+
+def _written(name: str, made: Any, fields: list[dataclasses.Field[Any]]) -> str:
+    options = ",".join(f"{f.name}={getattr(made, f.name)}" for f in fields)
     return f"{name}:{options}" if options else name
+
+
+def _options(kind: Any) -> list[dataclasses.Field[Any]]:
+    return [f for f in dataclasses.fields(kind) if f.name != OF]
+
+
+def _has_of(kind: Any) -> bool:
+    return any(f.name == OF for f in dataclasses.fields(kind))
 
 
 def from_text(text: str, table: Mapping[str, type[T]], role: str) -> T:
     """Make the object that the text describes, from the classes in the table."""
+    first, *others = text.split("/")
+    made = _link(first, table, role, {})
+    for link in others:
+        made = _link(link, table, role, {OF: made})
+    return made
+
+
+def _link(text: str, table: Mapping[str, type[T]], role: str, options: dict[str, Any]) -> T:
+    """One link of a chain, made of the one before, which is in the options."""
     name, _, rest = text.strip().partition(":")
     if name not in table:
         raise PprsError(f'unknown {role} "{name}". {nearest(name, table)}')
     kind = table[name]
+    if OF in options and not _has_of(kind):
+        raise PprsError(f'{role} "{name}" is not made of another: it can stand only at the start, not after a "/"')
+    if OF not in options and _has_of(kind):
+        raise PprsError(f'{role} "{name}" is made of another, which stands before it: e.g. slic/{name}')
     types = typing.get_type_hints(kind)
-    fields = {f.name: types[f.name] for f in dataclasses.fields(typing.cast(Any, kind))}
-    options: dict[str, Any] = {}
+    fields = {f.name: types[f.name] for f in _options(kind)}
     for part in filter(None, (p.strip() for p in rest.split(","))):
         key, equals, value = (s.strip() for s in part.partition("="))
         if not equals:
@@ -52,7 +79,7 @@ def from_text(text: str, table: Mapping[str, type[T]], role: str) -> T:
     try:
         return kind(**options)
     except TypeError as error:
-        needed = [f.name for f in dataclasses.fields(typing.cast(Any, kind)) if _required(f)]
+        needed = [f.name for f in _options(kind) if _required(f)]
         raise PprsError(f'{role} "{text}" needs the option {", ".join(needed)}: e.g. {name}:{needed[0]}=3') from error
 
 
@@ -61,8 +88,11 @@ def _required(field: dataclasses.Field[Any]) -> bool:
 
 
 def _read(value: str, kind: Any, where: str) -> Any:
-    if type(None) in typing.get_args(kind):  # optional: what is not given is None
-        (kind,) = (k for k in typing.get_args(kind) if k is not type(None))
+    kinds = typing.get_args(kind)
+    if Any in kinds and value == AUTO:  # it follows what it is used with
+        return AUTO
+    if kinds:  # optional: what is not given is None
+        (kind,) = (k for k in kinds if k not in (type(None), Any))
     for reader, noun in ((int, "a whole number"), (float, "a number")):
         if kind is reader:
             try:

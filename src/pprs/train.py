@@ -77,6 +77,8 @@ def train(
         std=tuple(images.std((0, 2, 3)).clamp_min(1e-3).tolist()),
         width=recipe.width,
     )
+    if noise is not None and partition is not None:
+        partition = partition.at(noise.sigma, tuple(images.shape[1:]))
     torch.manual_seed(recipe.seed)
     net = arch.build()
     _fit(net, images, labels, recipe, noise, partition, on_step)

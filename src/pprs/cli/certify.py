@@ -147,6 +147,8 @@ def certify(
         raise PprsError(
             f"--show draws one picture, and {len(setup.images)} are to be certified: use --start and --limit 1"
         )
+    if scheme is not None and setup.model.input_shape is not None:
+        scheme = scheme.at(law.sigma, setup.model.input_shape)  # as a run records it, whatever the rules are later
     check_reach(plan, law, setup.pictures[setup.images[0]].image.numel(), setup.num_classes)
     beside_it = compare and scheme is not None and len(setup.images) == 1
     ready = on_engine(
@@ -204,7 +206,9 @@ def on_engine(
 
     index = setup.images[0]
     noisy = noisy_chunk(setup.pictures[index].image, noise, seed, index, TRIAL)[:8]
-    ready = make_ready(setup.model, noisy if scheme is None else scheme.run(noisy)[0], say=say, **options)
+    if scheme is not None:
+        noisy = scheme.at(noise.sigma, tuple(noisy.shape[1:])).run(noisy)[0]
+    ready = make_ready(setup.model, noisy, say=say, **options)
     say(f"engine: {ready.engine} ({ready.why})")
     return ready
 
@@ -325,7 +329,7 @@ def draw(setup: Setup, noise: Any, scheme: Partition | None, seed: int, path: Pa
     index = setup.images[0]
     clean = setup.pictures[index].image
     noisy = noisy_chunk(clean, noise, seed, index)[0].numpy()
-    figure = figures.picture_rows(clean.numpy(), noisy, [(scheme.short if scheme else "none", scheme)], str(noise))
+    figure = figures.picture_rows(clean.numpy(), noisy, [(scheme.short if scheme else "none", scheme)], noise)
     with written_whole(path) as part:
         part.write_bytes(figures.to_bytes(figure, path.suffix.lstrip(".").lower()))
     say(f"wrote {path}")

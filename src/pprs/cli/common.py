@@ -101,7 +101,8 @@ PartitionText = Annotated[
     str,
     typer.Option(
         "--partition",
-        help="none (plain smoothing), slic:n_segments=100, felzenszwalb, quickshift, grid:size=4, blur:size=3.",
+        help="none (plain smoothing), slic:n_segments=100, slic/soft/shifts:k=4, felzenszwalb, quickshift, grid, or "
+        "a baseline: blur:size=3, gauss, median, tv, nlm. A+B is a mean. What is not given follows the noise.",
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Of all randomness.")]

@@ -47,7 +47,7 @@ def print_table(summaries: list[Summary], radii: list[float]) -> None:
     table = Table(
         title=f"certified accuracy (%) at radius r{over}, and average certified radius (ACR)", box=SIMPLE_HEAD
     )
-    table.add_column("method", overflow="fold")
+    table.add_column("method", overflow="fold", min_width=min(28, max(len(s.name) for s in summaries)))
     for r in radii:
         table.add_column(f"r={r:g}", justify="right")
     for name in ("ACR", "abstain", "superpixels", "samples"):
@@ -122,7 +122,7 @@ def show(
     clean = pictures[index].image
     check_picture_shape(tuple(clean.shape))
     noisy = noisy_chunk(clean, law, seed, index)[0].numpy()
-    figure = figures.picture_rows(clean.numpy(), noisy, [(m.short if m else "none", m) for m in methods], str(law))
+    figure = figures.picture_rows(clean.numpy(), noisy, [(m.short if m else "none", m) for m in methods], law)
     with written_whole(out) as part:
         part.write_bytes(figures.to_bytes(figure, kind))
     say(f"wrote {out}")

@@ -7,6 +7,7 @@ change them: the same picture gives the same segments every time.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch.nn import functional
 
@@ -23,6 +24,18 @@ def box_blur(x: torch.Tensor, size: int) -> torch.Tensor:
     rows, columns = (_mirrored(n, size // 2, x.device) for n in (height, width))
     padded = x.index_select(2, rows).index_select(3, columns)
     return functional.avg_pool2d(padded, size, stride=1)
+
+
+def gauss_blur(x: torch.Tensor, bell: npt.NDArray[np.float32]) -> torch.Tensor:
+    """Every plane weighed with the bell (its middle, and what lies right of it) around each pixel."""
+    reach = len(bell) - 1
+    for axis in (2, 3):
+        n = x.shape[axis]
+        padded = x.index_select(axis, _mirrored(n, reach, x.device))
+        x = padded.narrow(axis, reach, n) * float(bell[0])
+        for i in range(1, reach + 1):
+            x += (padded.narrow(axis, reach - i, n) + padded.narrow(axis, reach + i, n)) * float(bell[i])
+    return x
 
 
 def _mirrored(n: int, half: int, device: torch.device) -> torch.Tensor:

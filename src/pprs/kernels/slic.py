@@ -45,17 +45,26 @@ TILE = 8  # lines of a picture that are laid out together
 F32 = np.float32
 
 
-def grid(height: int, width: int, n_segments: int) -> tuple[Any, Any, Any, Any, Any]:
+def grid(
+    height: int, width: int, n_segments: int, shift: tuple[float, float] = (0.0, 0.0)
+) -> tuple[Any, Any, Any, Any, Any]:
     """The cells' borders in y and x, the seeds' places with the ring around them, and the seeds' density a side.
 
-    At most n_segments cells, as nearly square as their number allows.
+    At most n_segments cells, as nearly square as their number allows. A shift, in parts of a cell's height and width,
+    moves all cells down and to the right; those that this cuts or uncovers at the sides come on top.
     """
     columns = min(width, n_segments, max(1, math.isqrt(n_segments * width // height)))
     rows = min(height, max(1, n_segments // columns))
-    ys = np.arange(rows + 1) * height // rows
-    xs = np.arange(columns + 1) * width // columns
+    ys, xs = borders(height, rows, shift[0]), borders(width, columns, shift[1])
     sy, sx = (np.pad((e[:-1] + e[1:] - 1) / 2, 1).astype(np.float32) for e in (ys, xs))
     return ys, xs, sy, sx, np.float32(math.sqrt(rows * columns / (height * width)))
+
+
+def borders(side: int, cells: int, shift: float) -> Any:
+    if shift == 0:
+        return np.arange(cells + 1) * side // cells
+    moved = np.floor((np.arange(cells + 2) - 1 + shift) * (side / cells)).astype(np.int64)
+    return np.unique(moved.clip(0, side))
 
 
 @njit(nogil=True, inline="always")
@@ -329,7 +338,7 @@ def abreast(  # type: ignore[no-untyped-def]
     """labels [B, H*W] of at most as many pictures as there are lanes."""
     L, C = len(lanes), len(channels)
     rows, columns, width = len(ys) - 1, len(xs) - 1, xs[-1]
-    band, ring, tall = sizes(iterations, rows, ys[-1])
+    band, ring, tall = sizes(iterations, ys)
     area, seeds = tall * width * C * L, ring * (columns + 2) * L
     pixels, rest = floats[: band * area], floats[band * area :]
     records, rest = rest[: seeds * (4 + C)], rest[seeds * (4 + C) :]
@@ -381,14 +390,15 @@ def run(lanes, channels, pictures, size, per_colour, ys, xs, sy, sx, per_pixel, 
 
 
 @njit(nogil=True, cache=True)
-def sizes(iterations: int, rows: int, height: int) -> tuple[int, int, int]:
+def sizes(iterations: int, ys: Any) -> tuple[int, int, int]:
     """How many rows of cells have pixels at hand, how many have centres, and the height of the tallest."""
-    return min(2 * iterations, rows), min(2 * iterations + 1, rows + 2), -(-height // rows)
+    rows = len(ys) - 1
+    return min(2 * iterations, rows), min(2 * iterations + 1, rows + 2), np.diff(ys).max()
 
 
 def scratch(lanes: int, channels: int, iterations: int, ys: Any, xs: Any) -> tuple[int, int]:
     """How many floats and how many bytes `run` needs."""
     width, columns = int(xs[-1]), len(xs) - 1
-    band, ring, tall = sizes(iterations, len(ys) - 1, int(ys[-1]))
+    band, ring, tall = sizes(iterations, ys)
     seeds = ring * (columns + 2) * (12 + channels)
     return (band * tall * width * channels + seeds + 52) * lanes + 8 * (TILE + 1) * width, tall * width * lanes

@@ -4,14 +4,18 @@ A partition is a function of the *noisy* image alone. That is the whole soundnes
 average and classifier together are one base classifier of x + Z, so the theorem of plain randomized smoothing
 applies to them as it stands.
 
-Two abstract roles. A `Partition` replaces a picture by a cleaner one (`apply`). `Superpixels` do it by cutting
-the picture into segments (`labels`) and giving every pixel its segment's mean.
+Three abstract roles. A `Partition` replaces a picture by a cleaner one (`apply`). `Superpixels` do it by cutting
+the picture into segments (`labels`) and giving every pixel its segment's mean. What is `Seeded` begins with a grid of
+seeds, which can be shifted.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, TypeVar, final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Self, TypeVar, cast, final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +30,9 @@ Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
 Batch = TypeVar("Batch", torch.Tensor, npt.NDArray[Any])
 Averaged = tuple[torch.Tensor, torch.Tensor | None]
+Shift = tuple[float, float]  # down and to the right, in parts of the seeds' spacing
 
+AUTO = spec.AUTO  # an option that follows the noise
 MIN_SIDE = 8
 LARGEST = 1e5  # of a pixel: beyond it, distances in single precision mean nothing
 BLOCK = 2**18  # pixels, about, that a thread holds labels for at a time
@@ -37,6 +43,7 @@ class Partition(ABC):
 
     name: ClassVar[str]
     static: ClassVar[bool] = False  # the same segments for every picture
+    alone: ClassVar[dict[str, Any]] = {}  # what an option that is "auto" is where no noise is known
 
     @final
     def apply(self, noisy: Batch) -> Batch:
@@ -46,7 +53,7 @@ class Partition(ABC):
     @final
     def labels(self, noisy: Batch) -> Batch:
         """The segment of each pixel: int32 [B, H, W], numbered 0..k-1 without gaps in every picture."""
-        return _like(noisy, self._labels(check_batch(noisy)))
+        return _like(noisy, self.settled()._labels(check_batch(noisy)))
 
     @final
     def run(self, noisy: torch.Tensor) -> Averaged:
@@ -54,7 +61,45 @@ class Partition(ABC):
 
         For callers that have checked their input: float32 [B, C, H, W].
         """
-        return self._run_cpu(noisy.contiguous()) if noisy.device.type == "cpu" else self._run_device(noisy)
+        fixed = self.settled()
+        return fixed._run_cpu(noisy.contiguous()) if noisy.device.type == "cpu" else fixed._run_device(noisy)
+
+    def at(self, sigma: float, shape: tuple[int, ...]) -> Self:
+        """The same, with every option that is "auto" as it suits noise of this sigma on pictures [C, H, W]."""
+        made = self._of(lambda part: part.at(sigma, shape))
+        if not made._open():
+            return made
+        suited = self.for_noise(sigma, round(math.sqrt(shape[-2] * shape[-1])))
+        return made._with({option: getattr(suited, option) for option in made._open()})
+
+    def settled(self) -> Self:
+        """The same, with every option that is "auto" as it is where no noise is known."""
+        made = self._of(lambda part: part.settled())
+        return made._with({option: made.alone[option] for option in made._open()})
+
+    def _open(self) -> list[str]:
+        """The options that are "auto"."""
+        if not dataclasses.is_dataclass(self):
+            return []
+        values = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
+        found = [name for name, value in values if isinstance(value, str) and value == AUTO]
+        for name in found:
+            if name not in self.alone:
+                raise PprsError(f'{self.name}: the option {name} follows no rule. Give it a number instead of "auto".')
+        return found
+
+    def _of(self, change: Callable[[Partition], Partition]) -> Self:
+        """The same, made of another that is changed so."""
+        of = getattr(self, spec.OF, None)
+        return self._with({spec.OF: change(of)}) if isinstance(of, Partition) else self
+
+    def _with(self, options: dict[str, Any]) -> Self:
+        return dataclasses.replace(cast(Any, self), **options) if options else self
+
+    @classmethod
+    def for_noise(cls, sigma: float, side: int = 224) -> Self:
+        """The one that suits noise of this sigma on pictures of side x side pixels."""
+        raise PprsError(f"{cls.name} has no options that follow the noise")
 
     @abstractmethod
     def _run_cpu(self, noisy: torch.Tensor) -> Averaged: ...
@@ -74,6 +119,28 @@ class Partition(ABC):
     def short(self) -> str:
         """For tables and figures: the text without the options that are at their default."""
         return spec.to_short_text(self.name, self)
+
+
+class Filter(Partition):
+    """No segments: a filter of each picture, the baseline that superpixels have to beat."""
+
+    @abstractmethod
+    def _filter(self, noisy: Floats, out: Floats) -> None:
+        """Write the filtered pictures."""
+
+    def _run_cpu(self, noisy: torch.Tensor) -> Averaged:
+        pictures = noisy.numpy()
+        filtered = np.empty_like(pictures)
+        spread(lambda first, past: self._filter(pictures[first:past], filtered[first:past]), len(pictures))
+        return torch.from_numpy(filtered), None
+
+
+class Seeded(Partition):
+    """Segments that grow from a grid of seeds."""
+
+    @abstractmethod
+    def shifted(self, noisy: torch.Tensor, shifts: Sequence[Shift]) -> Averaged:
+        """The mean of what the grids shifted thus make of pictures in the host's memory, one after the other."""
 
 
 class Superpixels(Partition):
@@ -96,20 +163,23 @@ class Superpixels(Partition):
 
     def _run_cpu(self, noisy: torch.Tensor) -> Averaged:
         pictures = noisy.numpy()
-        batch, _, height, width = pictures.shape
-        averaged, segments = np.empty_like(pictures), np.empty(batch, np.int32)
+        averaged, segments = np.empty_like(pictures), np.empty(len(pictures), np.int32)
 
         def task(first: int, past: int) -> None:
-            block = min(past - first, max(32, BLOCK // (height * width)))
-            scratch = np.empty((block, height * width), self._label_type(height, width))
-            for start in range(first, past, block):
-                here = slice(start, min(start + block, past))
-                labels = scratch[: here.stop - start]
+            for here, labels in self._blocks(first, past, *pictures.shape[2:]):
                 self._segment(pictures[here], labels, segments[here])
                 average.segment_mean(pictures[here], labels, segments[here], averaged[here])
 
-        spread(task, batch, self._abreast(batch))
+        spread(task, len(pictures), self._abreast(len(pictures)))
         return torch.from_numpy(averaged), torch.from_numpy(segments)
+
+    def _blocks(self, first: int, past: int, height: int, width: int) -> Iterator[tuple[slice, npt.NDArray[Any]]]:
+        """A few pictures at a time, and memory for their labels."""
+        block = min(past - first, max(32, BLOCK // (height * width)))
+        scratch = np.empty((block, height * width), self._label_type(height, width))
+        for start in range(first, past, block):
+            here = slice(start, min(start + block, past))
+            yield here, scratch[: here.stop - start]
 
     def _segment_device(self, noisy: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Labels int64 [B, H*W] on the tensor's own device, and how many segments each picture has.
@@ -201,24 +271,39 @@ def check_values(x: torch.Tensor) -> None:
         raise PprsError(f"the picture's values run from {low:.3g} to {high:.3g}, but must lie in [0, 1]. {scale}")
 
 
-def check_odd(value: int, option: str) -> None:
-    if not (_whole(value) and 1 <= value < 256 and value % 2 == 1):
+def check_odd(value: Any, option: str) -> None:
+    if value != AUTO and not (_whole(value) and 1 <= value < 256 and value % 2 == 1):
         raise PprsError(f"{option} must be an odd whole number below 256 (1 means no blur), not {value!r}")
 
 
-def check_whole(value: int, option: str) -> None:
-    if not (_whole(value) and 1 <= value < 2**31):
+def check_whole(value: Any, option: str) -> None:
+    if value != AUTO and not (_whole(value) and 1 <= value < 2**31):
         raise PprsError(f"{option} must be a whole number of at least 1, not {value!r}")
 
 
-def check_at_least(value: float, least: float, option: str) -> None:
-    if not (_number(value) and least <= value < float("inf")):
+def check_at_least(value: Any, least: float, option: str) -> None:
+    if value != AUTO and not (_number(value) and least <= value < float("inf")):
         raise PprsError(f"{option} must be at least {least}, not {value!r}")
 
 
-def check_positive(value: float, option: str) -> None:
-    if not (_number(value) and 0 < value < float("inf")):
+def check_between(value: Any, least: float, most: float, option: str, why: str) -> None:
+    if value != AUTO and not (_number(value) and least <= value <= most):
+        raise PprsError(f"{option} must lie between {least} and {most}, not {value!r}: {why}")
+
+
+def check_positive(value: Any, option: str) -> None:
+    if value != AUTO and not (_number(value) and 0 < value < float("inf")):
         raise PprsError(f"{option} must be above 0, not {value!r}")
+
+
+def rounded(value: float, least: float, most: float) -> float:
+    """For rules: a number in range, to three digits, which is more than any rule knows."""
+    return float(f"{min(max(value, least), most):.3g}")
+
+
+def rounded_odd(value: float, least: int, most: int) -> int:
+    """For rules: the nearest odd number in range; `least` and `most` are odd."""
+    return 2 * round((min(max(value, least), most) - 1) / 2) + 1
 
 
 def _whole(value: object) -> bool:

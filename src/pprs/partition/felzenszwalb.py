@@ -1,13 +1,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from pprs.kernels import felzenszwalb
-from pprs.partition.base import Floats, Ints, Superpixels, check_odd, check_positive, check_whole
+from pprs.partition.base import (
+    AUTO,
+    Floats,
+    Ints,
+    Superpixels,
+    check_odd,
+    check_positive,
+    check_whole,
+    rounded,
+    rounded_odd,
+)
 
 
 @dataclass(frozen=True)
@@ -21,15 +31,25 @@ class Felzenszwalb(Superpixels):
     """
 
     name = "felzenszwalb"
+    alone: ClassVar[dict[str, Any]] = {"scale": 5.0, "min_size": 20, "blur": 5}
 
-    scale: float = 5.0
-    min_size: int = 20
-    blur: int = 5
+    scale: float | Any = AUTO
+    min_size: int | Any = AUTO
+    blur: int | Any = AUTO
 
     def __post_init__(self) -> None:
         check_positive(self.scale, "scale")
         check_whole(self.min_size, "min_size")
         check_odd(self.blur, "blur")
+
+    @classmethod
+    def for_noise(cls, sigma: float, side: int = 224) -> Self:
+        """Near the best PSNR of photos of side x side pixels under Gaussian noise of this sigma."""
+        check_positive(sigma, "sigma")
+        small = side / 224
+        min_size = min(max(110 * sigma**1.4 * small**0.25, 1), side * side)
+        blur = rounded_odd(13 * sigma**0.7 * small**0.25, 3, 255)
+        return cls(rounded(30 * small**0.5, 1, 1e3), round(min_size), blur)
 
     def _segment(self, noisy: Floats, labels: npt.NDArray[Any], segments: Ints) -> None:
         felzenszwalb.run(noisy, self.blur, np.float32(self.scale / 255), self.min_size, labels, segments)

@@ -2,12 +2,22 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy.typing as npt
 
 from pprs.kernels import quickshift
-from pprs.partition.base import Floats, Ints, Superpixels, check_at_least, check_odd, check_positive
+from pprs.partition.base import (
+    AUTO,
+    Floats,
+    Ints,
+    Superpixels,
+    check_at_least,
+    check_odd,
+    check_positive,
+    rounded,
+    rounded_odd,
+)
 
 _tables = functools.cache(quickshift.tables)
 
@@ -24,17 +34,30 @@ class Quickshift(Superpixels):
     """
 
     name = "quickshift"
+    alone: ClassVar[dict[str, Any]] = {"kernel_size": 3.0, "max_dist": 4.0, "ratio": 0.5, "blur": 5}
 
-    kernel_size: float = 3.0
-    max_dist: float = 4.0
-    ratio: float = 0.5
-    blur: int = 5
+    kernel_size: float | Any = AUTO
+    max_dist: float | Any = AUTO
+    ratio: float | Any = AUTO
+    blur: int | Any = AUTO
 
     def __post_init__(self) -> None:
         check_at_least(self.kernel_size, 1, "kernel_size")
         check_positive(self.max_dist, "max_dist")
         check_positive(self.ratio, "ratio")
         check_odd(self.blur, "blur")
+
+    @classmethod
+    def for_noise(cls, sigma: float, side: int = 224) -> Self:
+        """Near the best PSNR of photos of side x side pixels under Gaussian noise of this sigma."""
+        check_positive(sigma, "sigma")
+        small = side / 224
+        blur = rounded_odd(14 * sigma**0.7 * small**0.12, 3, 255)
+        kernel_size = rounded(4 * sigma**0.3 * small**0.1, 1, 20)
+        max_dist = rounded(9 * max(1, 2 * sigma) ** 0.5, 1, 1e3)
+        # The noise that the blur leaves, in units of place.
+        ratio = rounded(0.04 * blur / sigma, 1e-6, 1)
+        return cls(kernel_size, max_dist, ratio, blur)
 
     def _segment(self, noisy: Floats, labels: npt.NDArray[Any], segments: Ints) -> None:
         options = float(self.kernel_size), min(float(self.max_dist), 1e6), float(self.ratio)

@@ -1,18 +1,33 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from pprs.kernels import device, slic, threads
-from pprs.partition.base import Floats, Ints, Superpixels, check_at_least, check_odd, check_whole
+from pprs.kernels import average, device, slic, threads
+from pprs.partition.base import (
+    AUTO,
+    Averaged,
+    Floats,
+    Ints,
+    Seeded,
+    Shift,
+    Superpixels,
+    check_at_least,
+    check_odd,
+    check_positive,
+    check_whole,
+    rounded,
+    rounded_odd,
+)
 
 
 @dataclass(frozen=True)
-class Slic(Superpixels):
+class Slic(Superpixels, Seeded):
     """SLIC superpixels (Achanta et al. 2012): k-means of colour and place from a grid of seeds.
 
     At most `n_segments` seeds stand in a grid of nearly square cells. `iterations` times, each pixel chooses among the
@@ -24,17 +39,18 @@ class Slic(Superpixels):
     bits, which other SLICs use, clips the noise and bends it. The fourth power (SLIC's own is the second) makes
     differences below the compactness, which are mostly noise, count for little, and larger ones, which are edges, for
     much. No segment is empty or lost, and segments need not hang together: a stray pixel is still averaged with those
-    most like it. docs/partitions.md has the numbers behind the defaults.
+    most like it. Options that are "auto" follow the noise, where it is known; docs/partitions.md has the rule.
 
     >>> str(Slic(n_segments=50))
-    'slic:n_segments=50,compactness=0.15,blur=5,iterations=2'
+    'slic:n_segments=50,compactness=auto,blur=auto,iterations=2'
     """
 
     name = "slic"
+    alone: ClassVar[dict[str, Any]] = {"n_segments": 100, "compactness": 0.15, "blur": 5}
 
-    n_segments: int = 100
-    compactness: float = 0.15
-    blur: int = 5
+    n_segments: int | Any = AUTO
+    compactness: float | Any = AUTO
+    blur: int | Any = AUTO
     iterations: int = 2
 
     def __post_init__(self) -> None:
@@ -43,15 +59,41 @@ class Slic(Superpixels):
         check_odd(self.blur, "blur")
         check_whole(self.iterations, "iterations")
 
+    @classmethod
+    def for_noise(cls, sigma: float, side: int = 224) -> Self:
+        """Near the best PSNR of pictures of side x side pixels under Gaussian noise of this sigma."""
+        check_positive(sigma, "sigma")
+        small = side / 224
+        spacing = 11 * small**0.36
+        n_segments = min(max(1, round(side * side / spacing**2)), side * side)
+        return cls(n_segments, rounded(0.3 * sigma**0.5, 1e-4, 1e3), rounded_odd(10 * sigma**0.5 * small**0.25, 3, 255))
+
     def _label_type(self, height: int, width: int) -> npt.DTypeLike:
-        return np.uint16 if min(self.n_segments, height * width) < 2**16 else np.int32
+        most = 4 * min(self.n_segments, height * width)  # a shift adds a row and a column
+        return np.uint16 if most < 2**16 else np.int32
 
     def _abreast(self, batch: int) -> int:
         return slic.LANES if batch > 2 * slic.FEW else 1
 
-    def _segment(self, noisy: Floats, labels: npt.NDArray[Any], segments: Ints) -> None:
+    def shifted(self, noisy: torch.Tensor, shifts: Sequence[Shift]) -> Averaged:
+        pictures = noisy.numpy()
+        averaged, segments = np.zeros_like(pictures), np.zeros(len(pictures), np.int64)
+
+        def task(first: int, past: int) -> None:
+            for here, labels in self._blocks(first, past, *pictures.shape[2:]):
+                count = np.empty(len(labels), np.int32)
+                for shift in shifts:
+                    self._segment(pictures[here], labels, count, shift)
+                    average.add_segment_mean(pictures[here], labels, count, np.float32(1 / len(shifts)), averaged[here])
+                    segments[here] += count
+
+        threads.spread(task, len(pictures), self._abreast(len(pictures)))
+        rounded = np.round(segments / len(shifts)).astype(np.int32)
+        return torch.from_numpy(averaged), torch.from_numpy(rounded)
+
+    def _segment(self, noisy: Floats, labels: npt.NDArray[Any], segments: Ints, shift: Shift = (0.0, 0.0)) -> None:
         batch, channels, height, width = noisy.shape
-        ys, xs, sy, sx, per_pixel = slic.grid(height, width, self.n_segments)
+        ys, xs, sy, sx, per_pixel = slic.grid(height, width, self.n_segments, shift)
         lanes = 1 if batch <= slic.FEW else slic.LANES
         floats, choices = slic.scratch(lanes, channels, self.iterations, ys, xs)
         slic.run(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from pprs.files import written_whole
 from pprs.report import figures
 from pprs.report.page import page
 from pprs.report.source import Method, read, read_all
-from pprs.report.stats import Summary, summarize, usual_radii
+from pprs.report.stats import Paired, Summary, paired, summarize, usual_radii
 
 FORMATS = ("html", "png", "svg", "md", "json")
 
@@ -43,16 +44,16 @@ def _render(kind: str, methods: list[Method], summaries: list[Summary], radii: l
     if kind in ("png", "svg"):
         return figures.to_bytes(figures.curves(methods), kind)
     if kind == "md":
-        return markdown(summaries, radii).encode()
+        return markdown(summaries, radii, paired(methods)).encode()
     if kind == "json":
-        return as_json(summaries, radii).encode()
+        return as_json(summaries, radii, paired(methods)).encode()
     data = {str(m.settings.get("data")) for m in methods if "data" in m.settings}
     title = "Certified robustness" + (f" on {data.pop()}" if len(data) == 1 else "")
     return page(methods, summaries, radii, title).encode()
 
 
-def markdown(summaries: list[Summary], radii: list[float]) -> str:
-    """The table as Markdown."""
+def markdown(summaries: list[Summary], radii: list[float], pairs: Sequence[Paired] = ()) -> str:
+    """The table as Markdown, and how the methods compare image by image."""
     heads = [
         "method", *(f"acc. at {r:g}" for r in radii), f"F at {radii[len(radii) // 2]:g}", "ACR", "abstained",
         "superpixels", "pixels each", "samples / image", "s / image", "images",
@@ -84,13 +85,17 @@ def markdown(summaries: list[Summary], radii: list[float]) -> str:
                 "",
                 f"{s.name}: a budget left {s.undecided} images undecided; what is proved of them so far counts.",
             ]
+    if pairs:
+        lines += ["", "| average certified radius, image by image | ahead by | 95% |", "|---|---:|---:|"]
+        lines += [f"| {p.one} against {p.other} | {p.ahead:+.4f} | ± {p.error:.4f} |" for p in pairs]
     return "\n".join(lines) + "\n"
 
 
-def as_json(summaries: list[Summary], radii: list[float]) -> str:
+def as_json(summaries: list[Summary], radii: list[float], pairs: Sequence[Paired] = ()) -> str:
     """Everything in the table, unrounded; null where there is nothing."""
     methods = [{key: _without_nan(value) for key, value in dataclasses.asdict(s).items()} for s in summaries]
-    return json.dumps({"radii": radii, "confidence": 0.95, "methods": methods}, indent=1) + "\n"
+    compared = [dataclasses.asdict(pair) for pair in pairs]
+    return json.dumps({"radii": radii, "confidence": 0.95, "methods": methods, "paired": compared}, indent=1) + "\n"
 
 
 def _without_nan(value: Any) -> Any:

@@ -9,9 +9,11 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 from PIL import Image
 
 from pprs.certificate import round_down
+from pprs.noise import Noise
 from pprs.partition import Partition, Superpixels
 from pprs.report.source import Method
 from pprs.report.stats import band, certified_accuracy
@@ -59,6 +61,36 @@ def curves(methods: list[Method]) -> Figure:
     return figure
 
 
+def tried(
+    points: list[tuple[str, float, float, float]], best: list[tuple[str, str, float, float]], noise: str
+) -> Figure:
+    """What a search tried: (family, ms a sample, score, error) each, and (family, name, ms, score) of the best ones."""
+    figure = Figure(figsize=(7.6, 4.6), layout="constrained")
+    axes = figure.subplots()
+    families = list(dict.fromkeys(family for family, *_ in points))
+    for i, family in enumerate(families):
+        mine = [(ms, score, error) for f, ms, score, error in points if f == family]
+        ms, score, error = (np.array(v) for v in zip(*mine, strict=True))
+        axes.errorbar(
+            ms, score, error, fmt="os^D"[i % 4], ms=5, color=COLOURS[i % len(COLOURS)], alpha=0.7, elinewidth=0.3,
+            label=f"{family} ({len(mine)} tried)",
+        )  # fmt: skip
+    for family, name, at, height in best:
+        short = name if len(name) <= 44 else name[:43] + "…"
+        axes.annotate(
+            short, (at, height), (6, 6), textcoords="offset points", fontsize=7, color=COLOURS[families.index(family)]
+        )
+    axes.set_xscale("log")
+    for axis in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
+        axis(FuncFormatter(lambda ms, _: f"{ms:g}"))
+    axes.tick_params(axis="x", which="minor", labelsize=7)
+    axes.set(xlabel="time a sample, partition and network (ms)", ylabel=f"average radius promised under {noise}")
+    axes.set_ylim(0, None)
+    axes.grid(alpha=0.25)
+    axes.legend(fontsize=8, frameon=False)
+    return figure
+
+
 def to_bytes(figure: Figure, kind: str) -> bytes:
     buffer = io.BytesIO()
     FigureCanvasAgg(figure)
@@ -94,17 +126,18 @@ def png(picture: Array) -> bytes:
     return buffer.getvalue()
 
 
-def views(noisy: Array, partition: Partition | None) -> dict[str, Array]:
+def views(noisy: Array, partition: Partition | None, noise: Noise) -> dict[str, Array]:
     """What a method makes of one noisy picture [C, H, W]: borders where it has segments, and the average."""
     if partition is None:
         return {"noisy": shown(noisy)}
+    partition = partition.at(noise.sigma, noisy.shape)
     averaged = shown(partition.apply(noisy[None])[0])
     if isinstance(partition, Superpixels):
         return {"superpixels": borders(shown(noisy), partition.labels(noisy[None])[0]), "averaged": averaged}
     return {"averaged": averaged}
 
 
-def picture_rows(clean: Array, noisy: Array, methods: list[tuple[str, Partition | None]], noise: str) -> Figure:
+def picture_rows(clean: Array, noisy: Array, methods: list[tuple[str, Partition | None]], noise: Noise) -> Figure:
     """One row a method: original, noisy, superpixel borders, averaged."""
     tall = (
         2.5 * clean.shape[1] / clean.shape[2] + 0.3
@@ -112,7 +145,7 @@ def picture_rows(clean: Array, noisy: Array, methods: list[tuple[str, Partition 
     figure = Figure(figsize=(10, tall * len(methods)), layout="constrained")
     grid = figure.subplots(len(methods), 4, squeeze=False)
     for axes, (name, partition) in zip(grid, methods, strict=True):
-        made = views(noisy, partition)
+        made = views(noisy, partition, noise)
         cells = [
             ("original", shown(clean)),
             (f"noisy ({noise})", shown(noisy)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pprs.smooth.classifier import Certifying, Earlier, SmoothedClassifier
-from pprs.smooth.vote import ESTIMATE, PREDICT, SELECT, TRAIN, TRIAL, chunk_size, noisy_chunk
+from pprs.smooth.vote import ESTIMATE, PREDICT, SELECT, TRAIN, TRIAL, TUNE, chunk_size, noisy_chunk
 
 __all__ = [
     "ESTIMATE",
@@ -11,6 +11,7 @@ __all__ = [
     "SELECT",
     "TRAIN",
     "TRIAL",
+    "TUNE",
     "Certifying",
     "Earlier",
     "SmoothedClassifier",

@@ -86,12 +86,20 @@ class SmoothedClassifier(Voter):
         p_value = binomial_test(int(counts[first]), int(counts[first] + counts[second]))
         return Prediction(int(first) if p_value <= alpha else None, counts, p_value, n, alpha)
 
-    def counts(self, x: torch.Tensor, *, n: int = 1_000, index: int = 0, on_samples: OnSamples | None = None) -> Counts:
-        """How many of n noisy copies each class gets: int64 [num_classes]."""
+    def counts(
+        self,
+        x: torch.Tensor,
+        *,
+        n: int = 1_000,
+        index: int = 0,
+        on_samples: OnSamples | None = None,
+        phase: int = PREDICT,
+    ) -> Counts:
+        """How many of n noisy copies each class gets: int64 [num_classes]. A phase has draws of its own."""
         if n < 1:
             raise PprsError(f"n must be at least 1, not {n}")
         with self._context(x, index):
-            return self._vote(self._checked(x), n, index, PREDICT, on_samples).counts
+            return self._vote(self._checked(x), n, index, phase, on_samples).counts
 
 
 class Certifying:
@@ -177,7 +185,7 @@ class Certifying:
             alpha=plan.alpha,
             shape=self._shape,
             noise=str(g.noise),
-            partition=str(g.partition or "none"),
+            partition=str(g.scheme(self._shape) or "none"),
             mean_segments=None if votes.segments is None else votes.segments / n,
             bound=plan.bound,
             p_upper=judge.p_upper,

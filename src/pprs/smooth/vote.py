@@ -31,7 +31,7 @@ from pprs.partition.base import check_picture_shape, check_values
 
 # Phases: each has draws of its own. TRIAL is for whatever is decided before a run, such as which engine it has: were
 # that looked at with the draws that estimate, the classifier would depend on them.
-SELECT, ESTIMATE, PREDICT, TRAIN, TRIAL = range(5)
+SELECT, ESTIMATE, PREDICT, TRAIN, TRIAL, TUNE = range(6)
 
 # A floating-point network gives a picture slightly different scores in another batch. Where the two best
 # scores are closer than this share of their size, the picture is scored again on its own, so that its vote
@@ -103,6 +103,7 @@ class Voter:
             model.eval().to(device)
         self.model, self.num_classes, self.noise, self.partition = model, num_classes, noise, partition
         self.seed, self.batch_size, self.threads, self.device = seed, batch_size, threads, torch.device(device)
+        self._schemes: dict[tuple[Partition, float, tuple[int, ...]], Partition] = {}
 
     def seconds_a_sample(self, x: torch.Tensor) -> float:
         """How long a sample takes here, measured on draws that nothing else uses."""
@@ -159,6 +160,15 @@ class Voter:
         for parts in self._spread(count, samples[::step], eager=eager):
             yield from parts
 
+    def scheme(self, shape: tuple[int, ...]) -> Partition | None:
+        """The partition of pictures of this shape [C, H, W], with what is "auto" as it suits the noise."""
+        if self.partition is None:
+            return None
+        key = (self.partition, self.noise.sigma, shape)
+        if key not in self._schemes:
+            self._schemes[key] = self.partition.at(self.noise.sigma, shape)
+        return self._schemes[key]
+
     @contextlib.contextmanager
     def _memory(self, shape: tuple[int, ...]) -> Iterator[torch.Tensor]:
         """For noisy pictures: on a CPU the same each time, since fresh memory is slow."""
@@ -171,8 +181,9 @@ class Voter:
     def _count(self, noisy: torch.Tensor, size: int, chunk: int) -> list[Votes]:
         """Partition, classify in batches of `size`, count each chunk."""
         found = None
-        if self.partition is not None:
-            noisy, found = self.partition.run(noisy)
+        scheme = self.scheme(tuple(noisy.shape[1:]))
+        if scheme is not None:
+            noisy, found = scheme.run(noisy)
         labels = torch.cat([self._classify(batch) for batch in noisy.split(size)])
         counts = [np.bincount(part, minlength=self.num_classes) for part in labels.cpu().split(chunk)]
         segments = [None] * len(counts) if found is None else [int(part.sum()) for part in found.split(chunk)]

@@ -1,0 +1,123 @@
+"""Options that follow the noise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import photos
+import pytest
+import torch
+from helpers import Linear, pprs
+
+from pprs import Blur, Felzenszwalb, Gaussian, Grid, PprsError, Quickshift, Slic, SmoothedClassifier, parse_partition
+from pprs.partition import Filter, Gauss, Median, NonLocalMeans, Partition, Shifts, Soft, TotalVariation
+from pprs.record import Run
+
+TEXTS = [
+    "slic",
+    "felzenszwalb",
+    "quickshift",
+    "gauss",
+    "median",
+    "tv",
+    "nlm",
+    "slic/soft",
+    "slic/soft/shifts:k=2",
+    "slic+tv",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (3, 224, 224)])
+def test_every_option_is_settled(text: str, shape: tuple[int, int, int]) -> None:
+    made = parse_partition(text)
+    assert made is not None
+    assert "auto" in str(made)
+    assert parse_partition(str(made)) == made
+    assert made.short == text
+    for sigma in (0.05, 0.12, 0.25, 0.5, 1.0, 3.0):
+        at = made.at(sigma, shape)
+        assert "auto" not in str(at)
+        assert at.at(9.0, shape) == at  # what is given stays
+        assert parse_partition(str(at)) == at
+    assert "auto" not in str(made.settled())
+
+
+def test_alone_they_are_as_published() -> None:
+    assert str(Felzenszwalb().settled()) == "felzenszwalb:scale=5.0,min_size=20,blur=5"
+    assert str(Quickshift().settled()) == "quickshift:kernel_size=3.0,max_dist=4.0,ratio=0.5,blur=5"
+    assert Slic().settled() == Slic(100, 0.15, 5)
+    assert Slic("auto") == Slic()
+    x = np.random.default_rng(0).random((2, 3, 24, 24), np.float32)
+    np.testing.assert_array_equal(Slic(30).apply(x), Slic(30, 0.15, 5).apply(x))
+    np.testing.assert_array_equal(Felzenszwalb().labels(x), Felzenszwalb(5.0, 20, 5).labels(x))
+
+
+def test_what_is_given_stays_and_the_rest_follows() -> None:
+    made = Slic(n_segments=50).at(0.5, (1, 28, 28))
+    assert made.n_segments == 50
+    assert made.compactness == Slic.for_noise(0.5, 28).compactness > Slic.for_noise(0.25, 28).compactness
+    for text in ("slic:n_segments=automatic", "slic:iterations=auto", "slic/soft:near=auto"):
+        with pytest.raises(PprsError, match="is not a"):
+            parse_partition(text)
+
+
+@pytest.mark.parametrize(
+    "made", [Blur("auto"), Grid("auto"), Slic(iterations="auto"), Shifts(Slic(), "auto"), Soft(Slic(), near="auto")]
+)
+def test_auto_is_for_options_that_have_a_rule(made: Partition) -> None:
+    x = np.zeros((1, 1, 16, 16), np.float32)
+    for use in (made.apply, lambda x: made.at(0.5, x.shape[1:])):
+        with pytest.raises(PprsError, match="follows no rule"):
+            use(x)
+
+
+def test_a_partition_of_ones_own_need_not_be_a_dataclass() -> None:
+    class Mine(Filter):
+        name = "mine"
+
+        def _filter(self, noisy: np.ndarray, out: np.ndarray) -> None:
+            out[:] = noisy
+
+    x = np.ones((2, 1, 8, 8), np.float32)
+    np.testing.assert_array_equal(Mine().apply(x), x)
+
+
+def test_a_smoothed_classifier_takes_what_it_is_given_later() -> None:
+    g = SmoothedClassifier(Linear(torch.ones(1, 16, 16), -100.0), 2, Gaussian(0.3), Slic())
+    assert "slic" in str(g.scheme((1, 16, 16)))
+    g.partition = Blur(3)
+    assert str(g.scheme((1, 16, 16))) == "blur:size=3"
+
+
+def test_a_run_records_what_was_applied(digits_model: Path, tmp_path: Path) -> None:
+    base = ["certify", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.5, "--n", 64, "--limit", 1]
+    told = pprs(*base, "--partition", "slic/soft", "--out", tmp_path / "run").stdout
+    with Run.read(tmp_path / "run") as run:
+        assert run.settings["partition"] == str(parse_partition("slic/soft").at(0.5, (1, 28, 28)))  # type: ignore[union-attr]
+    assert "auto" not in told.splitlines()[1]
+
+
+def test_a_smoothed_classifier_tells_its_partition_its_noise() -> None:
+    x = torch.rand(1, 16, 16, generator=torch.Generator().manual_seed(0))
+    model = Linear(torch.ones(1, 16, 16), -100.0)
+    for sigma in (0.25, 0.5):
+        given = SmoothedClassifier(model, 2, Gaussian(sigma), Slic()).certify(x, n=100)
+        same = SmoothedClassifier(model, 2, Gaussian(sigma), Slic().at(sigma, (1, 16, 16))).certify(x, n=100)
+        assert given == same
+        assert "auto" not in given.partition
+
+
+@pytest.mark.parametrize("kind", [Felzenszwalb, Quickshift, Slic, Gauss, Median, TotalVariation, NonLocalMeans])
+def test_following_the_noise_pays(kind: type[Partition]) -> None:
+    """PSNR under much noise, against the options that are used where no noise is known."""
+    sigma, gain = 1.0, []
+    for name in ("chelsea", "astronaut", "coffee", "rocket"):
+        clean = photos.photo(name, 64)
+        noisy = clean + sigma * np.random.default_rng(3).standard_normal((4, *clean.shape), dtype=np.float32)
+        followed, alone = kind().at(sigma, clean.shape).apply(noisy), kind().settled().apply(noisy)
+        gain.append(
+            np.mean([photos.psnr(a, clean) - photos.psnr(b, clean) for a, b in zip(followed, alone, strict=True)])
+        )
+    assert np.mean(gain) > 0.5, gain
