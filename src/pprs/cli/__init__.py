@@ -12,6 +12,7 @@ from pprs.cli.demo import demo
 from pprs.cli.predict import predict
 from pprs.cli.report import export, report, show
 from pprs.cli.train import train
+from pprs.cli.tune import tune
 
 app = typer.Typer(
     name="pprs",
@@ -20,7 +21,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (demo, certify, predict, train, report, export, show):
+for command in (demo, certify, predict, train, tune, report, export, show):
     app.command()(command)
 
 
