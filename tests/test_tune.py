@@ -133,7 +133,7 @@ def test_too_few_pictures() -> None:
 def test_the_command(digits_model: Path, tmp_path: Path) -> None:
     base = ["tune", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.5, "--limit", 40]
     out = tmp_path / "out"
-    told = pprs(*base, "--budget", "6s", "--families", "none,blur,superpixels", "--out", out).stdout
+    told = pprs(*base, "--budget", "3s", "--families", "none,blur,superpixels", "--out", out).stdout
     best = told.strip().splitlines()[-1]
     assert best.startswith("--partition ")
     assert "pictures that the search did not see" in told
