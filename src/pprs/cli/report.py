@@ -45,12 +45,14 @@ def print_table(summaries: list[Summary], radii: list[float]) -> None:
     images = {s.images for s in summaries}
     over = f" of {images.pop()} images" if len(images) == 1 else ""
     table = Table(
-        title=f"certified accuracy (%) at radius r{over}, and average certified radius (ACR)", box=SIMPLE_HEAD
+        title=f"certified accuracy (%) at radius r{over}, and average certified radius (ACR)",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
     )
-    table.add_column("method", overflow="fold", min_width=min(28, max(len(s.name) for s in summaries)))
+    table.add_column("method", overflow="fold", min_width=min(14, max(len(s.name) for s in summaries)))
     for r in radii:
         table.add_column(f"r={r:g}", justify="right")
-    for name in ("ACR", "abstain", "superpixels", "samples"):
+    for name in ("ACR", "abstain", "segments", "samples"):
         table.add_column(name, justify="right")
     for s in summaries:
         accuracies = (_number(100 * a, 1) for a in s.accuracy)
