@@ -14,7 +14,7 @@ from photos import noisy, photo, psnr
 from scipy import ndimage
 
 from pprs import Blur, Grid, Mean, Partition, PprsError, Shifts, Slic, Soft, parse_partition
-from pprs.kernels import slic
+from pprs.kernels import slic, soft
 from pprs.kernels.threads import get_threads, set_threads
 
 SOFT = Soft(Slic(n_segments=20, compactness=0.2, blur=3))
@@ -246,3 +246,9 @@ def test_softer_is_closer_to_the_clean_picture(side: int) -> None:
     assert (quality(soft.apply(flat)) > best + 0.5).all()
     assert quality(soft.apply(flat)).mean() > max(quality(b).mean() for b in blurred) + 0.5
     assert (quality(Shifts(soft, k=2).apply(flat)) > quality(soft.apply(flat))).all()
+
+
+def test_pictures_lie_side_by_side_in_eights() -> None:
+    """Eight are laid at a time: with fewer, they would overwrite each other."""
+    for side in (8, 64, 65, 512, 513, 4000):
+        assert soft.abreast(side, side) % 8 == 0

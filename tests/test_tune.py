@@ -10,11 +10,11 @@ import pytest
 import torch
 from helpers import pprs
 
-from pprs import Gaussian, Grid, PprsError, Slic, SmoothedClassifier, parse_partition
+from pprs import Blur, Gaussian, Grid, PprsError, Slic, SmoothedClassifier
 from pprs.cli.tune import verdict
 from pprs.data.arrays import Arrays
 from pprs.partition import Mean, Shifts, Soft
-from pprs.tune import FAMILIES, Final, Notebook, Tuned, candidates, family_of, neighbours, tune
+from pprs.tune import FAMILIES, Final, Notebook, Search, Tuned, candidates, family_of, neighbours, tune
 
 
 class Stripes(torch.nn.Module):
@@ -73,22 +73,16 @@ def test_it_finds_what_helps_and_judges_it_elsewhere(tmp_path: Path) -> None:
     assert search(data, Notebook(tmp_path / "tried.jsonl", {"a": 1})).finals == tuned.finals
 
 
-def test_the_judges_draws_are_not_those_of_certificates(tmp_path: Path) -> None:
+def test_the_judges_draws_are_not_those_of_certificates() -> None:
     """A person chooses by the table, and may then certify the same pictures with the same seed."""
-    book = Notebook(tmp_path / "tried.jsonl")
-    tuned = search(stripes(), book, families=("none", "blur"))
-    blur = tuned.of("blur")
-    assert blur is not None
-    g = SmoothedClassifier(Stripes(), 2, Gaussian(0.25), parse_partition(blur.partition), seed=0)
-    lines = [json.loads(line) for line in (tmp_path / "tried.jsonl").read_text().splitlines()[1:]]
-    judged = [line for line in lines if line["what"].startswith(f"{blur.partition} certifies")]
-    assert len(judged) >= 8
-    data, same = stripes(), 0
-    for line in judged:
-        index = int(line["what"].split(" certifies ")[1].split()[0])
-        same += g.certify(data[index].image, n=tuned.n, index=index).radius == line["found"] > 0
-    unanimous = sum(line["found"] == max(j["found"] for j in judged) for line in judged)
-    assert same <= unanimous  # only where all votes agree can the radii be equal
+    data = stripes()
+    search = Search(Stripes(), 2, Gaussian(0.3), data, Notebook(), seed=0, device="cpu")
+    g = SmoothedClassifier(Stripes(), 2, Gaussian(0.3), Blur(3), seed=0)
+    judged = np.array([search.certified(Blur(3), i, 1000) for i in range(20)])
+    later = np.array([made.radius for i in range(20) if (made := g.certify(data[i].image, n=1000, index=i))])
+    told = (judged > 0) & (judged < judged.max())  # where votes differ, equal radii would be equal draws
+    assert told.sum() >= 10
+    assert np.mean(judged[told] == later[told]) < 0.5
 
 
 def test_a_notebook_that_was_cut_off_twice(tmp_path: Path) -> None:

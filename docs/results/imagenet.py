@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from pprs.bound import mean_error
 from pprs.cli.certify import certify
 from pprs.data import open_dataset
 from pprs.record import Run
-from pprs.tune import _error
 
 METHODS = ("none", "gauss", "slic/soft/shifts:k=4")
 RADII = (0.0, 0.25, 0.5)
@@ -48,7 +48,8 @@ def table(sigma: float, radii: dict[str, list[float]]) -> None:
     for method, values in radii.items():
         held, apart = np.maximum(values, 0), np.maximum(values, 0) - plain
         shares = " | ".join(f"{100 * np.mean([v >= r for v in values]):.0f}" for r in RADII)
-        print(f"| `{method}` | {shares} | {held.mean():.3f} | {apart.mean():+.3f} ± {_error(apart):.3f} |", flush=True)
+        ahead = f"{apart.mean():+.3f} ± {mean_error(apart):.3f}"
+        print(f"| `{method}` | {shares} | {held.mean():.3f} | {ahead} |", flush=True)
 
 
 if __name__ == "__main__":

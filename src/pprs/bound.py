@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
-from scipy.special import bdtr, betainc, betaincinv
+from scipy.special import bdtr, betainc, betaincinv, stdtrit
 
 from pprs.errors import PprsError, nearest
 
@@ -68,6 +68,18 @@ def interval(hits: Any, n: int, confidence: float = 0.95) -> tuple[Any, Any]:
     low = np.where(hits > 0, betaincinv(np.maximum(hits, 1), n - hits + 1, tail), 0.0)
     high = np.where(hits < n, betaincinv(hits + 1, np.maximum(n - hits, 1), 1 - tail), 1.0)
     return low, high
+
+
+def mean_error(values: Any) -> float:
+    """Half the width of Student's 95% interval of a mean; infinite for fewer than two values.
+
+    >>> round(mean_error([0.3, 0.2, 0.3]), 4)
+    0.1434
+    """
+    values = np.asarray(values, dtype=float)
+    if len(values) < 2:
+        return math.inf
+    return float(stdtrit(len(values) - 1, 0.975) * values.std(ddof=1)) / math.sqrt(len(values))
 
 
 def binomial_test(k: int, n: int) -> float:

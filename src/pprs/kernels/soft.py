@@ -29,9 +29,12 @@ FAST = {"contract", "nnan", "nsz"}
 
 
 def abreast(height: int, width: int) -> int:
-    """How many pictures lie side by side: fewer of the large ones, for the sake of memory."""
+    """How many pictures lie side by side: fewer of the large ones, for the sake of memory.
+
+    Eights, because `load` lays eight at a time.
+    """
     area = height * width
-    return 32 if area <= 64 * 64 else 16 if area <= 512 * 512 else 4
+    return 32 if area <= 64 * 64 else 16 if area <= 512 * 512 else 8
 
 
 def taps(width: float) -> Any:
@@ -146,18 +149,13 @@ def gather(lanes, channels, w, colour, gathered):  # type: ignore[no-untyped-def
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
-def gather_placed(lanes, channels, w, colour, a, b, gathered):  # type: ignore[no-untyped-def]
-    """The same, and the pixel's place (a, b) too."""
+def place(lanes, channels, w, a, b, gathered):  # type: ignore[no-untyped-def]
+    """Add a pixel's place (a, b) to its nine candidates."""
     L, C = len(lanes), len(channels)
     S = (C + 3) * L
     for c in range(9):
         part, total = w[c * L : (c + 1) * L], gathered[c * S : (c + 1) * S]
         for lane in range(L):
-            total[lane] += part[lane] * colour[lane]
-            if C == 3:
-                total[L + lane] += part[lane] * colour[L + lane]
-                total[2 * L + lane] += part[lane] * colour[2 * L + lane]
-            total[C * L + lane] += part[lane]
             total[(C + 1) * L + lane] += part[lane] * a
             total[(C + 2) * L + lane] += part[lane] * b
 
@@ -221,10 +219,10 @@ def visit(  # type: ignore[no-untyped-def]
                 colour = colours[at : at + M]
                 if task == 2:
                     mix(lanes, channels, w, mean, colour)
-                elif task == 1:
-                    gather(lanes, channels, w, colour, gathered)
                 else:
-                    gather_placed(lanes, channels, w, colour, a, b, gathered)
+                    gather(lanes, channels, w, colour, gathered)
+                    if task == 0:
+                        place(lanes, channels, w, a, b, gathered)
         if task == 2:
             continue
         for c in range(9):

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtrit
 
-from pprs.bound import interval
+from pprs.bound import interval, mean_error
 from pprs.report.source import Method
 
 Array = npt.NDArray[Any]
@@ -49,11 +48,10 @@ def average_radius(method: Method) -> float:
 
 
 def average_radius_error(method: Method) -> float:
-    """Half the width of the normal 95% interval of the average certified radius."""
-    if method.decided is not None:
+    """Half the width of Student's 95% interval of the average certified radius; NaN where that has no meaning."""
+    if method.decided is not None or len(method) < 2:
         return math.nan
-    values = np.where(method.correct, method.radius, 0.0)
-    return float(1.96 * values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
+    return mean_error(np.where(method.correct, method.radius, 0.0))
 
 
 def certified_f1(method: Method, radius: float) -> float:
@@ -137,8 +135,7 @@ def paired(methods: list[Method]) -> list[Paired]:
             if not np.array_equal(one.label[mine], other.label[theirs]):
                 continue
             apart = np.where(one.correct, one.radius, 0.0)[mine] - np.where(other.correct, other.radius, 0.0)[theirs]
-            error = float(stdtrit(len(common) - 1, 0.975) * apart.std(ddof=1)) / math.sqrt(len(common))
-            found.append(Paired(one.name, other.name, len(common), float(apart.mean()), error))
+            found.append(Paired(one.name, other.name, len(common), float(apart.mean()), mean_error(apart)))
     return found
 
 

@@ -1,76 +1,36 @@
-"""Which partition, if any, makes the certificates of a classifier larger: a search with a budget.
-
-Candidates follow the noise and the picture's size. All are given the same pictures and the same noise (common random
-numbers), so that few samples tell them apart; each round keeps the better ones and looks at them more closely. In the
-end the best of every family is certified on pictures that the search did not see. The draws are the search's own, so a
-certificate made later with the partition that it found is as good as any other.
-"""
+"""The search itself: rounds on some pictures, judgement on others."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import itertools
-import json
-import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.special import stdtrit
 
-from pprs.bound import clopper_pearson_lower, interval
+from pprs.bound import clopper_pearson_lower, interval, mean_error
 from pprs.data import ImageSet
 from pprs.errors import PprsError
-from pprs.files import written_whole
 from pprs.kernels import threads
 from pprs.noise import Noise
-from pprs.partition import (
-    Blur,
-    Felzenszwalb,
-    Filter,
-    Gauss,
-    Mean,
-    Median,
-    NonLocalMeans,
-    Partition,
-    Quickshift,
-    Shifts,
-    Slic,
-    Soft,
-    TotalVariation,
-)
+from pprs.partition import Partition
 from pprs.runner import fair_order
 from pprs.smooth import TUNE, SmoothedClassifier
+from pprs.tune.candidates import FAMILIES, candidates, family_of, neighbours, text_of
+from pprs.tune.notebook import Notebook
 
-FAMILIES = ("none", "blur", "filter", "superpixels")
 ROUNDS = 3
 KEEP = 3  # of so many candidates one goes on
 N, ALPHA = 1000, 0.001  # of the certificates in the end, and of those that the search has in mind
 LEAST, FIRST = 8, 32  # pictures of a round; those of the first look, where there is time
 JUDGE = 2**64  # added to the seed of the certificates that judge
-REPEAT = 1.4  # between a number and the next one that is tried
 
 Floats = npt.NDArray[np.float64]
 Network = Callable[[torch.Tensor], torch.Tensor]
-
-
-def family_of(partition: Partition | None) -> str:
-    """none, blur (linear, the same for every picture), filter, or superpixels."""
-    if partition is None:
-        return "none"
-    if isinstance(partition, Blur | Gauss):
-        return "blur"
-    return "filter" if isinstance(partition, Filter) else "superpixels"
-
-
-def text_of(partition: Partition | None) -> str:
-    return "none" if partition is None else str(partition)
 
 
 @dataclass(frozen=True)
@@ -102,7 +62,7 @@ class Final:
 
     @property
     def average_radius_error(self) -> float:
-        return _error(np.array(self.radii))
+        return mean_error(self.radii)
 
     def accuracy(self, radius: float) -> tuple[float, float, float]:
         """Certified accuracy at this radius, and its exact 95% interval."""
@@ -130,128 +90,10 @@ class Tuned:
     def ahead(self, one: Final, other: Final) -> tuple[float, float]:
         """By how much the average radius of one is above the other's, picture by picture, and the 95% error of that."""
         apart = np.array(one.radii) - np.array(other.radii)
-        return float(apart.mean()), _error(apart)
+        return float(apart.mean()), mean_error(apart)
 
 
-def _error(values: Floats) -> float:
-    """Half the width of Student's 95% interval of the mean."""
-    if len(values) < 2:
-        return math.inf
-    return float(stdtrit(len(values) - 1, 0.975) * values.std(ddof=1) / math.sqrt(len(values)))
-
-
-def candidates(noise: Noise, shape: tuple[int, int, int], families: Iterable[str] = FAMILIES) -> list[Partition | None]:
-    """What is tried first: of every family what suits the noise and the picture's size, and what lies around it.
-
-    The likeliest come first: a small budget may not reach the last. A classifier likes less smoothing than the eye, so
-    some are made for less noise than there is.
-    """
-    sigma, side = noise.sigma, round(math.sqrt(shape[1] * shape[2]))
-
-    def soft(less: float, *, segments: float = 1.0, compactness: float = 1.0) -> Soft:
-        made = Soft.suited(less * sigma, shape)
-        slic = dataclasses.replace(
-            made.of,
-            n_segments=max(1, round(made.of.n_segments * segments)),
-            compactness=_rounded(made.of.compactness * compactness),
-        )
-        return dataclasses.replace(made, of=slic)
-
-    tv, nlm = TotalVariation.for_noise(sigma, side), NonLocalMeans.for_noise(sigma, side)
-    # One of each family first.
-    found: list[Partition | None] = [None, Blur(3), Shifts(soft(1.0, compactness=0.7), 4), tv]
-    found += [Gauss(_rounded(Gauss.for_noise(sigma, side).sigma * f)) for f in (0.71, 1, 0.5, 0.35)]
-    found += [Shifts(soft(less), 4) for less in (0.65, 1.0, 0.4, 2.5)]
-    found += [Shifts(soft(less, compactness=0.7), 4) for less in (0.65, 1.5)]
-    found += [Shifts(soft(less, segments=many), 4) for less in (0.65, 1.0) for many in (2.0, 0.5)]
-    slic = Slic.for_noise(sigma, side)
-    hard = [dataclasses.replace(slic, n_segments=round(slic.n_segments * f), blur=b) for f in (1, 2) for b in (3, 5)]
-    found += [Shifts(hard[2], 8), soft(0.65), hard[2], Blur(5)]
-    found += [dataclasses.replace(tv, weight=_rounded(tv.weight * f)) for f in (0.71, 0.5)]
-    found += [dataclasses.replace(nlm, h=_rounded(nlm.h * f)) for f in (0.71, 1, 0.5)]
-    found += [Median(3), Felzenszwalb.for_noise(0.65 * sigma, side), Quickshift.for_noise(0.65 * sigma, side)]
-    found += [*hard, soft(0.4), soft(1.0), Shifts(hard[0], 8), Blur(7)]
-    found += [Felzenszwalb.for_noise(sigma, side), Quickshift.for_noise(sigma, side), Median.for_noise(sigma, side)]
-    wanted = set(families)
-    return [p for p in dict.fromkeys(found) if family_of(p) in wanted]
-
-
-def neighbours(partition: Partition | None) -> list[Partition]:
-    """The same scheme with one number changed a little."""
-    if partition is None or isinstance(partition, Mean):
-        return []
-    found: list[Partition] = []
-    for option in dataclasses.fields(cast(Any, partition)):
-        value = getattr(partition, option.name)
-        if isinstance(value, Partition):
-            inner = neighbours(value)
-            if isinstance(partition, Soft):  # its guide takes the place of the box
-                inner = [near for near in inner if cast(Slic, near).blur == cast(Slic, value).blur]
-            found += [dataclasses.replace(cast(Any, partition), of=near) for near in inner]
-            continue
-        for changed in _changed(option.name, value):
-            with contextlib.suppress(PprsError):  # beyond what the option allows
-                found.append(dataclasses.replace(cast(Any, partition), **{option.name: changed}))
-    return [near for near in dict.fromkeys(found) if near != partition]
-
-
-def _changed(name: str, value: Any) -> list[Any]:
-    if name in ("blur", "size", "patch"):
-        return [value - 2, value + 2]
-    if isinstance(value, int):
-        return [] if name in ("k", "iterations", "distance") else [round(value / REPEAT), round(value * REPEAT)]
-    return [_rounded(value / REPEAT), _rounded(value * REPEAT)]
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.3g}")
-
-
-class Notebook:
-    """What was measured, kept on disk as it comes, so that a search that was stopped goes on where it was."""
-
-    def __init__(self, path: Path | None = None, settings: dict[str, Any] | None = None) -> None:
-        self._path, self._known = path, {}
-        if path is None:
-            return
-        head = json.dumps(settings or {}, sort_keys=True)
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-        whole = text[: text.rfind("\n") + 1]  # the last line may have been cut off
-        if whole:
-            first, *lines = whole.splitlines()
-            if first != head:
-                raise PprsError(
-                    f"{path} is of a search with other settings:\n  {first}\nand you asked for\n  {head}\n"
-                    "Give another --out."
-                )
-            for line in lines:
-                with contextlib.suppress(ValueError, KeyError, TypeError):
-                    entry = json.loads(line)
-                    self._known[entry["what"]] = entry["found"]
-        if whole != text or not whole:
-            with written_whole(path) as part:
-                part.write_text(whole or head + "\n", encoding="utf-8")
-
-    def once(self, what: str, measure: Callable[[], Any]) -> Any:
-        """What was found before; else it is measured now, and kept."""
-        if what not in self._known:
-            self._known[what] = measure()
-            if self._path is not None:
-                with self._path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({"what": what, "found": self._known[what]}) + "\n")
-        return self._known[what]
-
-
-def engine_of(path: Path) -> str:
-    """The engine that a search was begun with, for one that goes on; else auto."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            return str(json.loads(file.readline())["engine"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return "auto"
-
-
-class _Search:
+class Search:
     """A search on its way: the same pictures, labels and noise for every candidate."""
 
     def __init__(
@@ -358,7 +200,7 @@ def tune(
         raise PprsError(f"a search needs {2 * LEAST} pictures at least, half of them to judge it by: not {len(images)}")
     order = fair_order(images, seed)
     seen, unseen = order[: len(order) // 2], order[len(order) // 2 :]
-    search = _Search(network, num_classes, noise, data, notebook or Notebook(), seed=seed, device=device)
+    search = Search(network, num_classes, noise, data, notebook or Notebook(), seed=seed, device=device)
     shape = tuple(search.picture(seen[0])[0].shape)
     field, trials, began = candidates(noise, (shape[0], shape[1], shape[2]), families), [], time.monotonic()
     per_round = seconds / (ROUNDS + 1)
@@ -376,7 +218,7 @@ def tune(
                 count,
                 samples,
                 scores[partition],
-                _error(values),
+                mean_error(values),
                 costs[partition],
             )
         )
