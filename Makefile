@@ -13,7 +13,7 @@ demo: $(READY)
 	$(BIN)/pprs demo
 
 test: check
-	$(BIN)/python -m pytest tests src
+	$(BIN)/python -m pytest tests src -n auto --maxprocesses 4 --dist worksteal
 
 check: $(READY)
 	$(BIN)/ruff format --check src tests benchmarks

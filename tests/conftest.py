@@ -20,7 +20,9 @@ GOLDEN = SHARED / "golden"
 def _seeded() -> None:
     torch.manual_seed(0)
     np.random.seed(0)  # noqa: NPY002  for libraries that draw from the global stream
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    # Tests run side by side: threads of one that wait would take the time of another.
+    beside = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // beside))
 
 
 @pytest.fixture
