@@ -11,6 +11,7 @@ from pprs.cli.certify import certify
 from pprs.cli.demo import demo
 from pprs.cli.predict import predict
 from pprs.cli.report import export, report, show
+from pprs.cli.reproduce import reproduce
 from pprs.cli.train import train
 from pprs.cli.tune import tune
 
@@ -21,7 +22,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (demo, certify, predict, train, tune, report, export, show):
+for command in (demo, certify, predict, train, tune, report, export, show, reproduce):
     app.command()(command)
 
 

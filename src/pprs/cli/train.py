@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -69,8 +70,8 @@ def train_with_bar(
     noise: Noise | None = None,
     partition: Partition | None = None,
     classes: Path | None = None,
-) -> None:
-    """Train with a bar, then tell the accuracy on the clean test split where there is one."""
+) -> tuple[float, int]:
+    """Train with a bar, then tell the accuracy on the clean test split where there is one (and of how many)."""
     from pprs.cli.progress import Bar, say
     from pprs.data import open_dataset
     from pprs.errors import PprsError
@@ -85,7 +86,9 @@ def train_with_bar(
         net = train(pictures, recipe, noise=noise, partition=partition, out=out, data_name=data, on_step=told)
     try:
         test = open_dataset(data, split="test", classes=classes)
-        told_accuracy = f"; {100 * accuracy(net, test):.1f}% of the {len(test)} clean test pictures right"
     except PprsError:
-        told_accuracy = ""
-    say(f"wrote {out}{told_accuracy}")
+        say(f"wrote {out}")
+        return math.nan, 0
+    right = accuracy(net, test)
+    say(f"wrote {out}; {100 * right:.1f}% of the {len(test)} clean test pictures right")
+    return right, len(test)

@@ -30,7 +30,7 @@ def export(run: Run, kind: str, out: Path | None) -> str:
         import pyarrow.parquet
 
         with written_whole(out) as part:
-            pyarrow.parquet.write_table(pyarrow.Table.from_pylist([_record(r, settings) for r in rows]), part)
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist([record(r, settings) for r in rows]), part)
         return ""
     text = {"tsv": _tsv, "csv": _csv, "json": _json}[kind](rows, settings)
     if out is None:
@@ -40,7 +40,8 @@ def export(run: Run, kind: str, out: Path | None) -> str:
     return ""
 
 
-def _record(row: Row, settings: dict[str, Any]) -> dict[str, Any]:
+def record(row: Row, settings: dict[str, Any]) -> dict[str, Any]:
+    """A row as it is exported, with what is known of its run."""
     return {
         "idx": row.idx,
         "label": row.label,
@@ -83,7 +84,7 @@ def _tsv(rows: list[Row], settings: dict[str, Any]) -> str:
 
 def _csv(rows: list[Row], settings: dict[str, Any]) -> str:
     buffer = io.StringIO()
-    records = [_record(row, settings) for row in rows]
+    records = [record(row, settings) for row in rows]
     writer = csv.DictWriter(buffer, list(records[0]) if records else ["idx"], lineterminator="\n")
     writer.writeheader()
     writer.writerows(records)
@@ -91,4 +92,4 @@ def _csv(rows: list[Row], settings: dict[str, Any]) -> str:
 
 
 def _json(rows: list[Row], settings: dict[str, Any]) -> str:
-    return json.dumps({"settings": settings, "rows": [_record(row, settings) for row in rows]}, indent=1) + "\n"
+    return json.dumps({"settings": settings, "rows": [record(row, settings) for row in rows]}, indent=1) + "\n"

@@ -28,7 +28,12 @@ BORDER = (1.0, 0.85, 0.0)
 def curves(methods: list[Method]) -> Figure:
     """Certified accuracy against radius, with a 95% band over the images."""
     figure = Figure(figsize=(7.2, 4.4), layout="constrained")
-    axes = figure.subplots()
+    draw_curves(figure.subplots(), methods)
+    return figure
+
+
+def draw_curves(axes: Any, methods: list[Method], *, bands: bool = True) -> None:
+    """The curves of methods on these axes, with their bands if asked for."""
     largest = max(float(m.radius.max()) for m in methods)
     for i, method in enumerate(methods):
         colour = COLOURS[i % len(COLOURS)]
@@ -54,11 +59,11 @@ def curves(methods: list[Method]) -> Figure:
             linestyle=line,
             label=label,
         )
-        axes.fill_between(steps, low, high, step="pre", color=colour, alpha=0.12, linewidth=0)
+        if bands:
+            axes.fill_between(steps, low, high, step="pre", color=colour, alpha=0.12, linewidth=0)
     axes.set(xlabel="L2 radius r", ylabel="certified accuracy at r", ylim=(0, 1.02), xlim=(0, None))
     axes.grid(alpha=0.25)
     axes.legend(fontsize=8, frameon=False, loc="upper right")
-    return figure
 
 
 def tried(

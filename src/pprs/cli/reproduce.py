@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pprs.cli import common
+from pprs.cli.common import guarded
+from pprs.errors import PprsError
+
+if TYPE_CHECKING:
+    from pprs.cli.workshop import Workshop
+    from pprs.reproduce import Drawn, Experiment, Plan
+
+ALL = "all"
+
+
+@guarded
+def reproduce(
+    experiment: Annotated[
+        str,
+        typer.Argument(
+            help="table1, curves, methods, segments, sigma, gallery, noises, training, or all; several with commas."
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="A folder. The same command again goes on there.")] = Path(
+        "reproduction"
+    ),
+    data_root: Annotated[
+        Path | None,
+        typer.Option("--data-root", help="Holds mnist, fashion-mnist, cifar10, imagenet-sample; else from the hub."),
+    ] = None,
+    data: Annotated[str | None, typer.Option("--data", help="Only these data sets of the plan: mnist,cifar10.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="On the built-in digits, in minutes.")] = False,
+    plan: Annotated[
+        Path | None, typer.Option("--plan", help="Another plan; --write-plan FILE gives you this one to edit.")
+    ] = None,
+    write_plan: Annotated[Path | None, typer.Option("--write-plan", help="Write the plan there, and stop.")] = None,
+    draw_only: Annotated[
+        bool, typer.Option("--draw-only", help="Draw anew from the rows in OUT/rows; no classifier is needed.")
+    ] = False,
+    threads: common.Threads = None,
+) -> None:
+    """Rebuild the paper's tables and figures: train, certify what is missing, draw.
+
+    Example: pprs reproduce all --quick
+    """
+    from pprs.cli.progress import duration, say
+    from pprs.cli.workshop import Workshop
+    from pprs.errors import nearest
+    from pprs.files import written_whole
+    from pprs.reproduce import page, read_models, read_plan
+    from pprs.reproduce.plan import PLANS
+
+    if write_plan is not None:
+        import pprs.reproduce.plan
+
+        with written_whole(write_plan) as part:
+            part.write_bytes(Path(pprs.reproduce.plan.__file__).with_name(PLANS[quick]).read_bytes())
+        say(f"wrote {write_plan}")
+        return
+    whole = read_plan(plan, quick=quick)
+    names = list(whole.experiments) if experiment == ALL else [n.strip() for n in experiment.split(",")]
+    for name in names:
+        if name not in whole.experiments:
+            raise PprsError(f'no experiment is called "{name}". {nearest(name, [*whole.experiments, ALL])}')
+    wanted = None if data is None else [d.strip() for d in data.split(",")]
+    for d in wanted or ():
+        if d not in whole.data:
+            raise PprsError(f'--data: no data set of the plan is called "{d}". {nearest(d, whole.data)}')
+    if data_root is not None and not data_root.is_dir():
+        raise PprsError(f"--data-root {data_root} is not a folder")
+    common.set_threads(threads)
+    began, workshop = time.monotonic(), Workshop(whole, out, data_root, draw_only=draw_only, threads=threads)
+    drawn, missing = _all(whole, [whole.experiments[n] for n in names], wanted, workshop)
+    if drawn:
+        with written_whole(out / "README.md") as part:
+            part.write_text(page(whole, drawn, read_models(out)), encoding="utf-8")
+        say(f"{len(drawn)} figures and tables in {duration(time.monotonic() - began)}: {out / 'README.md'}")
+    if missing:
+        raise PprsError(
+            f"{len(missing)} could not be made:\n  " + "\n  ".join(missing) + "\nWhat was finished is kept: put this "
+            "right and repeat the command, or name the others with --data."
+        )
+
+
+def _all(
+    plan: Plan, experiments: list[Experiment], wanted: list[str] | None, workshop: Workshop
+) -> tuple[list[Drawn], list[str]]:
+    """Draw each; what cannot be made does not stop the others."""
+    from pprs.cli.progress import say
+    from pprs.reproduce import draw
+
+    drawn, missing = [], []
+    todo = [(e, d) for e in experiments for d in e.data if wanted is None or d in wanted]
+    for i, (experiment, data) in enumerate(todo, 1):
+        say(f"[{i}/{len(todo)}] {experiment.name}, {data}")
+        try:
+            pictures = workshop.pictures(data) if experiment.draw == "gallery" else None
+            drawn.append(draw(plan, experiment, data, workshop.rows, workshop.out, pictures))
+        except PprsError as error:
+            missing.append(f"{experiment.name}, {data}: {error}")
+            say(f"  not made: {error}")
+    return drawn, missing

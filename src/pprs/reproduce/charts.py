@@ -1,0 +1,134 @@
+"""An experiment's rows as a figure."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from pprs.certificate import round_down
+from pprs.data import ImageSet
+from pprs.noise import parse_noise
+from pprs.partition import parse_partition
+from pprs.report import Method as Rows
+from pprs.report.figures import COLOURS, draw_curves, shown
+from pprs.report.stats import band, certified_accuracy
+from pprs.reproduce.plan import Experiment, Plan
+from pprs.reproduce.tables import Found
+from pprs.smooth import noisy_chunk
+
+BANDS = 4  # lines; more of them would hide each other's bands
+APART = 1.015  # two points at the same place, side by side
+
+
+def curves(plan: Plan, experiment: Experiment, data: str, found: Found) -> Figure:
+    """Certified accuracy against radius, a panel for each sigma."""
+    sigmas = list(dict.fromkeys(sigma for sigma, _ in found))
+    figure = Figure(figsize=(max(6.4, 4.6 * len(sigmas)), 4.2), layout="constrained")
+    for axes, sigma in zip(figure.subplots(1, len(sigmas), squeeze=False, sharey=True)[0], sigmas, strict=True):
+        mine = [dataclasses.replace(rows, name=plan.label(line)) for (s, line), rows in found.items() if s == sigma]
+        draw_curves(axes, mine, bands=len(mine) <= BANDS)
+        axes.set_title(f"{data}, sigma {sigma:g}", fontsize=10)
+    return figure
+
+
+def bars(plan: Plan, experiment: Experiment, data: str, found: Found) -> Figure:
+    """Certified accuracy of every method with its 95% interval, and what the paper has."""
+    paper = experiment.paper.get(data, {})
+    figure = Figure(figsize=(7.2, 0.42 * len(found) + 1.3), layout="constrained")
+    axes = figure.subplots()
+    for i, ((_, line), rows) in enumerate(found.items()):
+        share, low, high = _share(rows, experiment.radius)
+        colour = COLOURS[0] if line.method == "rs" else COLOURS[5] if line.method == "blur" else COLOURS[1]
+        axes.barh(i, 100 * share, color=colour, alpha=0.75)
+        error = [[100 * (share - low)], [100 * (high - share)]]
+        axes.errorbar(100 * share, i, xerr=error, color="#444444", capsize=3, linewidth=1)
+        if line.method in paper:
+            axes.plot(paper[line.method][0], i, "D", color=COLOURS[2], label="paper", markersize=6)
+    axes.set_yticks(range(len(found)), [plan.label(line) for _, line in found])
+    axes.invert_yaxis()
+    sigma = next(iter(found))[0]
+    axes.set(xlim=(0, 100), xlabel=f"certified accuracy at radius {experiment.radius:g} (%), 95% interval")
+    axes.set_title(f"{data}, sigma {sigma:g}", fontsize=10)
+    handles, labels = axes.get_legend_handles_labels()
+    if labels:
+        axes.legend(handles[:1], labels[:1], fontsize=8, frameon=False, loc="lower right")
+    return figure
+
+
+def sweep(plan: Plan, experiment: Experiment, data: str, found: Found) -> Figure:
+    """Certified accuracy against the noise, or against a partition's number."""
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    axes = figure.subplots()
+    lines: dict[str, list[tuple[float, Rows]]] = {}
+    for (sigma, line), rows in found.items():
+        name = f"{line.method.partition(':')[0]}, sigma {sigma:g}" if line.value is not None else plan.label(line)
+        lines.setdefault(name, []).append((sigma if line.value is None else line.value, rows))
+    for i, (name, points) in enumerate(lines.items()):
+        at = [x * APART ** (i - (len(lines) - 1) / 2) for x, _ in points]
+        shares = np.array([_share(rows, experiment.radius) for _, rows in points]).T
+        error = [shares[0] - shares[1], shares[2] - shares[0]]
+        axes.errorbar(at, shares[0], error, fmt="o-", capsize=3, color=COLOURS[i % len(COLOURS)], label=name)
+    axes.set_xscale("log")
+    axes.set_xticks(sorted({x for points in lines.values() for x, _ in points}))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    option = experiment.over.partition("{}")[0].rpartition(":")[2].strip("=,") if experiment.over else ""
+    axes.set(
+        xlabel={"": "sigma", "n_segments": "number of superpixels asked for"}.get(option, option),
+        ylabel=f"certified accuracy at radius {experiment.radius:g}",
+        ylim=(0, 1.02),
+    )
+    axes.set_title(data, fontsize=10)
+    axes.grid(alpha=0.25)
+    axes.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def gallery(plan: Plan, experiment: Experiment, data: str, found: Found, pictures: ImageSet) -> Figure:
+    """Each image as it is, then, sigma by sigma, a noisy copy of it as each method hands it to the classifier."""
+    first = next(iter(found.values()))
+    sigmas = list(dict.fromkeys(sigma for sigma, _ in found))
+    lines = list(dict.fromkeys(line for _, line in found))
+    images = [int(i) for i in np.sort(first.idx)][: experiment.images]
+    columns = 1 + len(lines)
+    figure = Figure(figsize=(1.55 * columns, 1.85 * len(images) * len(sigmas)), layout="constrained")
+    grid = figure.subplots(len(images) * len(sigmas), columns, squeeze=False)
+    for row, (image, sigma) in enumerate((image, sigma) for image in images for sigma in sigmas):
+        clean, noise = pictures[image].image, parse_noise(f"gaussian:sigma={sigma}")
+        noisy = noisy_chunk(clean, noise, plan.seed, image)[0].numpy()
+        _cell(grid[row][0], shown(clean.numpy()), f"image {image}\nsigma {sigma:g}")
+        for axes, line in zip(grid[row][1:], lines, strict=True):
+            rows = found[sigma, line]
+            scheme = parse_partition(str(rows.settings["partition"]))
+            seen = noisy if scheme is None else scheme.at(sigma, noisy.shape).apply(noisy[None])[0]
+            name = f"{line.value:g} superpixels" if line.value is not None else plan.label(line)
+            _cell(axes, shown(seen), f"{name}\n{_said(rows, image)}")
+    figure.suptitle(f"{data}: what the classifier sees, and the certified radius", fontsize=10)
+    return figure
+
+
+def _said(rows: Rows, image: int) -> str:
+    (at,) = np.flatnonzero(rows.idx == image)
+    if rows.prediction[at] < 0:
+        return "abstained"
+    wrong = "" if rows.label[at] < 0 or rows.prediction[at] == rows.label[at] else " (wrong)"
+    return f"radius {round_down(float(rows.radius[at]))}{wrong}"
+
+
+def _cell(axes: Any, picture: Any, title: str) -> None:
+    axes.axis("off")
+    axes.imshow(picture, interpolation="nearest")
+    axes.set_title(title, fontsize=7)
+
+
+def _share(rows: Rows, radius: float) -> tuple[float, float, float]:
+    share = certified_accuracy(rows, np.array([radius]))
+    low, high = band(share, len(rows))
+    return float(share[0]), float(low[0]), float(high[0])
+
+
+CHARTS = {"table": bars, "curves": curves, "sweep": sweep}

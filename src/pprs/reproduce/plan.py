@@ -1,0 +1,268 @@
+"""What is to be reproduced, read from one file: data, models, methods, experiments."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pprs.errors import PprsError, nearest
+from pprs.noise import NOISES
+from pprs.partition import parse_partition
+from pprs.stop import parse_stop
+
+T = TypeVar("T")
+PLANS = {False: "paper.toml", True: "quick.toml"}
+KINDS = ("table", "curves", "sweep", "gallery")
+VALUE = "{}"  # in a text: where a sweep's value goes
+
+
+@dataclass(frozen=True)
+class Data:
+    """Which images of a source are certified, and how thoroughly if not as the others."""
+
+    source: str
+    images: int
+    stride: int = 1
+    split: str | None = None
+    classes: str | None = None
+    labels_at_a_time: int | None = None
+    n0: int | None = None
+    n: int | None = None
+    stop: str | None = None
+
+
+@dataclass(frozen=True)
+class Model:
+    """A source as for `--model`, or how to train one."""
+
+    source: str | None = None
+    engine: str = "auto"
+    data: str | None = None
+    arch: str = "resnet18"
+    width: int | None = None
+    epochs: int = 10
+    shift: int = 2
+    noise: float | None = None
+    partition: str = "none"
+
+
+@dataclass(frozen=True)
+class Method:
+    """A partition, or the best of several on training images (the partition where there are none)."""
+
+    label: str
+    partition: str
+    best_of: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method in an experiment, under a noise, with a kind of model: `noise@exponential/slic`."""
+
+    method: str
+    noise: str = "gaussian"
+    kind: str = ""
+    value: float | None = None  # of a sweep
+
+    @classmethod
+    def read(cls, text: str) -> Line:
+        kind, at, rest = text.rpartition("@")
+        noise, slash, method = rest.rpartition("/")
+        return cls(method, noise if slash else "gaussian", kind if at else "")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or a figure for each data set: lines, under each of the sigmas (or the one that matches)."""
+
+    name: str
+    title: str
+    draw: str
+    lines: tuple[Line, ...] = ()
+    radius: float = 0.0
+    stop: str | None = None
+    sigmas: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    match: Mapping[str, float] = field(default_factory=dict)
+    paper: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
+    over: str | None = None
+    values: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    images: int | None = None  # of a gallery: the first so many; all of the data set's unless given
+
+    @property
+    def data(self) -> list[str]:
+        return list(self.match or self.sigmas)
+
+    def lines_for(self, data: str) -> list[Line]:
+        """Its lines for a data set, a sweep's values among them."""
+        swept = [Line(str(self.over), value=value) for value in self.values.get(data, ())]
+        return [*self.lines, *swept]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is certified at once: a model, a method and a noise on a data set. Its name is that of its rows."""
+
+    data: str
+    model: str
+    noise: str
+    sigma: float
+    method: str
+    partition: str
+    stop: str | None
+
+    @property
+    def name(self) -> str:
+        rule = "" if self.stop is None else "_at-" + self.stop.partition(":")[2].replace(",", "-")
+        return f"{self.data}_{self.model}_{self.noise}-{self.sigma:g}_{self.method}{rule}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The whole file."""
+
+    n0: int
+    n: int
+    alpha: float
+    seed: int
+    choose_images: int
+    choose_samples: int
+    data: Mapping[str, Data]
+    models: Mapping[str, Model]
+    methods: Mapping[str, Method]
+    experiments: Mapping[str, Experiment]
+
+    def cell(self, experiment: Experiment, data: str, line: Line, sigma: float, *, stop: str | None = None) -> Cell:
+        """What one line of an experiment needs at this sigma."""
+        if line.value is not None:
+            partition = line.method.replace(VALUE, f"{line.value:g}")
+            method = partition.replace(":", "-").replace("=", "-").replace("/", "-").replace(",", "-")
+        else:
+            partition, method = self.methods[line.method].partition, line.method
+        model = f"{data}-{line.kind}" if line.kind else data
+        # What a data set asks for goes before what an experiment does: it is there because samples cost much.
+        rule = stop or self.data[data].stop or experiment.stop
+        return Cell(data, model, line.noise, sigma, method, partition, rule)
+
+    def label(self, line: Line) -> str:
+        """How a line is called in tables and figures."""
+        name = f"{line.value:g}" if line.value is not None else self.methods[line.method].label
+        law = "" if line.noise == "gaussian" else f", {line.noise}"
+        return name + law + (f" ({line.kind}-trained)" if line.kind else "")
+
+    def model_key(self, model: str) -> str:
+        """Changes with whatever a model depends on."""
+        spec = self.models[model]
+        return _digest(dataclasses.asdict(spec), spec.data and self.data[spec.data].source, self.seed)
+
+    def cell_key(self, cell: Cell) -> str:
+        """Changes with whatever a cell's rows depend on."""
+        method = self.methods.get(cell.method)
+        chosen = [method.best_of, self.choose_images, self.choose_samples] if method and method.best_of else None
+        data, sizes = dataclasses.asdict(self.data[cell.data]), [self.n0, self.n, self.alpha, self.seed]
+        return _digest(dataclasses.asdict(cell), self.model_key(cell.model), data, sizes, chosen)
+
+
+def _digest(*what: Any) -> str:
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def read_plan(path: Path | None = None, *, quick: bool = False) -> Plan:
+    """The plan in this file; else the paper's, or the one for a quick look."""
+    where = path or Path(__file__).with_name(PLANS[quick])
+    try:
+        content = tomllib.loads(where.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise PprsError(f"cannot read the plan {where}: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise PprsError(f"the plan {where} is not TOML: {error}") from error
+    try:
+        plan = _plan(content)
+        _check(plan)
+    except PprsError as error:
+        raise PprsError(f"the plan {where}: {error}") from error
+    return plan
+
+
+def _plan(content: dict[str, Any]) -> Plan:
+    known = ("n0", "n", "alpha", "seed", "choose", "data", "model", "method", "experiment")
+    _known_only(content, known, "at its top")
+    for key in known:
+        if key not in content:
+            raise PprsError(f'"{key}" is missing')
+    experiments = {}
+    for name, values in content["experiment"].items():
+        lines = tuple(Line.read(text) for text in values.get("lines", ()))
+        experiments[name] = _made(Experiment, {**values, "name": name, "lines": lines}, f"experiment {name}")
+    return Plan(
+        int(content["n0"]),
+        int(content["n"]),
+        float(content["alpha"]),
+        int(content["seed"]),
+        int(content["choose"]["images"]),
+        int(content["choose"]["samples"]),
+        {name: _made(Data, values, f"data {name}") for name, values in content["data"].items()},
+        {name: _made(Model, values, f"model {name}") for name, values in content["model"].items()},
+        {name: _made(Method, values, f"method {name}") for name, values in content["method"].items()},
+        experiments,
+    )
+
+
+def _made(kind: type[T], values: dict[str, Any], where: str) -> T:
+    fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    _known_only(values, fields, where)
+    missing = [
+        n for n, f in fields.items() if n not in values and f.default is f.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        raise PprsError(f'{where} does not say "{missing[0]}"')
+    return kind(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+
+
+def _known_only(values: Mapping[str, Any], known: Any, where: str) -> None:
+    for name in values:
+        if name not in known:
+            raise PprsError(f'{where}: "{name}" means nothing. {nearest(name, known)}')
+
+
+def _check(plan: Plan) -> None:
+    """What would fail later, told before anything is trained."""
+    for name, method in plan.methods.items():
+        for text in (method.partition, *method.best_of):
+            _within(f"method {name}", parse_partition, text)
+    for name, data in plan.data.items():
+        _within(f"data {name}", parse_stop, data.stop)
+    for name, experiment in plan.experiments.items():
+        where = f"experiment {name}"
+        _within(where, parse_stop, experiment.stop)
+        if experiment.draw not in KINDS:
+            raise PprsError(f'{where}: cannot draw "{experiment.draw}". {nearest(experiment.draw, KINDS)}')
+        for on in experiment.data:
+            if on not in plan.data:
+                raise PprsError(f'{where}: no data is called "{on}". {nearest(on, plan.data)}')
+            for line in experiment.lines_for(on):
+                _check_line(plan, line, on, where)
+
+
+def _check_line(plan: Plan, line: Line, data: str, where: str) -> None:
+    if line.value is not None:
+        _within(where, parse_partition, line.method.replace(VALUE, f"{line.value:g}"))
+    elif line.method not in plan.methods:
+        raise PprsError(f'{where}: no method is called "{line.method}". {nearest(line.method, plan.methods)}')
+    if line.noise not in NOISES:
+        raise PprsError(f'{where}: no noise is called "{line.noise}". {nearest(line.noise, NOISES)}')
+    model = f"{data}-{line.kind}" if line.kind else data
+    if model not in plan.models:
+        raise PprsError(f'{where}: no model is called "{model}". {nearest(model, plan.models)}')
+
+
+def _within(where: str, reader: Callable[[Any], object], text: str | None) -> None:
+    try:
+        reader(text)
+    except PprsError as error:
+        raise PprsError(f"{where}: {error}") from error

@@ -1,0 +1,123 @@
+"""An experiment's rows as a table: numbers as they are in the csv, and the same table as Markdown."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pprs.bound import mean_error
+from pprs.report import Method as Rows
+from pprs.report import summarize
+from pprs.reproduce.plan import Experiment, Line, Plan
+
+Found = dict[tuple[float, Line], Rows]  # by sigma and line
+RADII = (0.0, 0.1, 0.25, 0.5, 1.0)
+NONE = "–"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Words and numbers, already rounded."""
+
+    heads: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
+
+    def markdown(self) -> str:
+        aligned = ["---" if _is_words(self, i) else "---:" for i in range(len(self.heads))]
+        rows = [self.heads, tuple(aligned), *self.lines]
+        return "".join("| " + " | ".join(row) + " |\n" for row in rows)
+
+    def csv(self) -> str:
+        buffer = io.StringIO()
+        writer = csv.writer(buffer, lineterminator="\n")
+        writer.writerow(self.heads)
+        writer.writerows([["" if cell == NONE else cell.strip("`") for cell in line] for line in self.lines])
+        return buffer.getvalue()
+
+
+def _is_words(table: Table, column: int) -> bool:
+    return any(line[column][:1].isalpha() or line[column].startswith("`") for line in table.lines)
+
+
+def number(value: float, decimals: int = 1, *, sign: bool = False) -> str:
+    return NONE if math.isnan(value) else f"{value:{'+' if sign else ''}.{decimals}f}"
+
+
+def held(rows: Rows, radius: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """1 for every image that is certified at the radius as what it is, by image."""
+    order = np.argsort(rows.idx)
+    return np.asarray((rows.correct & (rows.radius >= radius))[order], dtype=np.float64)
+
+
+def gain(one: Rows, other: Rows, radius: float) -> tuple[float, float]:
+    """By how many points one's certified accuracy is above the other's, image by image, and the 95% error."""
+    if not np.array_equal(np.sort(one.idx), np.sort(other.idx)):
+        return math.nan, math.nan
+    apart = 100 * (held(one, radius) - held(other, radius))
+    return float(apart.mean()), mean_error(apart)
+
+
+def compared(plan: Plan, experiment: Experiment, data: str, found: Found) -> Table:
+    """Methods at one noise against RS, and beside them what the paper has."""
+    paper = experiment.paper.get(data, {})
+    heads = [
+        "data", "sigma", "method", f"certified accuracy at {experiment.radius:g}, %", "95% from", "to",
+        "gain over RS", "±", "F, %", "ACR", "superpixels", "pixels each",
+    ]  # fmt: skip
+    told = ["paper: accuracy", "gain", "F", "superpixels "]
+    lines = []
+    for (sigma, line), rows in found.items():
+        s = summarize(rows, np.array([experiment.radius]))
+        # Against plain smoothing of the same model.
+        plain = found.get((sigma, Line("rs", line.noise, line.kind)))
+        ahead, error = (math.nan, math.nan) if plain is None or plain is rows else gain(rows, plain, experiment.radius)
+        cells = [
+            data, f"{sigma:g}", plan.label(line), number(100 * s.accuracy[0]), number(100 * s.low[0]),
+            number(100 * s.high[0]), number(ahead, sign=True), number(error), number(100 * s.f1[0]),
+            number(s.average_radius, 3), number(s.segments, 0), number(s.segment_size),
+        ]  # fmt: skip
+        if experiment.paper:
+            theirs = (*paper.get(line.method, ()), *[math.nan] * 3)[:3]
+            over = theirs[0] - paper["rs"][0] if "rs" in paper and line.method != "rs" else math.nan
+            cells += [number(theirs[0]), number(over, sign=True), number(theirs[1]), number(theirs[2], 0)]
+        lines.append((*cells, f"`{rows.settings.get('partition', '')}`"))
+    return Table((*heads, *(told if experiment.paper else []), "partition"), tuple(lines))
+
+
+def at_radii(plan: Plan, experiment: Experiment, data: str, found: Found) -> Table:
+    """Certified accuracy of every line at round radii, and the average radius."""
+    radii = np.array(_radii(list(found.values())))
+    heads = ("data", "sigma", "method", *(f"at {r:g}" for r in radii), "ACR", "±", "superpixels", "samples an image")
+    lines = []
+    for (sigma, line), rows in found.items():
+        s = summarize(rows, radii)
+        accuracies = [number(100 * a) for a in s.accuracy]
+        ends = (number(s.average_radius, 3), number(s.average_radius_error, 3), number(s.segments, 0))
+        lines.append((data, f"{sigma:g}", plan.label(line), *accuracies, *ends, number(s.samples, 0)))
+    return Table(heads, tuple(lines))
+
+
+def _radii(methods: Sequence[Rows]) -> tuple[float, ...]:
+    decided = {r for m in methods for r in m.decided or ()}
+    return tuple(sorted(decided)) if decided else RADII
+
+
+def pictured(plan: Plan, experiment: Experiment, data: str, found: Found) -> Table:
+    """Every image of a gallery: its label and radius."""
+    lines = []
+    for (sigma, line), rows in found.items():
+        for i, index in enumerate(rows.idx):
+            said = "abstained" if rows.prediction[i] < 0 else str(rows.prediction[i])
+            radius = number(math.floor(1000 * rows.radius[i]) / 1000, 3) if rows.prediction[i] >= 0 else NONE
+            lines.append((data, f"{sigma:g}", plan.label(line), str(index), str(rows.label[i]), said, radius))
+    return Table(("data", "sigma", "method", "image", "label", "prediction", "radius"), tuple(lines))
+
+
+TABLES: dict[str, Callable[[Plan, Experiment, str, Found], Table]] = {
+    "table": compared, "curves": at_radii, "sweep": at_radii, "gallery": pictured,
+}  # fmt: skip
