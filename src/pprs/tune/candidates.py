@@ -67,9 +67,12 @@ def candidates(noise: Noise, shape: tuple[int, int, int], families: Iterable[str
     found += [Shifts(soft(less), 4) for less in (0.65, 1.0, 0.4, 2.5)]
     found += [Shifts(soft(less, compactness=0.7), 4) for less in (0.65, 1.5)]
     found += [Shifts(soft(less, segments=many), 4) for less in (0.65, 1.0) for many in (2.0, 0.5)]
+    # Where nothing else is left of the picture, a classifier may like what is nearly a blur: much compactness.
+    found += [Shifts(soft(less, compactness=2.0), 4) for less in (1.0, 2.5)]
     slic = Slic.for_noise(sigma, side)
     hard = [dataclasses.replace(slic, n_segments=round(slic.n_segments * f), blur=b) for f in (1, 2) for b in (3, 5)]
     found += [Shifts(hard[2], 8), soft(0.65), hard[2], Blur(5)]
+    found.append(Shifts(dataclasses.replace(hard[1], n_segments=max(1, round(slic.n_segments / 3))), 8))
     found += [dataclasses.replace(tv, weight=_rounded(tv.weight * f)) for f in (0.71, 0.5)]
     found += [dataclasses.replace(nlm, h=_rounded(nlm.h * f)) for f in (0.71, 1, 0.5)]
     found += [Median(3), Felzenszwalb.for_noise(0.65 * sigma, side), Quickshift.for_noise(0.65 * sigma, side)]

@@ -242,7 +242,7 @@ def tune(
             # In turn: those at the end are the first to be left out where there is little time.
             mixed = [p for turn in itertools.zip_longest(*finer) for p in turn if p is not None]
             field += [p for p in dict.fromkeys(mixed) if p not in scores]
-        samples = 32 * 2 ** (round_ - 1)  # pictures differ more than votes do: rather more of them
+        samples = 32 if round_ < ROUNDS else 64  # pictures differ more than votes do: rather more of them
         kept = {_top(field, scores, family) for family in families}
         while LEAST * samples * _cost(field, costs) > per_round and len(field) > len(kept):
             field.remove(next(p for p in reversed(field) if p not in kept))
