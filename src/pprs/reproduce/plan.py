@@ -221,7 +221,13 @@ def _made(kind: type[T], values: dict[str, Any], where: str) -> T:
     ]
     if missing:
         raise PprsError(f'{where} does not say "{missing[0]}"')
-    return kind(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+    return kind(**_frozen(values))
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _frozen(v) for name, v in value.items()}
+    return tuple(_frozen(v) for v in value) if isinstance(value, list | tuple) else value
 
 
 def _known_only(values: Mapping[str, Any], known: Any, where: str) -> None:

@@ -1,0 +1,223 @@
+"""One plan, every figure and table of the paper; what is committed is what its rows say."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import pprs
+
+from pprs import PprsError
+from pprs.cli.workshop import Workshop
+from pprs.report import Method, read
+from pprs.reproduce import cells_of, read_plan, sigmas_of
+from pprs.reproduce.match import LEAST, MOST, matching_sigma
+from pprs.reproduce.plan import Line
+from pprs.reproduce.tables import Table, gain
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "docs" / "results"
+NAMES = ("table1", "curves", "methods", "segments", "sigma", "noises", "training", "gallery")
+QUICK = ROOT / "src" / "pprs" / "reproduce" / "quick.toml"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("quick") / "out"
+    pprs("reproduce", "all", "--quick", "--out", out)
+    return out
+
+
+def stamps(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.timeout(900)
+def test_every_kind_of_figure_and_table(made: Path) -> None:
+    for name in NAMES:
+        for path in (f"figures/{name}-digits.png", f"figures/{name}-digits.svg", f"tables/{name}-digits.csv"):
+            assert (made / path).stat().st_size > 200, path
+        assert f"figures/{name}-digits.png" in (made / "README.md").read_text()
+    table = (made / "tables" / "table1-digits.md").read_text()
+    for method in ("RS", "SLIC", "Quickshift", "Felzenszwalb", "soft, 4 shifts", "static grid", "best blur"):
+        assert f"| {method} |" in table
+    assert "| 94.9 |" in table  # the paper's, beside ours
+    assert "| digits-partition |" in (made / "README.md").read_text()
+
+
+def test_again_nothing_is_certified_anew(made: Path) -> None:
+    rows, runs = stamps(made / "rows"), stamps(made / "runs")
+    pprs("reproduce", "table1,noises", "--quick", "--out", made)
+    assert stamps(made / "rows") == rows
+    assert stamps(made / "runs") == runs
+
+
+def test_figures_are_drawn_anew_from_rows_alone(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "rows", tmp_path / "rows")
+    pprs("reproduce", "all", "--quick", "--out", tmp_path, "--draw-only")
+    for kind in ("tables", "figures"):
+        for path in sorted((made / kind).iterdir()):
+            assert (tmp_path / kind / path.name).read_bytes() == path.read_bytes(), path.name
+    rows = sorted((made / "rows").glob("*_gaussian-0.25_rs.parquet"))
+    pprs("report", *rows, "--out", tmp_path / "r.md")
+
+
+def test_rows_of_another_plan_are_not_taken(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "rows", tmp_path / "rows")
+    other = tmp_path / "other.toml"
+    other.write_text(QUICK.read_text().replace("n = 100\n", "n = 200\n"))
+    told = pprs("reproduce", "curves", "--plan", other, "--out", tmp_path, "--draw-only", code=2)
+    assert "made by another plan" in told.stderr
+
+
+def test_what_cannot_be_made_does_not_stop_the_rest(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "rows", tmp_path / "rows")
+    (tmp_path / "rows" / "digits_digits_gaussian-0.5_rs.parquet").unlink()
+    told = pprs("reproduce", "curves,noises", "--quick", "--out", tmp_path, "--draw-only", code=2)
+    assert "1 could not be made:" in told.stderr
+    assert (tmp_path / "tables" / "noises-digits.md").is_file()
+    assert not (tmp_path / "tables" / "curves-digits.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"grid", "blur"]', '"grit", "blur"]', 'no method is called "grit". Did you mean "grid"'),
+        ('draw = "sweep"', 'draw = "sweeps"', 'cannot draw "sweeps"'),
+        ("alpha = 0.001", "alpa = 0.001", '"alpa" means nothing'),
+        ("images = 20", "", 'data digits does not say "images"'),
+        ('"slic:n_segments={}"', '"slic:segments={}"', 'no option "segments"'),
+        ('partition = "quickshift"', 'partition = "quikshift"', 'unknown partition "quikshift"'),
+        ('"noise@rs"', '"noisy@rs"', 'no model is called "digits-noisy"'),
+        ('"exponential/rs"', '"laplace/rs"', 'no noise is called "laplace"'),
+        ("n0 = 20", "n0 == 20", "is not TOML"),
+        ("sigmas = { digits = [0.3] }", "sigmas = { cats = [0.3] }", 'no data is called "cats"'),
+        ('"radius:0.01,0.1"', '"radios:0.1"', "no rule to stop"),
+    ],
+)
+def test_a_wrong_plan_is_told_before_anything_is_made(tmp_path: Path, old: str, new: str, message: str) -> None:
+    text = QUICK.read_text()
+    assert old in text
+    path = tmp_path / "plan.toml"
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(PprsError) as error:
+        read_plan(path)
+    assert message in str(error.value)
+    assert str(path) in str(error.value)
+
+
+def test_wrong_words(tmp_path: Path) -> None:
+    for words, message in (
+        (("tabel1",), 'no experiment is called "tabel1". Did you mean "table1"'),
+        (("table1", "--data", "mist"), "no data set of the plan"),
+        (("all", "--data-root", tmp_path / "none"), "is not a folder"),
+        (("all", "--plan", tmp_path / "none.toml"), "cannot read the plan"),
+    ):
+        told = pprs("reproduce", *words, "--out", tmp_path / "out", code=2)
+        assert message in told.stderr.replace("\n", " ")
+        assert not (tmp_path / "out").exists()
+    pprs("reproduce", "all", "--write-plan", tmp_path / "p.toml")
+    assert read_plan(tmp_path / "p.toml") == read_plan()
+
+
+def test_the_papers_plan_has_all_that_the_paper_reports() -> None:
+    plan = read_plan()
+    assert set(NAMES) <= set(plan.experiments)
+    assert set(plan.experiments["table1"].match) == {"imagenet", "cifar10", "mnist", "fashion-mnist"}
+    assert plan.experiments["noises"].sigmas["mnist"] == (0.3, 0.5, 0.7)
+    assert (
+        plan.experiments["noises"].sigmas["imagenet"]
+        == plan.experiments["noises"].sigmas["cifar10"]
+        == (0.12, 0.2, 0.5)
+    )
+    assert plan.n >= 1000
+    assert plan.data["mnist"].images >= 200 <= plan.data["fashion-mnist"].images
+    names = [
+        cell.name
+        for e in plan.experiments.values()
+        for d in e.sigmas
+        for cell in cells_of(plan, e, d, e.sigmas[d]).values()
+    ]
+    assert all(name == name.replace("/", "") for name in names)
+
+
+def test_keys_change_with_what_rows_depend_on() -> None:
+    plan = read_plan()
+    cell = plan.cell(plan.experiments["curves"], "mnist", Line("slic"), 0.25)
+    for other in (
+        plan.cell(plan.experiments["curves"], "mnist", Line("slic"), 0.5),
+        plan.cell(plan.experiments["curves"], "mnist", Line("slic", kind="noise"), 0.25),
+        plan.cell(plan.experiments["sigma"], "mnist", Line("slic"), 0.25),
+    ):
+        assert plan.cell_key(other) != plan.cell_key(cell)
+        assert other.name != cell.name
+    assert plan.model_key("mnist") != plan.model_key("mnist-noise")
+
+
+@pytest.mark.parametrize("target", [0.001, 0.3, 0.62, 0.999])
+def test_matching_sigma(target: float) -> None:
+    tried: list[float] = []
+
+    def accuracy(sigma: float) -> float:
+        tried.append(sigma)
+        return math.exp(-2 * sigma)
+
+    found = matching_sigma(accuracy, target)
+    assert found in tried
+    assert LEAST <= found <= MOST
+    best = min(max(-math.log(target) / 2, LEAST), MOST)
+    assert abs(math.log(found / best)) < 0.03
+    assert abs(accuracy(found) - target) == min(abs(math.exp(-2 * s) - target) for s in tried)
+
+
+def rows_of(radius: list[float], right: list[bool]) -> Method:
+    count = len(radius)
+    nan, label = np.full(count, np.nan), np.zeros(count, np.int64)
+    said = np.where(right, 0, 1)
+    return Method("m", np.arange(count), label, said, np.array(radius), nan, nan, nan, nan, np.zeros(count, bool))
+
+
+def test_gain_is_image_by_image() -> None:
+    one = rows_of([0.5, 0.5, 0.5, 0.1], [True, True, True, True])
+    other = rows_of([0.5, 0.1, 0.5, 0.1], [True, True, False, True])
+    ahead, error = gain(one, other, 0.25)
+    assert ahead == pytest.approx(50.0)
+    assert error == pytest.approx(100 * 3.182446 * np.std([0, 1, 1, 0], ddof=1) / 2, rel=1e-5)
+    assert math.isnan(gain(one, rows_of([0.5], [True]), 0.25)[0])
+
+
+def test_tables_are_the_same_in_both_forms() -> None:
+    table = Table(("name", "x"), (("a", "1.5"), ("b", "–")))
+    assert table.markdown() == "| name | x |\n| --- | ---: |\n| a | 1.5 |\n| b | – |\n"
+    assert table.csv() == "name,x\na,1.5\nb,\n"
+
+
+COMMITTED = sorted((RESULTS / "tables").glob("*.md")) if RESULTS.is_dir() else []
+
+
+@pytest.mark.skipif(not COMMITTED, reason="no results are committed")
+def test_committed_numbers_are_what_committed_rows_say(tmp_path: Path) -> None:
+    shutil.copytree(RESULTS / "rows", tmp_path / "rows")
+    parts = [path.stem.partition("-") for path in COMMITTED]
+    for data in sorted({data for _, _, data in parts}):
+        mine = ",".join(name for name, _, d in parts if d == data)
+        pprs("reproduce", mine, "--data", data, "--out", tmp_path, "--draw-only")
+    for path in sorted((RESULTS / "tables").iterdir()):
+        assert (tmp_path / "tables" / path.name).read_text() == path.read_text(), path.name
+
+
+@pytest.mark.skipif(not COMMITTED, reason="no results are committed")
+def test_committed_rows_are_whole() -> None:
+    plan = read_plan()
+    workshop = Workshop(plan, RESULTS, None, draw_only=True, threads=1)
+    for path in COMMITTED:
+        name, _, data = path.stem.partition("-")
+        experiment = plan.experiments[name]
+        for cell in cells_of(plan, experiment, data, sigmas_of(plan, experiment, data, workshop.rows)).values():
+            method = read(workshop.rows(cell))
+            assert len(method) == plan.data[data].images
+            assert len(set(method.idx.tolist())) == len(method)
+            assert method.settings["alpha"] == plan.alpha
