@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -25,9 +28,24 @@ errors = Console(stderr=True)
 EVERY = 15.0  # seconds between two lines in a log
 
 
+_silent: contextvars.ContextVar[bool] = contextvars.ContextVar("silent", default=False)
+
+
 def say(text: str) -> None:
     """A line as it is: names and paths in it mean nothing else."""
+    if _silent.get():
+        return
     console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """Bars only: for a command that runs others by the hundred."""
+    before = _silent.set(True)
+    try:
+        yield
+    finally:
+        _silent.reset(before)
 
 
 def duration(seconds: float) -> str:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +93,7 @@ class Workshop:
     def _certified(self, cell: Cell, key: str) -> list[Path]:
         """A run for each group of labels, or one."""
         from pprs.cli.certify import certify
+        from pprs.cli.progress import silence
 
         data, plan = self.plan.data[cell.data], self.plan
         engine = plan.models[cell.model].engine
@@ -103,7 +102,7 @@ class Workshop:
         runs = []
         for i, labels in enumerate(self._groups(cell.data)):
             runs.append(self.out / "runs" / f"{cell.name}-{key[:6]}" / str(i))
-            with _quiet():
+            with silence():
                 certify.__wrapped__(  # type: ignore[attr-defined]
                     model, self.source(data.source), cell.sigma, partition, cell.noise, out=runs[-1],
                     n0=data.n0 or plan.n0, n=data.n or plan.n, alpha=plan.alpha, stop=cell.stop, split=data.split,
@@ -163,18 +162,6 @@ class Workshop:
         chosen = str(notebook.once("best", best))
         say(f"  {method.label} for {cell.data} at sigma {cell.sigma:g}: {chosen}")
         return chosen
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """A command's own words are left out: there are hundreds of runs."""
-    from pprs.cli import progress
-
-    before, progress.console.quiet = progress.console.quiet, not progress.console.is_terminal
-    try:
-        yield
-    finally:
-        progress.console.quiet = before
 
 
 def _key_of(path: Path) -> str | None:
