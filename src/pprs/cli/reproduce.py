@@ -98,7 +98,7 @@ def _all(
     for i, (experiment, data) in enumerate(todo, 1):
         say(f"[{i}/{len(todo)}] {experiment.name}, {data}")
         try:
-            pictures = workshop.pictures(data) if experiment.draw == "gallery" else None
+            pictures = workshop.seen(data) if experiment.draw == "gallery" else None
             drawn.append(draw(plan, experiment, data, workshop.rows, workshop.out, pictures))
         except PprsError as error:
             missing.append(f"{experiment.name}, {data}: {error}")

@@ -57,6 +57,15 @@ class Workshop:
         classes = Path(self.source(spec.classes)) if spec.classes else None
         return open_dataset(self.source(spec.source), split=split or spec.split, classes=classes)
 
+    def seen(self, data: str) -> ImageSet:
+        """The pictures as the model of this name gets them: cut and scaled to its input."""
+        from pprs.cli.setup import set_up
+
+        spec, model = self.plan.data[data], self.plan.models[data]
+        if model.source is None:
+            return self.pictures(data)
+        return set_up(model.source, self.source(spec.source), split=spec.split).pictures
+
     def model(self, name: str) -> str:
         """A model's text, as for `--model`; trained now if it is not there."""
         from pprs.cli.progress import say
@@ -115,7 +124,7 @@ class Workshop:
         """The labels that occur, so many at a time; None: all at once."""
         many = self.plan.data[data].labels_at_a_time
         if many is None:
-            return [None]
+            return [self.plan.data[data].labels]
         from pprs.runner import choose
 
         pictures, spec = self.pictures(data), self.plan.data[data]
@@ -137,8 +146,9 @@ class Workshop:
         if method is None or not method.best_of or spec.labels_at_a_time is not None:
             return cell.partition
         count, samples = self.plan.choose_images, self.plan.choose_samples
-        settings = {"key": self.plan.cell_key(dataclasses.replace(cell, stop=None)), "samples": samples}
-        path = self.out / "chosen" / f"{cell.data}_{cell.model}_{cell.noise}-{cell.sigma:g}_{cell.method}.jsonl"
+        settings: dict[str, Any] = {"key": self.plan.cell_key(dataclasses.replace(cell, stop=None)), "samples": samples}
+        name = f"{cell.data}_{cell.model}_{cell.noise}-{cell.sigma:g}_{cell.method}-{settings['key'][:6]}.jsonl"
+        path = self.out / "chosen" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         notebook = Notebook(path, settings)
 

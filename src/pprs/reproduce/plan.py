@@ -31,6 +31,7 @@ class Data:
     stride: int = 1
     split: str | None = None
     classes: str | None = None
+    labels: str | None = None
     labels_at_a_time: int | None = None
     n0: int | None = None
     n: int | None = None
