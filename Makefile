@@ -16,8 +16,8 @@ test: check
 	$(BIN)/python -m pytest tests src -n auto --maxprocesses 4 --dist worksteal
 
 check: $(READY)
-	$(BIN)/ruff format --check src tests benchmarks
-	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks docs
+	$(BIN)/ruff check src tests benchmarks docs
 	$(BIN)/mypy
 
 bench: $(READY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import runpy
 import shutil
 from pathlib import Path
 
@@ -221,3 +222,12 @@ def test_committed_rows_are_whole() -> None:
             assert len(method) == plan.data[data].images
             assert len(set(method.idx.tolist())) == len(method)
             assert method.settings["alpha"] == plan.alpha
+
+
+def test_the_tables_on_partitions_are_what_their_rows_say() -> None:
+    made = runpy.run_path(str(RESULTS / "partitions.py"))["tables"](RESULTS / "partitions")
+    first, second = made.split("\n\n")
+    assert first.count("superpixels") == 6
+    page = (RESULTS / "partitions.md").read_text()
+    assert first in page
+    assert second in page

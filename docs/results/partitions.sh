@@ -17,8 +17,8 @@ for data in ${DATA:-mnist cifar10 fashion-mnist}; do
 print(next(f['partition'] for f in json.load(open('tune/$here/tune.json'))['finals'] if f['family'] == '$family'))")
       pprs certify --model $data.safetensors --data $data --stride 50 --limit 200 --sigma $sigma --n 1000 \
         --partition "$partition" --out runs/$here-$family
+      pprs export runs/$here-$family --format parquet --out rows/$here-$family.parquet
     done
-    pprs report runs/$here-none runs/$here-blur runs/$here-superpixels --radii 0,0.25,0.5 --out $here.md
-    pprs report runs/$here-none runs/$here-blur runs/$here-superpixels --out $here.svg
+    pprs report runs/$here-none runs/$here-blur runs/$here-superpixels --out $here.html
   done
 done
