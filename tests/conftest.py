@@ -3,6 +3,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+# Tests run side by side, and OpenMP's waiting threads would spin on the cores that others need. Read when torch loads.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 import numpy as np
 import pytest
 import torch

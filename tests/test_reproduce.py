@@ -28,7 +28,7 @@ QUICK = ROOT / "src" / "pprs" / "reproduce" / "quick.toml"
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("quick") / "out"
-    pprs("reproduce", "all", "--quick", "--out", out)
+    pprs("reproduce", "all", "--quick", "--out", out, "--threads", 1)
     return out
 
 
@@ -40,7 +40,7 @@ def stamps(folder: Path) -> dict[Path, int]:
 def test_every_kind_of_figure_and_table(made: Path) -> None:
     for name in NAMES:
         for path in (f"figures/{name}-digits.png", f"figures/{name}-digits.svg", f"tables/{name}-digits.csv"):
-            assert (made / path).stat().st_size > 200, path
+            assert (made / path).stat().st_size > 100, path
         assert f"figures/{name}-digits.png" in (made / "README.md").read_text()
     table = (made / "tables" / "table1-digits.md").read_text()
     for method in ("RS", "SLIC", "Quickshift", "Felzenszwalb", "soft, 4 shifts", "static grid", "best blur"):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
@@ -99,8 +100,9 @@ def tried(
 def to_bytes(figure: Figure, kind: str) -> bytes:
     buffer = io.BytesIO()
     FigureCanvasAgg(figure)
-    # No date in the file: the same rows give the same bytes.
-    figure.savefig(buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+    # No date in the file, and no random names: the same rows give the same bytes.
+    with rc_context({"svg.hashsalt": "pprs"}):
+        figure.savefig(buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
     return buffer.getvalue()
 
 
