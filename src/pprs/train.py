@@ -112,8 +112,7 @@ def _fit(
     )
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.learning_rate, total_steps=steps, pct_start=0.3)
     generator = torch.Generator().manual_seed(recipe.seed)
-    # Convolutions of few channels are a quarter faster so.
-    net.train().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    net.train()
     for epoch in range(recipe.epochs):
         order = torch.randperm(len(images), generator=generator)
         for batch, chosen in enumerate(order.split(size)[:per_epoch]):
@@ -123,7 +122,7 @@ def _fit(
                 x = x + noise.sample(tuple(x.shape), keyed_rng("cpu", recipe.seed, step, TRAIN, 0))
             if partition is not None:
                 x = partition.run(x)[0]
-            loss = functional.cross_entropy(net(x.to(memory_format=torch.channels_last)), labels[chosen])
+            loss = functional.cross_entropy(net(x), labels[chosen])
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
@@ -133,7 +132,7 @@ def _fit(
                     f"training diverged at step {step}: the loss is {float(loss.detach())}. Lower --lr and try again."
                 )
             on_step(Progress(step + 1, steps, epoch + 1, float(loss.detach())))
-    net.eval().to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    net.eval()
 
 
 def _augmented(x: torch.Tensor, recipe: Recipe, generator: torch.Generator) -> torch.Tensor:
