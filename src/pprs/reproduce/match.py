@@ -14,7 +14,7 @@ def matching_sigma(accuracy: Callable[[float], float], target: float) -> float:
     Accuracy falls with the noise, up to the luck of the draw.
 
     >>> matching_sigma(lambda sigma: 1 / (1 + sigma), 0.8)
-    0.252
+    0.25
     """
     low, high = LEAST, MOST
     found: dict[float, float] = {}
