@@ -17,7 +17,7 @@ from pprs.report import Method, read
 from pprs.reproduce import cells_of, read_plan, sigmas_of
 from pprs.reproduce.match import LEAST, MOST, matching_sigma
 from pprs.reproduce.plan import Line
-from pprs.reproduce.tables import Table, gain
+from pprs.reproduce.tables import Table, gain, radius
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"
@@ -196,6 +196,11 @@ def test_tables_are_the_same_in_both_forms() -> None:
     assert table.csv() == "name,x\na,1.5\nb,\n"
 
 
+def test_radii_in_tables_are_never_rounded_up() -> None:
+    assert radius(0.2169999) == "0.216"
+    assert radius(math.nan) == "–"
+
+
 COMMITTED = sorted((RESULTS / "tables").glob("*.md")) if RESULTS.is_dir() else []
 
 
@@ -231,3 +236,4 @@ def test_the_tables_on_partitions_are_what_their_rows_say() -> None:
     page = (RESULTS / "partitions.md").read_text()
     assert first in page
     assert second in page
+    assert (RESULTS / "tables" / "curves-imagenet.md").read_text() in page

@@ -29,6 +29,8 @@ class Workshop:
 
     def rows(self, cell: Cell) -> Path:
         """The file with a cell's rows; certified now if they are not there."""
+        from pprs.cli.progress import duration, say
+
         path, key = self.out / "rows" / f"{cell.name}.parquet", self.plan.cell_key(cell)
         if _key_of(path) == key:
             return path
@@ -39,8 +41,6 @@ class Workshop:
         began = time.monotonic()
         runs = self._certified(cell, key)
         _join(runs, path, key)
-        from pprs.cli.progress import duration, say
-
         say(f"  {cell.name}: {duration(time.monotonic() - began)}")
         return path
 
@@ -50,12 +50,12 @@ class Workshop:
             return str(self._root / text)
         return text
 
-    def pictures(self, data: str, split: str | None = None) -> ImageSet:
+    def pictures(self, data: str) -> ImageSet:
         from pprs.data import open_dataset
 
         spec = self.plan.data[data]
         classes = Path(self.source(spec.classes)) if spec.classes else None
-        return open_dataset(self.source(spec.source), split=split or spec.split, classes=classes)
+        return open_dataset(self.source(spec.source), split=spec.split, classes=classes)
 
     def seen(self, data: str) -> ImageSet:
         """The pictures as the model of this name gets them: cut and scaled to its input."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pprs.bound import mean_error
+from pprs.certificate import round_down
 from pprs.report import Method as Rows
 from pprs.report import summarize
 from pprs.reproduce.plan import Experiment, Line, Plan
@@ -48,6 +49,11 @@ def number(value: float, decimals: int = 1, *, sign: bool = False) -> str:
     return NONE if math.isnan(value) else f"{value:{'+' if sign else ''}.{decimals}f}"
 
 
+def radius(value: float) -> str:
+    """Never more than it is."""
+    return NONE if math.isnan(value) else round_down(value)
+
+
 def held(rows: Rows, radius: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """1 for every image that is certified at the radius as what it is, by image."""
     order = np.argsort(rows.idx)
@@ -69,7 +75,7 @@ def compared(plan: Plan, experiment: Experiment, data: str, found: Found) -> Tab
         "data", "sigma", "method", f"certified accuracy at {experiment.radius:g}, %", "95% from", "to",
         "gain over RS", "±", "F, %", "ACR", "superpixels", "pixels each",
     ]  # fmt: skip
-    told = ["paper: accuracy", "gain", "F", "superpixels "]
+    told = ["paper: accuracy", "paper: gain", "paper: F", "paper: superpixels"]
     lines = []
     for (sigma, line), rows in found.items():
         s = summarize(rows, np.array([experiment.radius]))
@@ -79,7 +85,7 @@ def compared(plan: Plan, experiment: Experiment, data: str, found: Found) -> Tab
         cells = [
             data, f"{sigma:g}", plan.label(line), number(100 * s.accuracy[0]), number(100 * s.low[0]),
             number(100 * s.high[0]), number(ahead, sign=True), number(error), number(100 * s.f1[0]),
-            number(s.average_radius, 3), number(s.segments, 0), number(s.segment_size),
+            radius(s.average_radius), number(s.segments, 0), number(s.segment_size),
         ]  # fmt: skip
         if experiment.paper:
             theirs = (*paper.get(line.method, ()), *[math.nan] * 3)[:3]
@@ -97,7 +103,7 @@ def at_radii(plan: Plan, experiment: Experiment, data: str, found: Found) -> Tab
     for (sigma, line), rows in found.items():
         s = summarize(rows, radii)
         accuracies = [number(100 * a) for a in s.accuracy]
-        ends = (number(s.average_radius, 3), number(s.average_radius_error, 3), number(s.segments, 0))
+        ends = (radius(s.average_radius), number(s.average_radius_error, 3), number(s.segments, 0))
         lines.append((data, f"{sigma:g}", plan.label(line), *accuracies, *ends, number(s.samples, 0)))
     return Table(heads, tuple(lines))
 
@@ -113,8 +119,8 @@ def pictured(plan: Plan, experiment: Experiment, data: str, found: Found) -> Tab
     for (sigma, line), rows in found.items():
         for i, index in enumerate(rows.idx):
             said = "abstained" if rows.prediction[i] < 0 else str(rows.prediction[i])
-            radius = number(math.floor(1000 * rows.radius[i]) / 1000, 3) if rows.prediction[i] >= 0 else NONE
-            lines.append((data, f"{sigma:g}", plan.label(line), str(index), str(rows.label[i]), said, radius))
+            proved = radius(float(rows.radius[i])) if rows.prediction[i] >= 0 else NONE
+            lines.append((data, f"{sigma:g}", plan.label(line), str(index), str(rows.label[i]), said, proved))
     return Table(("data", "sigma", "method", "image", "label", "prediction", "radius"), tuple(lines))
 
 
