@@ -82,8 +82,7 @@ class Workshop:
         if spec.data is None:
             raise PprsError(f"model {name} has neither a source nor data to be trained on")
         path, key = self.out / "models" / f"{name}.safetensors", self.plan.model_key(name)
-        told = read_models(self.out)
-        if path.is_file() and told.get(name, {}).get("key") == key:
+        if path.is_file() and read_models(self.out).get(name, {}).get("key") == key:
             return str(path)
         source = self.source(self.plan.data[spec.data].source)
         pictures = open_dataset(source, split="train", prefer="train")
@@ -94,6 +93,7 @@ class Workshop:
         accuracy, images = train_with_bar(
             pictures, recipe, source, path, noise=noise, partition=parse_partition(spec.partition)
         )
+        told = read_models(self.out)  # once more: another process may have trained others meanwhile
         told[name] = {"clean_accuracy": accuracy, "images": images, "key": key}
         with written_whole(self.out / "rows" / "models.json") as part:
             part.write_text(json.dumps(told, indent=1, sort_keys=True) + "\n", encoding="utf-8")

@@ -43,10 +43,8 @@ def sigmas_of(plan: Plan, experiment: Experiment, data: str, rows: Rows) -> tupl
     """The experiment's sigmas; where a certified accuracy of RS is to be matched, the one that does."""
     if data not in experiment.match:
         return experiment.sigmas[data]
-    rule = plan.data[data].stop or f"radius:{experiment.radius:g}"
-
     def accuracy(sigma: float) -> float:
-        cell = plan.cell(experiment, data, Line("rs"), sigma, stop=rule)
+        cell = plan.cell(experiment, data, Line("rs"), sigma)
         return float(certified_accuracy(read(rows(cell)), np.array([experiment.radius]))[0])
 
     return (matching_sigma(accuracy, experiment.match[data] / 100),)

@@ -119,7 +119,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        rule = "" if self.stop is None else "_at-" + self.stop.partition(":")[2].replace(",", "-")
+        rule = "" if self.stop is None or self.stop == "abstain" else "_" + self.stop.replace(":", "-").replace(",", "-")
         return f"{self.data}_{self.model}_{self.noise}-{self.sigma:g}_{self.method}{rule}"
 
 
@@ -133,12 +133,13 @@ class Plan:
     seed: int
     choose_images: int
     choose_samples: int
+    stop: str | None  # where neither the experiment nor the data set says one
     data: Mapping[str, Data]
     models: Mapping[str, Model]
     methods: Mapping[str, Method]
     experiments: Mapping[str, Experiment]
 
-    def cell(self, experiment: Experiment, data: str, line: Line, sigma: float, *, stop: str | None = None) -> Cell:
+    def cell(self, experiment: Experiment, data: str, line: Line, sigma: float) -> Cell:
         """What one line of an experiment needs at this sigma."""
         if line.value is not None:
             partition = line.method.replace(VALUE, f"{line.value:g}")
@@ -146,8 +147,7 @@ class Plan:
         else:
             partition, method = self.methods[line.method].partition, line.method
         model = f"{data}-{line.kind}" if line.kind else data
-        # What a data set asks for goes before what an experiment does: it is there because samples cost much.
-        rule = stop or self.data[data].stop or experiment.stop
+        rule = experiment.stop or self.data[data].stop or self.stop
         return Cell(data, model, line.noise, sigma, method, partition, rule)
 
     def label(self, line: Line) -> str:
@@ -191,8 +191,9 @@ def read_plan(path: Path | None = None, *, quick: bool = False) -> Plan:
 
 
 def _plan(content: dict[str, Any]) -> Plan:
+    optional = ("stop",)
     known = ("n0", "n", "alpha", "seed", "choose", "data", "model", "method", "experiment")
-    _known_only(content, known, "at its top")
+    _known_only(content, (*known, *optional), "at its top")
     for key in known:
         if key not in content:
             raise PprsError(f'"{key}" is missing')
@@ -207,6 +208,7 @@ def _plan(content: dict[str, Any]) -> Plan:
         int(content["seed"]),
         int(content["choose"]["images"]),
         int(content["choose"]["samples"]),
+        content.get("stop"),
         {name: _made(Data, values, f"data {name}") for name, values in content["data"].items()},
         {name: _made(Model, values, f"model {name}") for name, values in content["model"].items()},
         {name: _made(Method, values, f"method {name}") for name, values in content["method"].items()},
@@ -242,6 +244,7 @@ def _check(plan: Plan) -> None:
     for name, method in plan.methods.items():
         for text in (method.partition, *method.best_of):
             _within(f"method {name}", parse_partition, text)
+    _within("at its top", parse_stop, plan.stop)
     for name, data in plan.data.items():
         _within(f"data {name}", parse_stop, data.stop)
     for name, experiment in plan.experiments.items():
