@@ -125,6 +125,11 @@ class Voter:
             where = f"image {index}, shape {tuple(getattr(x, 'shape', ()))}, partition {self.partition or 'none'}"
             raise PprsError(f"{where}: {error}") from error
 
+    def votes(self, x: torch.Tensor, samples: range, index: int, phase: int) -> list[Votes]:
+        """The votes of some samples, which begin with a chunk, chunk by chunk: a part of what an image takes."""
+        with self._context(x, index):
+            return list(self._votes(self._checked(x), samples, index, phase))
+
     def _vote(self, x: torch.Tensor, n: int, index: int, phase: int, on_samples: OnSamples | None) -> Votes:
         votes = Votes.none(self.num_classes)
         for part in self._votes(x, range(n), index, phase):
