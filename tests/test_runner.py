@@ -207,7 +207,7 @@ def test_workers_that_never_start_are_told() -> None:
 
 def test_ten_thousand_images(tmp_path: Path) -> None:
     """The driver's memory does not grow with them, and the run is whole."""
-    script = f"""
+    script = """
 import resource
 from pathlib import Path
 import numpy as np
@@ -226,7 +226,7 @@ def main() -> None:
         if watcher.rows in (2000, 10_000):
             peak.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     watcher = Counting(seen)
-    with Run.begin(Path("run"), {{}}) as run, Processes(job, 2) as runner:
+    with Run.begin(Path("run"), {}) as run, Processes(job, 2) as runner:
         run_images(runner, data, range(10_000), plan, run, watcher, num_classes=2)
     print(*peak)
 

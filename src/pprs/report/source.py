@@ -35,7 +35,7 @@ class Method:
     undecided: Array  # left by a budget before it was done: what is proved of it so far counts
     settings: dict[str, Any] = field(default_factory=dict)
     pictures: dict[int, bytes] = field(default_factory=dict)
-    # Could not be certified, and counts as not certified, since to leave it out could flatter. One entry stands for all.
+    # Could not be certified, and counts as not certified: to leave it out could flatter. One entry stands for all.
     failed: Array = field(default_factory=lambda: np.zeros(1, bool))
 
     @property
