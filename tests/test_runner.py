@@ -208,6 +208,7 @@ def test_workers_that_never_start_are_told() -> None:
 def test_ten_thousand_images(tmp_path: Path) -> None:
     """The driver's memory does not grow with them, and the run is whole."""
     script = """
+import dataclasses
 import resource
 from pathlib import Path
 import numpy as np
@@ -219,8 +220,8 @@ from pprs.stop import Plan
 
 def main() -> None:
     plan = Plan(4, 8, 0.1)
-    job, _ = job_for(plan)
-    data = Arrays(np.full((10_000, 1, 8, 8), 128, np.uint8), np.ones(10_000, np.int64))
+    job = dataclasses.replace(job_for(plan)[0], partition="none")
+    data = Arrays(np.full((10_000, 1, 4, 4), 128, np.uint8), np.ones(10_000, np.int64))
     peak = []
     def seen() -> None:
         if watcher.rows in (2000, 10_000):

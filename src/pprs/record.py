@@ -1,6 +1,6 @@
 """A run on disk: its settings, then one row an image, in RUN/run.sqlite.
 
-Each image is one transaction, so a run that is killed at any moment holds whole rows only, and the same command
+Rows are written in transactions, so a run that is killed at any moment holds whole rows only, and the same command
 goes on with the images that are missing.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -193,21 +193,34 @@ class Run:
 
         It takes the place of a row that a budget left, and of no other.
         """
+        self.add_all([(row, picture)])
+
+    def add_all(self, rows: Iterable[tuple[Row, bytes | None]], failures: Iterable[Failure] = ()) -> None:
+        """Rows with their pictures, and images that could not be certified, in one transaction: all of it or nothing.
+
+        A row that a failed image may have stays.
+        """
+        with _told(self.folder), self._transaction():
+            for row, picture in rows:
+                self._add(row, picture)
+            for failure in failures:
+                values = (failure.idx, failure.label, failure.error)
+                self._db.execute("INSERT OR REPLACE INTO failed VALUES (?, ?, ?)", values)
+
+    def fail(self, index: int, label: int | None, error: str) -> None:
+        """Write down that an image could not be certified."""
+        self.add_all([], [Failure(index, label, error)])
+
+    def _add(self, row: Row, picture: bytes | None) -> None:
         values = (
             row.idx, row.label, row.prediction, row.selected, row.radius, row.p_lower, json.dumps(row.counts),
             row.mean_segments, row.mean_segment_size, row.seconds, row.p_upper, row.stopped,
         )  # fmt: skip
-        with _told(self.folder), self._transaction():
-            self._db.execute("DELETE FROM rows WHERE idx = ? AND stopped = 'budget'", (row.idx,))
-            self._db.execute("DELETE FROM failed WHERE idx = ?", (row.idx,))
-            self._db.execute(f"INSERT INTO rows VALUES ({', '.join('?' * len(values))})", values)
-            if picture is not None:
-                self._db.execute("INSERT OR IGNORE INTO pictures VALUES (?, ?)", (row.idx, picture))
-
-    def fail(self, index: int, label: int | None, error: str) -> None:
-        """Write down that an image could not be certified. A row that it may have stays."""
-        with _told(self.folder), self._transaction():
-            self._db.execute("INSERT OR REPLACE INTO failed VALUES (?, ?, ?)", (index, label, error))
+        self._db.execute("DELETE FROM rows WHERE idx = ? AND stopped = 'budget'", (row.idx,))
+        self._db.execute("DELETE FROM failed WHERE idx = ?", (row.idx,))
+        self._db.execute(f"INSERT INTO rows VALUES ({', '.join('?' * len(values))})", values)
+        if picture is not None:
+            self._db.execute("INSERT OR IGNORE INTO pictures VALUES (?, ?)", (row.idx, picture))
 
     def failures(self) -> list[Failure]:
         """The images that failed and have no row."""

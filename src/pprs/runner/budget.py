@@ -109,9 +109,11 @@ class _Work:
             self._seconds += time.perf_counter() - began
             if self.certifying.begun:
                 writer.write(Done(self.index, self.certifying.certificate(), self._seconds))
+                writer.flush()
         if failure is not None:
             self._fail(writer, failure)
 
     def _fail(self, writer: Writer, error: Exception) -> None:
         self.failed = True
         writer.write(Failed(self.index, in_words(error)))
+        writer.flush()

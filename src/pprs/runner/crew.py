@@ -195,7 +195,9 @@ class Crew(Runner):
     def _listen(self, count: OnSamples) -> list[tuple[Task, Any]]:
         """Wait a little; gives back the tasks that are over, with what was made of them or why they failed."""
         over: list[tuple[Task, Any]] = []
-        for heard in self._hear(1.0):
+        news = self._hear(1.0)
+        count(0)  # that time goes by is news too
+        for heard in news:
             state = self._crew.get(heard.worker)
             if state is None:  # it was given up
                 continue

@@ -6,14 +6,17 @@ import contextlib
 import dataclasses
 import functools
 import io
+import math
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Self
 
 import torch
 from PIL import Image
 
 from pprs.data import ImageSet
-from pprs.record import Row, Run, row_of
+from pprs.record import Failure, Row, Run, row_of
 from pprs.runner.base import Done, Failed, Item, Runner, Watcher, WrongSettings
 from pprs.runner.choice import accuracy_error
 from pprs.runner.local import Local
@@ -21,6 +24,7 @@ from pprs.smooth import SmoothedClassifier
 from pprs.stop import Plan, decided_radii
 
 GALLERY = 6  # pictures that a run keeps for the report
+EVERY = 0.2  # seconds between two writes at least: a disk takes tens of milliseconds to be sure of one
 HOPELESS = 10  # so many failed images, and not one that did not: it is not the images
 
 OnFailed = Callable[[int, str], None]
@@ -43,14 +47,14 @@ def run_images(
     With a target error only until certified accuracy is known to within it. Then the images' order should be fair, and
     a row that was there before counts when its turn comes.
     """
-    writer = Writer(data, images, run, watcher, num_classes, on_failed)
-    if target_error is not None:
-        return _Fair(writer, images, run, target_error, plan, 4 * runner.workers).through(runner, watcher)
-    done = run.done()
-    with contextlib.closing(_generator(runner, (writer.item(i) for i in images if i not in done), watcher)) as found:
-        for made in found:
-            writer.write(made)
-    return list(images)
+    with Writer(data, images, run, watcher, num_classes, on_failed) as writer:
+        if target_error is not None:
+            return _Fair(writer, images, run, target_error, plan, 4 * runner.workers).through(runner)
+        done = run.done()
+        with contextlib.closing(_generator(runner, (writer.item(i) for i in images if i not in done), writer)) as found:
+            for made in found:
+                writer.write(made)
+        return list(images)
 
 
 def run_local(
@@ -70,12 +74,15 @@ def run_local(
     )  # fmt: skip
 
 
-def _generator(runner: Runner, items: Iterator[Item | None], watcher: Watcher) -> Generator[Done | Failed]:
-    yield from runner.certify(items, watcher.samples)
+def _generator(runner: Runner, items: Iterator[Item | None], writer: Writer) -> Generator[Done | Failed]:
+    yield from runner.certify(items, writer.count)
 
 
 class Writer:
-    """What all ways of running share: an image's picture and label from the data, its row into the run."""
+    """What all ways of running share: an image's picture and label from the data, its row into the run.
+
+    Rows that come in quick succession are written together.
+    """
 
     def __init__(
         self,
@@ -92,8 +99,31 @@ class Writer:
         self._wanted, self._kept = set(images[:GALLERY]), set(run.pictures())
         self._left = run.left()
         self._labels: dict[int, int | None] = {}  # of images under way
+        self._rows: list[tuple[Row, bytes | None]] = []  # to be written, soon
+        self._failures: list[Failure] = []
+        self._written = -math.inf
         self._hopeless = not run.done()
         self._failed = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.flush()
+
+    def count(self, samples: int) -> None:
+        self._watcher.samples(samples)
+        self._now_and_then()
+
+    def _now_and_then(self) -> None:
+        if time.monotonic() - self._written >= EVERY:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what there is to be written."""
+        if self._rows or self._failures:
+            self._run.add_all(self._rows, self._failures)
+            self._rows, self._failures, self._written = [], [], time.monotonic()
 
     def item(self, index: int) -> Item:
         return Item(index, functools.partial(self.read, index), self._left.get(index))
@@ -117,9 +147,10 @@ class Writer:
             return None
         row = row_of(index, self._labels.pop(index), made.certificate, made.seconds)
         keep = index in self._wanted and index not in self._kept and len(self._kept) < GALLERY
-        self._run.add(row, png(self._data[index].image) if keep else None)
+        self._rows.append((row, png(self._data[index].image) if keep else None))
         if keep:
             self._kept.add(index)
+        self._now_and_then()
         self._hopeless = False
         if row.stopped != "budget":
             self._watcher.row(row)
@@ -130,7 +161,8 @@ class Writer:
         if label is None:
             with contextlib.suppress(Exception):  # it may be just this that cannot be read
                 label = self._data.label_of(index)
-        self._run.fail(index, label, error)
+        self._failures.append(Failure(index, label, error))
+        self._now_and_then()
         self._failed += 1
         if self._hopeless and self._failed >= HOPELESS:
             raise WrongSettings(f"the first {self._failed} images failed, so it is not the images. The last: {error}")
@@ -162,8 +194,8 @@ class _Fair:
         self._taken: dict[int, Row | None] = {}
         self._enough = False
 
-    def through(self, runner: Runner, watcher: Watcher) -> list[int]:
-        with contextlib.closing(_generator(runner, self._items(), watcher)) as found:
+    def through(self, runner: Runner) -> list[int]:
+        with contextlib.closing(_generator(runner, self._items(), self._writer)) as found:
             for made in found:
                 self._made[made.index] = made
                 self._settle()

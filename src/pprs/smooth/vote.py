@@ -202,6 +202,9 @@ class Voter:
             yield from map(task, firsts)
             return
         workers = self.threads or threads.get_threads()
+        if workers == 1 and torch.get_num_threads() == 1:  # nobody to hand it to who would be quicker
+            yield from map(task, firsts)
+            return
         most = 2 * workers + 1 if eager else workers  # at once: memory does not grow with n
         waiting: deque[Future[list[Votes]]] = deque()
         try:
