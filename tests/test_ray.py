@@ -123,6 +123,14 @@ def rows_in(run: Path) -> int:
         return 0
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "nonsense", "host:port"])
+def test_an_address_where_nobody_answers_is_told(address: str) -> None:
+    from pprs.runner.ray import _knock
+
+    with pytest.raises(PprsError, match="nobody answers at --address .* leave out --address"):
+        _knock(address)
+
+
 def test_without_ray_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     job, _ = job_for(Plan())

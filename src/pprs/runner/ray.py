@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import shutil
 import socket
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -50,10 +52,12 @@ class Ray(Crew):
         self._handles: dict[int, Any] = {}
         self._refs: dict[Any, tuple[int, str, int]] = {}  # what is waited for -> worker, what, task
         self._asked: dict[int, float] = {}  # when a worker was last handed a task or asked how far it is
+        self._folder: str | None = None
         self._connected = not self._ray.is_initialized()
         if self._connected:
             self._connect(address, workers, job.threads)
         try:
+            self._crew = {}
             super().__init__(job, workers or self._room(job.threads), **options)
             # Once into the shared memory, for all workers.
             self._job_ref, self._actor = self._ray.put(job), _actor(self._ray)
@@ -65,13 +69,16 @@ class Ray(Crew):
     def _connect(self, address: str | None, workers: int | None, threads: int) -> None:
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
         if address is None:
-            # Its ports are for this machine alone, and for who knows the word.
+            # Its ports are for this machine alone, and for who knows the word; its logs go when it goes.
+            self._folder = tempfile.mkdtemp(prefix="ray")  # a short name, as its sockets need
             options |= {"include_dashboard": False, "object_store_memory": STORE, "_node_ip_address": "127.0.0.1"}
+            options["_temp_dir"] = self._folder
             if workers is not None:
                 options["num_cpus"] = max(workers * threads, len(os.sched_getaffinity(0)))
             if not {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
                 os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(16)  # else Ray leaves one in the user's home
         else:
+            _knock(address)
             options["address"] = address
         logging.getLogger("ray").setLevel(logging.ERROR)
         try:
@@ -108,6 +115,8 @@ class Ray(Crew):
     def _disconnect(self) -> None:
         self._ray.shutdown()
         self._connected = False
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _start(self, worker: int) -> None:
         options = {"num_cpus": self._job.threads, "num_gpus": self._gpus, "max_restarts": 0, "max_task_retries": 0}
@@ -158,6 +167,20 @@ class Ray(Crew):
         handle = self._handles.pop(worker, None)
         if handle is not None and self._ray.is_initialized():
             self._ray.kill(handle)
+
+
+def _knock(address: str) -> None:
+    """Whether anybody answers there, told in seconds: Ray itself tries for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if address == "auto" or (not colon and address.startswith("ray://")):
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise PprsError(
+            f"nobody answers at --address {address} ({error}). It is auto, host:port or ray://host:port; start a "
+            "cluster with `ray start --head`, or leave out --address."
+        ) from error
 
 
 def _first_line(error: BaseException) -> str:
