@@ -221,7 +221,7 @@ from pprs.stop import Plan
 def main() -> None:
     plan = Plan(4, 8, 0.1)
     job = dataclasses.replace(job_for(plan)[0], partition="none")
-    data = Arrays(np.full((10_000, 1, 4, 4), 128, np.uint8), np.ones(10_000, np.int64))
+    data = Arrays(np.full((10_000, 1, 8, 8), 128, np.uint8), np.ones(10_000, np.int64))
     peak = []
     def seen() -> None:
         if watcher.rows in (2000, 10_000):
