@@ -11,6 +11,13 @@ from pathlib import Path
 from pprs.errors import PprsError
 
 
+def cache_folder() -> Path:
+    """Where things are kept that can be made again."""
+    return Path(
+        os.environ.get("PPRS_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pprs"
+    )
+
+
 @contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
     """A path to write to; what stands there at the end takes the place of `path` in one step."""

@@ -1,4 +1,4 @@
-"""The command: argv -> calls -> exit codes. 0 done, 2 something to put right, 130 stopped by Ctrl-C."""
+"""The command: argv -> calls -> exit codes. 0 done, 1 some images failed, 2 something to put right, 130 Ctrl-C."""
 
 from __future__ import annotations
 

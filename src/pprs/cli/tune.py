@@ -47,8 +47,8 @@ def tune(
 
     Example: pprs tune --model M.safetensors --data builtin:mnist5k --split train --sigma 0.25 --budget 5m
     """
-    from pprs.cli.certify import on_engine
     from pprs.cli.progress import say
+    from pprs.cli.run import on_engine
     from pprs.cli.setup import set_up
     from pprs.errors import nearest
     from pprs.runner import parse_budget

@@ -200,7 +200,7 @@ def _join(runs: list[Path], out: Path, key: str) -> None:
     offset = 0
     for folder in runs:
         with Run.read(folder) as run:
-            settings, rows = run.settings, run.rows()
+            settings, rows = run.settings, run.outcomes()
         for row in rows:
             made = record(row, settings)
             for column in ("label", "predict", "selected"):
