@@ -10,7 +10,8 @@ import pprs
 ROOT = Path(pprs.__file__).parent
 ORDER = [
     "_version", "errors", "files", "spec", "kernels", "noise", "partition", "model", "engine", "bound",
-    "anytime", "stop", "certificate", "theory", "smooth", "data", "record", "runner", "report", "train", "tune", "cli",
+    "anytime", "stop", "certificate", "theory", "smooth", "data", "record", "runner", "report", "train", "tune", "app",
+    "cli",
 ]  # fmt: skip
 
 

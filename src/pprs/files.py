@@ -1,4 +1,4 @@
-"""Files that are either whole or not there."""
+"""Files that are either whole or not there, and where those go that can be made again."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pprs.errors import PprsError
+
+
+def cache_folder() -> Path:
+    """Where what can be made again is kept: $PPRS_CACHE, or the user's cache."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get("PPRS_CACHE") or base / "pprs")
 
 
 @contextlib.contextmanager
