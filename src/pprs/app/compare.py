@@ -158,7 +158,10 @@ def gallery(one: Method, other: Method) -> str:
     for a in found:
         label = int(one.label[one.idx == a.idx][0])
         truth = "" if label < 0 else f" ({figures.class_name(label, one.settings.get('class_names'))})"
-        lines = "".join(f"<br><b>{html.escape(m.name)}</b>: {html.escape(_outcome(m, a.idx))}" for m in (one, other))
+        lines = "".join(
+            f'<br><b title="{html.escape(m.name)}">{html.escape(_brief(m.name))}</b>: {html.escape(_outcome(m, a.idx))}'
+            for m in (one, other)
+        )
         seen = _picture(one, other, data, a.idx)
         shown = "<div class='note'>(no picture kept)</div>" if seen is None else image(seen, f"image {a.idx}{truth}")
         gap = number(
@@ -166,6 +169,10 @@ def gallery(one: Method, other: Method) -> str:
         )
         blocks.append(f"<div>{shown}<div class='note'>apart by {gap}{lines}</div></div>")
     return f"<div class='pp'><div class='tiles wide'>{''.join(blocks)}</div></div>"
+
+
+def _brief(name: str) -> str:
+    return name if len(name) <= 20 else name[:19] + "…"
 
 
 def _outcome(method: Method, idx: int) -> str:

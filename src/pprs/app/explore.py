@@ -48,6 +48,7 @@ class Asked:
     schemes: tuple[Partition | None, ...]
     plan: Plan
     seed: int
+    truth: int | None = None  # the label, where it is known; only ever shown
 
     def smoothed(self, method: int) -> SmoothedClassifier:
         return SmoothedClassifier(
@@ -106,9 +107,15 @@ def _tiles(scheme: Partition | None, noisy: Array, noise: Noise) -> list[Tile]:
     count = int(labels.max()) + 1
     caption = f"{count} superpixels" if hard is made else f"{count} superpixels, before they are softened"
     return [
-        Tile(caption, figures.borders(figures.shown(noisy), labels)),
+        Tile(caption, figures.borders(_larger(figures.shown(noisy)), _larger(labels))),
         Tile("averaged: what the network sees", figures.shown(averaged)),
     ]
+
+
+def _larger(picture: Array) -> Array:
+    """Twice as large, where borders would hide a picture of their own size."""
+    zoom = 2 if 100 < max(picture.shape[:2]) <= 512 else 1
+    return picture.repeat(zoom, 0).repeat(zoom, 1)
 
 
 def _segments(made: Partition) -> Superpixels | None:

@@ -23,7 +23,7 @@ def build(context: Context) -> Any:
         with gr.Tabs(elem_id="tabs"):
             with gr.Tab("Explore", id="explore"):
                 made, (load, start) = tab_explore.tab(context)
-            with gr.Tab("What does a radius look like?", id="radius") as radius:
+            with gr.Tab("See a radius", id="radius") as radius:
                 _, draw = tab_radius.tab(context, made)
             with gr.Tab("Compare", id="compare") as compare:
                 runs = tab_compare.tab(context)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -54,6 +55,7 @@ class Guard:
 
     def __init__(self, app: Any, *, hosts: tuple[str, ...] | None, most: int) -> None:
         self._app, self._hosts, self._most = app, hosts, most
+        self.closing: Callable[[], bool] = lambda: False
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -78,7 +80,11 @@ class Guard:
                 message["headers"] = [*message.get("headers", []), *own]
             await send(message)
 
-        await self._app(scope, receive, guarded)
+        try:
+            await self._app(scope, receive, guarded)
+        except asyncio.CancelledError:  # the page is being closed, and a stream to a window was still open
+            if not self.closing():
+                raise
 
 
 async def _refuse(send: Send, status: int, text: str) -> None:
@@ -101,7 +107,13 @@ def application(context: Context, *, local: bool = True) -> Any:
 
     most = context.limits.upload_bytes
     fonts = ["system-ui", "sans-serif"]
-    theme = gr.themes.Default(font=fonts, font_mono=["ui-monospace", "monospace"])
+    theme = gr.themes.Default(primary_hue="blue", font=fonts, font_mono=["ui-monospace", "monospace"]).set(
+        block_info_text_color="*neutral_600",
+        block_info_text_color_dark="*neutral_300",
+        block_label_text_color_dark="*neutral_200",
+        block_title_text_color_dark="*neutral_100",
+        input_placeholder_color="*neutral_500",
+    )
     app = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     gr.mount_gradio_app(
         app, build(context), path="", server_name=LOCAL, footer_links=[], run_history=False, max_file_size=most,
@@ -118,6 +130,8 @@ def serve(context: Context, at: socket.socket, *, local: bool = True, ready: Cal
     app = application(context, local=local)
     torch.set_num_threads(1)  # of the threads to come: work goes on the pool's, whose waiting does not spin
     config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on", timeout_graceful_shutdown=2)
+    server = uvicorn.Server(config)
+    app.closing = lambda: bool(server.should_exit)
     at.listen(128)
     ready()
-    uvicorn.Server(config).run(sockets=[at])
+    server.run(sockets=[at])

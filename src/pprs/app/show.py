@@ -32,7 +32,7 @@ def note(text: str, kind: str = "note") -> str:
 def image(picture: Any, caption: str, *, alt: str = "") -> str:
     data = base64.b64encode(figures.png(picture)).decode()
     return (
-        f'<figure><img alt="{html.escape(alt or caption)}" src="data:image/png;base64,{data}">'
+        f'<figure><img tabindex="0" alt="{html.escape(alt or caption)}" src="data:image/png;base64,{data}">'
         f"<figcaption>{html.escape(caption)}</figcaption></figure>"
     )
 
@@ -64,7 +64,7 @@ def standing(asked: Asked, now: Sequence[Standing]) -> str:
     cards = "".join(_card(asked, i, s) for i, s in enumerate(now))
     return (
         f'<div class="pp" id="live" data-state="{state}" data-seed="{asked.seed}"><div class="cards">{cards}</div>'
-        f"{growth(now, asked.plan.n)}"
+        f"{growth(now)}"
         f'<p class="note">{html.escape(asked.told)}. Each radius holds at every moment, so you may stop when you like; '
         f"each is wrong with probability at most {asked.plan.alpha:g} on its own. Radii are rounded down.</p></div>"
     )
@@ -87,9 +87,18 @@ def _card(asked: Asked, i: int, s: Standing) -> str:
         f'<section class="card" id="m{i}" style="--c:{COLOURS[i]}" data-done="{s.done or ""}">'
         f"{_head(s.name, s.scheme)}"
         f'<div class="big"><b class="label">{html.escape(name) or "…"}</b>{big}</div>'
-        f'<p class="statement{"" if certified else " abstained"}">{html.escape(statement(made, name, s.done))}</p>'
+        f'<p class="statement{"" if certified else " abstained"}">{html.escape(statement(made, name, s.done))}'
+        f"{html.escape(_wrong(asked, made))}</p>"
         f"{_votes(asked, made)}<p class='note'>{_pace(s)}</p></section>"
     )
+
+
+def _wrong(asked: Asked, made: Certificate | None) -> str:
+    """A certificate tells that a label is stable, not that it is right."""
+    if made is None or made.prediction is None or asked.truth in (None, made.prediction):
+        return ""
+    truth = asked.loaded.name_of(asked.truth) if asked.truth is not None else ""
+    return f" It is a {truth}, though: certified is that the label stays, not that it is right."
 
 
 def _votes(asked: Asked, made: Certificate | None) -> str:
@@ -132,32 +141,31 @@ def _pace(s: Standing) -> str:
     return f"{many} · {rate}{f' · at least {bound}' if bound else ''}{why}"
 
 
-def growth(now: Sequence[Standing], n: int, width: int = 640, height: int = 150) -> str:
+def growth(now: Sequence[Standing], width: int = 640, height: int = 150) -> str:
     """The radius of each method against its samples, as they came in."""
     trails = [s.trail for s in now]
     if not any(trails):
         return ""
-    across = max((t[-1][0] for t in trails if t), default=1)
-    top = max((r for t in trails for _, r in t), default=0.0) * 1.1 or 0.1
-    left, bottom = 44, height - 24
+    across = max(t[-1][0] for t in trails if t)
+    top = max(r for t in trails for _, r in t) * 1.1 or 0.1
+    left, right, low, high = 62, width - 8, height - 14, 12
 
     def at(samples: int, radius: float) -> str:
-        x, y = left + (width - left - 8) * samples / across, bottom - (bottom - 10) * radius / top
-        return f"{x:.1f},{y:.1f}"
+        return f"{left + (right - left) * samples / across:.1f},{low - (low - high) * radius / top:.1f}"
 
     lines = "".join(
         f'<polyline points="{" ".join(at(*p) for p in ((0, 0.0), *trail))}" style="stroke:{COLOURS[i]}"/>'
         for i, trail in enumerate(trails)
         if trail
     )
+    heights = ((value, low - (low - high) * value / top) for value in (0.0, top / 2.2, top / 1.1))
     ticks = "".join(
-        f'<line x1="{left}" x2="{width - 8}" y1="{y:.1f}" y2="{y:.1f}"/><text x="{left - 6}" y="{y + 4:.1f}" '
-        f'text-anchor="end">{value:.2f}</text>'
-        for value, y in ((v, bottom - (bottom - 10) * v / top) for v in (0.0, top / 2.2, top / 1.1))
+        f'<line x1="{left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        f'<text x="{left - 8}" y="{y + 5:.1f}" text-anchor="end">{round_down(value, 2)}</text>'
+        for value, y in heights
     )
     return (
         f'<figure class="growth"><svg viewBox="0 0 {width} {height}" role="img" aria-label="Certified radius against '
-        f'samples, one line a method">{ticks}{lines}<text x="{width - 8}" y="{height - 6}" text-anchor="end">'
-        f'{across:,} samples</text><text x="{left}" y="{height - 6}">certified L2 radius, as samples come in</text>'
-        "</svg></figure>"
+        f'samples, one line a method">{ticks}{lines}</svg><figcaption>Certified L2 radius as samples come in, from 0 '
+        f"to {across:,} samples.</figcaption></figure>"
     )

@@ -17,9 +17,14 @@ STYLE = """
   margin-right: 6px; }
 .pp .tiles { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 8px; }
 .pp .tiles.wide { grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); }
+.pp .tiles.five { grid-template-columns: repeat(5, minmax(0, 1fr)); gap: 12px; }
 .pp figure { margin: 0; min-width: 0; }
 .pp figure img { width: 100%; aspect-ratio: 1; object-fit: contain; background: #777; border-radius: 4px;
   display: block; image-rendering: pixelated; margin: 0; }
+.pp figure img:hover, .pp figure img:focus-visible { transform: scale(2); position: relative; z-index: 60;
+  box-shadow: 0 4px 24px #000a; }
+.pp .card:first-child figure img { transform-origin: left; }
+.pp .card:last-child figure img { transform-origin: right; }
 .pp figcaption, .pp .note, .pp.note { color: var(--body-text-color); opacity: .82; font-size: 13px; line-height: 1.35;
   margin-top: 4px; overflow-wrap: anywhere; }
 .pp.error { border: 2px solid #c62828; border-radius: 8px; padding: 10px 14px; font-size: 15px;
@@ -56,14 +61,21 @@ STYLE = """
 .pp.chart img { width: 100%; max-width: 860px; margin: 0 auto; display: block; }
 .pp .scroll { overflow-x: auto; }
 .pp table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; }
-.pp th, .pp td { padding: 6px 10px; border-bottom: 1px solid var(--border-color-primary); text-align: right;
+.pp table, .pp thead, .pp tr { border: 0 !important; }
+.pp th, .pp td { padding: 6px 10px; border: 0 !important; text-align: right;
+  border-bottom: 1px solid var(--border-color-primary) !important;
   white-space: nowrap; }
 .pp th:first-child, .pp td:first-child { text-align: left; white-space: normal; overflow-wrap: anywhere;
   min-width: 9rem; }
 .pp progress { width: 100%; height: 14px; }
-#stop button, button { min-height: 40px; }
+button.lg, button.sm, .pp summary { min-height: 40px; }
+#upload .wrap { font-size: 14px; line-height: 1.3; }
 @media (max-width: 900px) { .pp .cards, .pp.cards { grid-template-columns: minmax(0, 1fr); }
-  .pp .statement { min-height: 0; } .gradio-container { padding: 6px !important; }
-  .pp .growth text { font-size: 20px; } }
+  .pp .statement { min-height: 0; }
+  .pp .tiles.five, .pp .tiles.wide { grid-template-columns: repeat(2, minmax(0, 1fr)); }
+  .gradio-container { padding: 6px !important; }
+  .pp .growth text { font-size: 22px; } }
+@media (max-width: 500px) { button[role=tab] { padding: 4px 7px !important; font-size: 14px !important; }
+  .tab-container button { padding: 4px 7px !important; font-size: 14px !important; } }
 footer { display: none !important; }
 """

@@ -75,7 +75,8 @@ def read(context: Context, values: tuple[Any, ...]) -> Asked:
     seed = int(check_number(seed, "the seed", 0, SEEDS, whole=True))
     partitions = tuple(schemes.make(one[0], schemes.numbers(one[0], one[1:-1]), one[-1]) for one in (first, second))
     subject, loaded = context.shelf.subject(model), context.shelf.get(model)
-    loaded = loaded.restricted(read_labels(labels))
+    some = read_labels(labels)
+    loaded, truth = loaded.restricted(some), None
     if upload:
         picture, told = read_upload(Path(upload), context.limits)
         picture, index = loaded.prepare(picture), 0
@@ -84,20 +85,25 @@ def read(context: Context, values: tuple[Any, ...]) -> Asked:
         chosen = next((e for e in subject.examples if e.title == example), None)
         if chosen is None:
             raise PprsError("choose an example, or drop a picture of your own")
-        picture, index, title = chosen.pictures(loaded)[chosen.index].image, chosen.index, chosen.title
+        found = chosen.pictures(loaded)[chosen.index]
+        picture, index, title = found.image, chosen.index, chosen.title
+        truth = None if some else found.label
     plan = make_plan(n, alpha)
-    return Asked(
-        loaded, picture, index, title, parse_noise(f"{noise}:sigma={sigma:g}"), (None, *partitions), plan, seed
-    )
+    law = parse_noise(f"{noise}:sigma={sigma:g}")
+    return Asked(loaded, picture, index, title, law, (None, *partitions), plan, seed, truth)
 
 
-def _method(name: str, given: tuple[str, dict[str, float]], opened: bool) -> Method:
+def _scheme(name: str, given: tuple[str, dict[str, float]]) -> Any:
+    return gr.Dropdown(
+        list(SCHEMES), value=given[0], label=f"Method {name}: partition", elem_id=f"scheme-{name}", min_width=140,
+        info="How each noisy copy is averaged.",
+    )  # fmt: skip
+
+
+def _method(name: str, chosen: Any, given: tuple[str, dict[str, float]]) -> Method:
+    """The options of a partition that was chosen."""
     scheme, values = given
-    with gr.Accordion(f"Method {name}: partition", open=opened):
-        chosen = gr.Dropdown(
-            list(SCHEMES), value=scheme, label="Scheme", elem_id=f"scheme-{name}",
-            info="How each noisy copy is averaged before the network sees it.",
-        )  # fmt: skip
+    with gr.Accordion(f"Options of {name}", open=False):
         with gr.Row():
             slots = tuple(gr.Textbox(**_slot(scheme, i, values)) for i in range(SLOTS))
         text = gr.Textbox(
@@ -140,17 +146,17 @@ def controls(context: Context) -> tuple[Controls, Any, Any, Any]:
     most = f"{limits.upload_bytes // 10**6} MB, {limits.upload_pixels // 10**6} megapixels"
     upload = gr.File(
         label=f"or drop your own (at most {most})",
-        file_types=["image"], type="filepath", height=110, elem_id="upload",
+        file_types=["image"], type="filepath", height=150, elem_id="upload",
     )  # fmt: skip
     sigma = gr.Slider(
-        0.05, 1.0, value=subject.sigma, step=0.01, label="Sigma: standard deviation of the noise (pictures are in 0–1)",
-        elem_id="sigma", info="More noise allows larger radii, if the network still sees the picture.",
+        0.05, 1.0, value=subject.sigma, step=0.01, label="Sigma (noise, 0–1 scale)", elem_id="sigma",
+        info="Standard deviation. More noise allows larger radii, if the network still sees the picture.",
     )  # fmt: skip
     with gr.Row():
         go = gr.Button("Certify", variant="primary", elem_id="go", min_width=100)
         stop = gr.Button("Stop", variant="stop", elem_id="stop", min_width=100)
-    first = _method("A", subject.first, True)
-    second = _method("B", subject.second, False)
+    chosen = [_scheme("A", subject.first), _scheme("B", subject.second)]
+    first, second = _method("A", chosen[0], subject.first), _method("B", chosen[1], subject.second)
     with gr.Accordion("Noise, samples, confidence, labels", open=False):
         noise = gr.Dropdown(list(NOISES), value="gaussian", label="Noise", info="The law that sigma belongs to.")
         n = gr.Number(

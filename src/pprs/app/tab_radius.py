@@ -23,7 +23,8 @@ LARGEST = 5.0
 def tab(context: Context, made: Controls) -> tuple[Any, dict[str, Any]]:
     """Build the tab, on the picture and settings of Explore. Gives back the event that fills it."""
     gr.HTML(
-        show.note(
+        '<div class="pp"><h2 style="font-size:18px;margin:0">What does a radius look like?</h2></div>'
+        + show.note(
             "The picture and settings of Explore, changed by exactly the chosen norm. If a certificate reaches this "
             "far, none of these changes can alter the label, nor can any other of this norm."
         ),
@@ -31,8 +32,8 @@ def tab(context: Context, made: Controls) -> tuple[Any, dict[str, Any]]:
     )
     with gr.Row():
         norm = gr.Slider(
-            0, LARGEST, value=0.5, step=0.01, label="Norm of the change (L2; pictures are in 0–1)", elem_id="norm",
-            scale=3, min_width=280, info="The root of the sum of squares over all pixels and channels.",
+            0, LARGEST, value=0.5, step=0.01, label="Norm of the change (L2)", elem_id="norm",
+            scale=3, min_width=280, info="The root of the sum of squares over all pixels and channels, each in 0–1.",
         )  # fmt: skip
         method = gr.Radio(
             list(NAMES), value="A", label="Smoothed by", elem_id="radius-method", scale=1, min_width=160,
@@ -94,7 +95,7 @@ def _drawn(context: Context, norm: float, method: str, which: int, values: tuple
     words = html.escape(ways.in_words(norm, asked.picture.shape))
     return (
         f"<div class='pp' id='directions'><p>Changes of norm {exact}: {words}.</p>"
-        f"<div class='tiles wide'>{''.join(tiles)}</div><p class='note'>Shown clipped to what a screen can show; the "
+        f"<div class='tiles five'>{''.join(tiles)}</div><p class='note'>Shown clipped to what a screen can show; the "
         f"changes themselves are not clipped. The votes are {ways.VOTES} noisy copies each, for a feeling: no "
         f"certificate is made from them. {html.escape(asked.told)}.</p></div>"
     )

@@ -29,9 +29,7 @@ def tab(context: Context, made: Controls) -> None:
                 context.shelf.names, value=subject.name, label="Model", interactive=len(context.shelf.names) > 1,
                 info="With the pictures that the page was started with.",
             )  # fmt: skip
-            sigma = gr.Slider(
-                0.05, 1.0, value=subject.sigma, step=0.01, label="Sigma (Gaussian noise; pictures are in 0–1)"
-            )
+            sigma = gr.Slider(0.05, 1.0, value=subject.sigma, step=0.01, label="Sigma (noise, 0–1 scale)")
             seconds = gr.Slider(
                 10, most, value=min(40, most), step=5, label="Time for the search (s)", elem_id="budget",
                 info="More: more partitions, more pictures each.",
