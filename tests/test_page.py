@@ -246,12 +246,33 @@ def get(url: str, **headers: str) -> int:
         return error.code
 
 
+def post(url: str, body: bytes) -> int:
+    request = urllib.request.Request(url, data=body, headers={"Content-Type": "application/json"})
+    try:
+        return int(urllib.request.urlopen(request, timeout=PATIENCE).status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
 def test_files_hosts_and_sizes_are_refused(url: str, digits_model: Path) -> None:
     assert get(url) == 200
     for path in ("/etc/passwd", str(digits_model), str(Path(__file__))):
         for way in ("gradio_api/file=", "file=", "gradio_api/file/"):
             assert get(f"{url}/{way}{path}") in (403, 404)
     assert get(url, Host="elsewhere.example") == 403
+    for way in ("monitoring", "gradio_api/vibe-code", "gradio_api/proxy=http://localhost/", "gradio_api/runs", "docs"):
+        assert get(f"{url}/{way}") == 404
+    config = json.loads(urllib.request.urlopen(f"{url}/config", timeout=PATIENCE).read())
+    names = {c["id"]: c["props"].get("elem_id") for c in config["components"]}
+    preview = next(
+        d for d in config["dependencies"] if names.get((d["inputs"] or [0])[0]) == "model" and len(d["inputs"]) > 9
+    )
+    for path in (str(Path(__file__).parents[1] / "docs" / "cat.png"), "http://localhost/x.png", "../../x.png"):
+        file = {"path": path, "orig_name": "x.png", "meta": {"_type": "gradio.FileData"}}
+        sent = {"fn_index": preview["id"], "session_hash": "forged", "data": [None, None, file]}
+        assert post(f"{url}/gradio_api/queue/join", json.dumps(sent).encode()) == 403
+    assert post(f"{url}/gradio_api/queue/join", b"garbage") == 400
+    assert post(f"{url}/gradio_api/vibe-edit", b"{}") == 404
     large = urllib.request.Request(f"{url}/gradio_api/upload", data=b"x" * 30_000_000, method="POST")
     with pytest.raises((urllib.error.HTTPError, urllib.error.URLError), match="413|reset|Broken pipe"):
         urllib.request.urlopen(large, timeout=PATIENCE)

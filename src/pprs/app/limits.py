@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,9 @@ LARGE = 4 * MEGA  # pixels above which an upload is made smaller before anything
 SIDE = 2048  # to which
 
 
+_UNPACKING = threading.Lock()  # one at a time: a large picture takes much memory for a moment
+
+
 def read_upload(path: Path, limits: Limits) -> tuple[torch.Tensor, str]:
     """A stranger's file as a picture [C, H, W] in [0, 1], and what was done to it (or nothing)."""
     try:
@@ -51,14 +55,14 @@ def read_upload(path: Path, limits: Limits) -> tuple[torch.Tensor, str]:
                 f"the file has {size / MEGA:.1f} MB, and at most {limits.upload_bytes / MEGA:.0f} MB are taken. "
                 "Save the picture smaller, or as JPEG."
             )
-        with no_bombs(), Image.open(path) as file:
+        with _UNPACKING, no_bombs(), Image.open(path) as file:
             pixels = file.width * file.height
             if pixels > limits.upload_pixels:
                 raise PprsError(
                     f"the picture has {pixels / MEGA:.0f} megapixels, and at most {limits.upload_pixels / MEGA:.0f} "
                     "are taken. Make it smaller first: the network sees far fewer."
                 )
-            if pixels <= LARGE:
+            if pixels <= LARGE or file.mode.startswith(("I", "F")):  # these are rare
                 return to_tensor(file).clamp(0, 1), ""
             told = f"made smaller from {file.width}x{file.height} pixels"
             file.draft("RGB", (SIDE, SIDE))  # of a JPEG, only what is needed is unpacked

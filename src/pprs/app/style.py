@@ -27,7 +27,8 @@ STYLE = """
 .pp .card:last-child figure img { transform-origin: right; }
 .pp figcaption, .pp .note, .pp.note { color: var(--body-text-color); opacity: .82; font-size: 13px; line-height: 1.35;
   margin-top: 4px; overflow-wrap: anywhere; }
-.pp.error { border: 2px solid #c62828; border-radius: 8px; padding: 10px 14px; font-size: 15px;
+.pp.error { max-height: 16em; overflow-y: auto;
+  border: 2px solid #c62828; border-radius: 8px; padding: 10px 14px; font-size: 15px;
   background: color-mix(in srgb, #c62828 12%, transparent); overflow-wrap: anywhere; }
 .pp.empty { border: 1px dashed var(--border-color-primary); border-radius: 8px; padding: 20px; text-align: center;
   overflow-wrap: anywhere; }
@@ -58,7 +59,8 @@ STYLE = """
 .pp .growth line { stroke: var(--body-text-color); opacity: .18; }
 .pp .growth polyline { fill: none; stroke-width: 2.5; }
 .pp.chart { background: #fff; border: 1px solid var(--border-color-primary); border-radius: 8px; padding: 8px; }
-.pp.chart img { width: 100%; max-width: 860px; margin: 0 auto; display: block; }
+.pp.chart { overflow-x: auto; }
+.pp.chart img { width: 100%; min-width: 520px; max-width: 860px; margin: 0 auto; display: block; }
 .pp .scroll { overflow-x: auto; }
 .pp table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; }
 .pp table, .pp thead, .pp tr { border: 0 !important; }

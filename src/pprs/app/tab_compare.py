@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def tab(context: Context) -> dict[str, Any]:
                 show.note(_hidden(str(error), context.runs), "error"), "", off, off, "", gr.Row(visible=False),
                 gr.Dropdown([]), gr.Dropdown([]), "",
             )  # fmt: skip
-        folder = Path(tempfile.mkdtemp(prefix="pprs-app-"))
+        folder = Path(tempfile.mkdtemp(prefix="fetched-", dir=os.environ.get("GRADIO_TEMP_DIR")))
         (folder / "curves.png").write_bytes(image)
         (folder / "rows.csv").write_text(compare.rows_csv(methods), encoding="utf-8")
         titles = [m.name for m in methods]

@@ -100,8 +100,9 @@ def _load(
     setup = set_up(model, data, split=split, classes=classes)
     ready = on_engine(setup, Gaussian(0.25), None, seed=0, say=say, engine=engine, samples=EXPECTED)
     others = None if search is None else set_up(model, data, split=search).pictures
-    full = replace(ready.model, class_names=setup.model.class_names, num_classes=setup.num_classes)
-    return Loaded(setup.model, full, ready.engine, setup.pictures, others)
+    # Messages name the model, and where it lies on this machine is nobody's business.
+    own = replace(setup.model, source=os.path.basename(model))
+    return Loaded(own, replace(own, module=ready.model.module), ready.engine, setup.pictures, others)
 
 
 def _builtin_digits(engine: str) -> Subject:
