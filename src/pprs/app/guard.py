@@ -37,7 +37,7 @@ EXACT |= {
 }
 BELOW = ("/assets/", "/static/", "/svelte/", "/gradio_api/heartbeat/", "/gradio_api/file=")
 UPLOAD = "/gradio_api/upload"
-POSTED = {UPLOAD, *(f"/gradio_api/{name}" for name in ("queue/join", "cancel", "reset", "reset/"))}
+POSTED = {UPLOAD, *(f"/gradio_api/{name}" for name in ("queue/join", "run/predict", "cancel", "reset", "reset/"))}
 WORDS = 2**20  # bytes of a request that is no upload
 
 Message = MutableMapping[str, Any]
