@@ -11,7 +11,7 @@ ROOT = Path(pprs.__file__).parent
 ORDER = [
     "_version", "errors", "files", "remote", "spec", "kernels", "noise", "partition", "model", "engine", "bound",
     "anytime", "stop", "certificate", "theory", "smooth", "data", "record", "runner", "report", "train", "tune",
-    "reproduce", "cli",
+    "reproduce", "app", "cli",
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there."""
+"""Files that are either whole or not there, and where those go that can be made again."""
 
 from __future__ import annotations
 
