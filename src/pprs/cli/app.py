@@ -92,8 +92,8 @@ def _load(
 ) -> Loaded:  # fmt: skip
     """A network on its engine, with pictures; `search` is the split that a search for partitions has."""
     from pprs.app.subjects import Loaded
-    from pprs.cli.certify import on_engine
     from pprs.cli.progress import say
+    from pprs.cli.run import on_engine
     from pprs.cli.setup import set_up
     from pprs.noise import Gaussian
 
