@@ -46,11 +46,12 @@ def test_processes_give_the_rows_of_one_process(tmp_path: Path, stop: str | None
     job, classifier = job_for(plan)
     data = images(9)
     whole, alone = certify(Local(classifier, plan), tmp_path / "local", data, plan)
-    for name, split in (("images", False), ("samples", True)):
-        run, watcher = certify(Processes(job, 2, split=split), tmp_path / name, data, plan)
-        assert timeless(run.rows()) == timeless(whole.rows())
-        assert run.pictures() == whole.pictures()
-        assert watcher.drawn == alone.drawn
+    run, watcher = certify(Processes(job, 2, split=stop is not None), tmp_path / "run", data, plan)
+    assert timeless(run.rows()) == timeless(whole.rows())
+    assert run.pictures() == whole.pictures()
+    assert watcher.drawn == alone.drawn
+    if stop is None:
+        return
     # As many images as a target takes: the same ones, though workers were ahead of it.
     whole, alone = certify(Local(classifier, plan), tmp_path / "few", data, plan, target_error=0.42)
     run, watcher = certify(Processes(job, 2), tmp_path / "few too", data, plan, target_error=0.42)
@@ -205,8 +206,9 @@ def test_workers_that_never_start_are_told() -> None:
 # ---- many images
 
 
-def test_ten_thousand_images(tmp_path: Path) -> None:
-    """The driver's memory does not grow with them, and the run is whole."""
+@pytest.mark.timeout(900)
+def test_memory_does_not_grow_with_the_images(tmp_path: Path) -> None:
+    """The driver's, that is; and the run is whole. `python -m benchmarks ray` does so with 10,000."""
     script = """
 import dataclasses
 import resource
@@ -221,14 +223,14 @@ from pprs.stop import Plan
 def main() -> None:
     plan = Plan(4, 8, 0.1)
     job = dataclasses.replace(job_for(plan)[0], partition="none")
-    data = Arrays(np.full((10_000, 1, 8, 8), 128, np.uint8), np.ones(10_000, np.int64))
+    data = Arrays(np.full((3000, 1, 8, 8), 128, np.uint8), np.ones(3000, np.int64))
     peak = []
     def seen() -> None:
-        if watcher.rows in (2000, 10_000):
+        if watcher.rows in (1000, 3000):
             peak.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     watcher = Counting(seen)
     with Run.begin(Path("run"), {}) as run, Processes(job, 2) as runner:
-        run_images(runner, data, range(10_000), plan, run, watcher, num_classes=2)
+        run_images(runner, data, range(3000), plan, run, watcher, num_classes=2)
     print(*peak)
 
 if __name__ == "__main__":
@@ -237,14 +239,14 @@ if __name__ == "__main__":
     (tmp_path / "many.py").write_text(script)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     done = subprocess.run(
-        [sys.executable, "many.py"], capture_output=True, text=True, timeout=280, env=environment, cwd=tmp_path
+        [sys.executable, "many.py"], capture_output=True, text=True, timeout=800, env=environment, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
     early, late = map(int, done.stdout.split())
-    assert late - early < 20_000, f"{early} KB after 2,000 images, {late} KB after 10,000"
+    assert late - early < 10_000, f"{early} KB after 1,000 images, {late} KB after 3,000"
     db = sqlite3.connect(tmp_path / "run" / FILE)
     assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    assert db.execute("SELECT count(*), count(DISTINCT idx), max(idx) FROM rows").fetchone() == (10_000, 10_000, 9999)
+    assert db.execute("SELECT count(*), count(DISTINCT idx), max(idx) FROM rows").fetchone() == (3000, 3000, 2999)
     db.close()
 
 
@@ -293,7 +295,7 @@ def test_stopped_or_killed_it_leaves_nobody_behind_and_goes_on(digits_model: Pat
     assert "Traceback" not in told
     before = rows_in(run)
     limit = str(before + 2)
-    subprocess.run([*command, "--out", str(run), "--workers", "1", "--limit", limit], check=True, timeout=250)
+    subprocess.run([*command, "--out", str(run), "--limit", limit], check=True, timeout=250)
     subprocess.run([*command, "--out", str(tmp_path / "whole"), "--limit", limit], check=True, timeout=250)
     with Run.read(run) as a, Run.read(tmp_path / "whole") as b:
         few = [row for row in a.rows() if row.idx < before + 2]
