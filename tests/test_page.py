@@ -26,14 +26,17 @@ from pprs.noise import Gaussian
 from pprs.partition import parse_partition
 from pprs.smooth import SmoothedClassifier
 
-PATIENCE = 120.0  # seconds: a busy machine is not a failure
+PATIENCE = 240.0  # seconds: a busy machine is not a failure
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
 SCHEMES = (None, "slic:n_segments=50,blur=3", "slic/soft/shifts:k=4")
 
-pytestmark = pytest.mark.skipif(
-    BROWSER is None or DRIVER is None, reason="no Chromium with chromedriver on this machine (apt: chromium-driver)"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        BROWSER is None or DRIVER is None, reason="no Chromium with chromedriver on this machine (apt: chromium-driver)"
+    ),
+    pytest.mark.timeout(900),
+]
 
 
 @pytest.fixture(scope="module")
