@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks import baselines, certify, engines, noise, partitions, quality, samples, threads, training
+from benchmarks import baselines, certify, engines, noise, partitions, quality, ray, samples, threads, training
 from benchmarks.timing import line
 
 TOPICS = {
@@ -19,6 +19,7 @@ TOPICS = {
     "engines": engines.measure,
     "noise": noise.measure,
     "samples": samples.measure,
+    "ray": ray.measure,
     "training": training.measure,
 }
 OUT = Path("bench.json")

@@ -19,7 +19,7 @@ from helpers import Linear, pprs
 from pprs import Gaussian, PprsError, SmoothedClassifier
 from pprs.data.arrays import Arrays
 from pprs.record import FILE, Row, Run
-from pprs.runner import GALLERY, choose, run_local
+from pprs.runner import GALLERY, Budget, choose, run_budget, run_local
 from pprs.stop import Plan
 
 ROW = Row(3, 1, None, 1, 0.0, 0.25, (3, 7), None, None, 0.1)
@@ -121,15 +121,70 @@ def test_full_disk_keeps_what_was_written(tmp_path: Path) -> None:
         run.add(dataclasses.replace(ROW, idx=5000))
 
 
-def test_poisoned_image_stops_with_its_number_and_keeps_the_rest(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["local", "budget"])
+def test_poisoned_image_fails_with_its_number_and_the_rest_go_on(tmp_path: Path, way: str) -> None:
     images = np.full((4, 1, 8, 8), 0.5, np.float32)
     images[2, 0, 0, 0] = np.nan
     g = SmoothedClassifier(Linear(torch.ones(1, 8, 8), 0.0), 2, Gaussian(0.25))
-    data, plan = Arrays(images, np.ones(4, np.int64)), Plan(10, 50, 0.01)
-    with Run.begin(tmp_path / "run", {}) as run:
-        with pytest.raises(PprsError, match="image 2.*NaN"):
+    plan = Plan(10, 200, 0.01, stop="width:0.01" if way == "budget" else None)
+
+    def certify() -> None:
+        data = Arrays(images, np.ones(4, np.int64))
+        if way == "local":
             run_local(g, data, range(4), plan, run, Silent())
-        assert run.done() == {0, 1}
+        else:
+            run_budget(g, data, range(4), plan, run, Silent(), Budget(seconds=60))
+
+    with Run.begin(tmp_path / "run", {}) as run:
+        certify()
+        assert run.done() == {0, 1, 3}
+        (failure,) = run.failures()
+        assert (failure.idx, failure.label) == (2, 1)
+        assert "image 2" in failure.error
+        assert "NaN" in failure.error
+        assert [row.stopped for row in run.outcomes()].count("failed") == 1
+        assert run.outcomes()[2].prediction is None
+        images[2, 0, 0, 0] = 0.5  # it is tried again, and has its row
+        certify()
+        assert run.done() == {0, 1, 2, 3}
+        assert run.failures() == []
+
+
+def test_if_the_first_images_all_fail_it_is_not_the_images(tmp_path: Path) -> None:
+    g = SmoothedClassifier(Linear(torch.ones(1, 9, 9), 0.0), 2, Gaussian(0.25))
+    data = Arrays(np.full((50, 1, 8, 8), 0.5, np.float32), np.ones(50, np.int64))
+    with Run.begin(tmp_path / "run", {}) as run:
+        with pytest.raises(PprsError, match="the first 10 images failed.*The usual cause is a picture whose size"):
+            run_local(g, data, range(50), Plan(10, 50, 0.01), run, Silent())
+        assert run.done() == set()
+
+
+def test_a_run_without_a_table_of_failures_is_read_and_gone_on_with(tmp_path: Path) -> None:
+    with Run.begin(tmp_path / "run", {}) as run:
+        run.add(ROW)
+        run._db.execute("DROP TABLE failed")
+    with Run.read(tmp_path / "run") as run:
+        assert run.failures() == []
+    with Run.begin(tmp_path / "run", {}) as run:
+        run.fail(9, None, "why")
+        run.fail(ROW.idx, None, "why")  # what is proved of it stays
+        assert [failure.idx for failure in run.failures()] == [9]
+
+
+def test_another_copy_of_a_run_is_absorbed(tmp_path: Path) -> None:
+    def left(counts: tuple[int, int]) -> Row:
+        return dataclasses.replace(ROW, idx=7, counts=counts, stopped="budget")
+
+    with Run.begin(tmp_path / "there", {"n": 1}) as there, Run.begin(tmp_path / "here", {"n": 1}) as here:
+        there.add(ROW, b"png")
+        there.add(left((3, 9)))
+        here.add(dataclasses.replace(ROW, idx=4))
+        here.add(left((1, 2)))
+        here.absorb(there)
+        assert {row.idx: row.samples for row in here.rows()} == {3: 10, 4: 10, 7: 12}
+        assert here.pictures() == {3: b"png"}
+        with Run.begin(tmp_path / "other", {"n": 2}) as other, pytest.raises(PprsError, match="other settings"):
+            here.absorb(other)
 
 
 def test_gallery_is_the_first_pictures_even_after_a_stop(tmp_path: Path) -> None:

@@ -11,10 +11,9 @@ import torch
 from helpers import pprs
 
 from pprs import Gaussian, Grid, PprsError, Slic, SmoothedClassifier
-from pprs.cli.tune import verdict
 from pprs.data.arrays import Arrays
 from pprs.partition import Mean, Shifts, Soft
-from pprs.tune import FAMILIES, Final, Notebook, Search, Tuned, candidates, family_of, neighbours, tune
+from pprs.tune import FAMILIES, Final, Notebook, Search, Tuned, candidates, family_of, neighbours, tune, verdict
 
 
 class Stripes(torch.nn.Module):

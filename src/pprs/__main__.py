@@ -1,3 +1,4 @@
 from pprs.cli import main
 
-main()
+if __name__ == "__main__":  # a worker's process imports this too
+    main()

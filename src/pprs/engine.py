@@ -23,7 +23,7 @@ import torch
 
 from pprs._version import __version__
 from pprs.errors import PprsError, nearest
-from pprs.files import written_whole
+from pprs.files import cache_folder, written_whole
 from pprs.kernels import threads
 from pprs.model import Model
 from pprs.model.base import Restricted
@@ -138,10 +138,7 @@ def cache_file(model: Model, inputs: torch.Tensor) -> Path:
     files = {getattr(sys.modules.get(type(m).__module__), "__file__", None) for m in model.module.modules()}
     for file in sorted(f for f in files if f and os.path.isfile(f)):
         sha.update(Path(file).read_bytes())
-    base = Path(
-        os.environ.get("PPRS_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pprs"
-    )
-    return base / f"{sha.hexdigest()[:24]}.onnx"
+    return cache_folder() / f"{sha.hexdigest()[:24]}.onnx"
 
 
 def _export(module: torch.nn.Module, inputs: torch.Tensor, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there."""
+"""Files that are either whole or not there, and where those go that can be made again."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pprs.errors import PprsError
+
+
+def cache_folder() -> Path:
+    """Where things are kept that can be made again."""
+    return Path(
+        os.environ.get("PPRS_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pprs"
+    )
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """A run on disk: its settings, then one row an image, in RUN/run.sqlite.
 
-Each image is one transaction, so a run that is killed at any moment holds whole rows only, and the same command
+Rows are written in transactions, so a run that is killed at any moment holds whole rows only, and the same command
 goes on with the images that are missing.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ CREATE TABLE rows (
 );
 CREATE TABLE pictures (idx INTEGER PRIMARY KEY, png BLOB NOT NULL);
 """
+_FAILED = "CREATE TABLE IF NOT EXISTS failed (idx INTEGER PRIMARY KEY, label INTEGER, error TEXT NOT NULL)"
 # Columns that runs of earlier versions do not have, in their order.
 _ADDED = {"p_upper": "REAL", "stopped": "TEXT NOT NULL DEFAULT 'n'"}
 
@@ -50,7 +51,7 @@ class Row:
     mean_segment_size: float | None
     seconds: float
     p_upper: float | None = None  # above every other class's share; None: 1 - p_lower
-    stopped: str = "n"  # why sampling ended; see Certificate
+    stopped: str = "n"  # why sampling ended; see Certificate. "failed": it never did, see Failure
 
     @property
     def samples(self) -> int:
@@ -61,6 +62,19 @@ class Row:
     def correct(self) -> bool:
         """Certified as what it is."""
         return self.prediction is not None and self.prediction == self.label
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An image that could not be certified, and why. It is tried again when the run is gone on with."""
+
+    idx: int
+    label: int | None
+    error: str
+
+    def row(self) -> Row:
+        """How it counts: not certified. To leave it out could flatter a classifier."""
+        return Row(self.idx, self.label, None, -1, 0.0, 0.0, (), None, None, 0.0, stopped="failed")
 
 
 def row_of(index: int, label: int | None, made: Certificate, seconds: float) -> Row:
@@ -144,7 +158,9 @@ class Run:
                     self._db.execute(statement)
                 rows = [(key, json.dumps(value)) for key, value in settings.items()]
                 self._db.executemany("INSERT INTO settings VALUES (?, ?)", rows)
+                self._db.execute(_FAILED)
                 return
+            self._db.execute(_FAILED)
             for column, kind in _ADDED.items():
                 if column not in [name for _, name, *_ in self._db.execute("PRAGMA table_info(rows)")]:
                     self._db.execute(f"ALTER TABLE rows ADD COLUMN {column} {kind}")
@@ -165,7 +181,7 @@ class Run:
 
     def left(self) -> dict[int, Row]:
         """The rows of images that a budget left before they were done: to be gone on with."""
-        return {row.idx: row for row in self.rows() if row.stopped == "budget"}
+        return {row.idx: row for row in self.each("WHERE stopped = 'budget'")}
 
     def done(self) -> set[int]:
         """The images that have their row, for good."""
@@ -177,23 +193,67 @@ class Run:
 
         It takes the place of a row that a budget left, and of no other.
         """
+        self.add_all([(row, picture)])
+
+    def add_all(self, rows: Iterable[tuple[Row, bytes | None]], failures: Iterable[Failure] = ()) -> None:
+        """Rows with their pictures, and images that could not be certified, in one transaction: all of it or nothing.
+
+        A row that a failed image may have stays.
+        """
+        with _told(self.folder), self._transaction():
+            for row, picture in rows:
+                self._add(row, picture)
+            for failure in failures:
+                values = (failure.idx, failure.label, failure.error)
+                self._db.execute("INSERT OR REPLACE INTO failed VALUES (?, ?, ?)", values)
+
+    def fail(self, index: int, label: int | None, error: str) -> None:
+        """Write down that an image could not be certified."""
+        self.add_all([], [Failure(index, label, error)])
+
+    def _add(self, row: Row, picture: bytes | None) -> None:
         values = (
             row.idx, row.label, row.prediction, row.selected, row.radius, row.p_lower, json.dumps(row.counts),
             row.mean_segments, row.mean_segment_size, row.seconds, row.p_upper, row.stopped,
         )  # fmt: skip
-        with _told(self.folder), self._transaction():
-            self._db.execute("DELETE FROM rows WHERE idx = ? AND stopped = 'budget'", (row.idx,))
-            self._db.execute(f"INSERT INTO rows VALUES ({', '.join('?' * len(values))})", values)
-            if picture is not None:
-                self._db.execute("INSERT OR IGNORE INTO pictures VALUES (?, ?)", (row.idx, picture))
+        self._db.execute("DELETE FROM rows WHERE idx = ? AND stopped = 'budget'", (row.idx,))
+        self._db.execute("DELETE FROM failed WHERE idx = ?", (row.idx,))
+        self._db.execute(f"INSERT INTO rows VALUES ({', '.join('?' * len(values))})", values)
+        if picture is not None:
+            self._db.execute("INSERT OR IGNORE INTO pictures VALUES (?, ?)", (row.idx, picture))
+
+    def failures(self) -> list[Failure]:
+        """The images that failed and have no row."""
+        with _told(self.folder):
+            if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'failed'").fetchone():
+                return []  # a run of an earlier version
+            found = self._db.execute("SELECT * FROM failed WHERE idx NOT IN (SELECT idx FROM rows) ORDER BY idx")
+            return [Failure(*values) for values in found]
 
     def rows(self) -> list[Row]:
+        return list(self.each())
+
+    def each(self, which: str = "") -> Iterator[Row]:
+        """The rows one by one: all of a large run at once take much memory."""
         with _told(self.folder):
-            found = self._db.execute("SELECT * FROM rows ORDER BY idx").fetchall()
-        return [
-            Row(idx, label, prediction, selected, radius, p_lower, tuple(json.loads(counts)), *rest)
-            for idx, label, prediction, selected, radius, p_lower, counts, *rest in found
-        ]
+            for idx, label, prediction, selected, radius, p_lower, counts, *rest in self._db.execute(
+                f"SELECT * FROM rows {which} ORDER BY idx"
+            ):
+                yield Row(idx, label, prediction, selected, radius, p_lower, tuple(json.loads(counts)), *rest)
+
+    def outcomes(self) -> list[Row]:
+        """The rows, and one for every image that failed, by which it counts as not certified."""
+        return sorted([*self.each(), *(failure.row() for failure in self.failures())], key=lambda row: row.idx)
+
+    def absorb(self, other: Run) -> None:
+        """Take over the rows of another copy of this run that are not here."""
+        if other.settings != self.settings:
+            raise PprsError(f"{other.folder} and {self.folder} are runs with other settings")
+        done, left, pictures = self.done(), self.left(), other.pictures()
+        for row in list(other.each()):
+            further = row.idx not in left or row.stopped != "budget" or row.samples > left[row.idx].samples
+            if row.idx not in done and further:
+                self.add(row, pictures.get(row.idx))
 
     def pictures(self) -> dict[int, bytes]:
         """The pictures kept for the report, as PNG, by image."""

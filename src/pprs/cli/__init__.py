@@ -1,4 +1,4 @@
-"""The command: argv -> calls -> exit codes. 0 done, 2 something to put right, 130 stopped by Ctrl-C."""
+"""The command: argv -> calls -> exit codes. 0 done, 1 some images failed, 2 something to put right, 130 Ctrl-C."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from pprs._version import __version__
+from pprs.cli.app import app as page
 from pprs.cli.certify import certify
 from pprs.cli.demo import demo
 from pprs.cli.predict import predict
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 for command in (demo, certify, predict, train, tune, report, export, show, reproduce):
     app.command()(command)
+app.command("app")(page)
 
 
 def _version(wanted: bool) -> None:

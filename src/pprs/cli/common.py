@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-BAD_INPUT, STOPPED = 2, 130
+FAILED, BAD_INPUT, STOPPED = 1, 2, 130
 
 
 def guarded(command: F) -> F:

@@ -35,7 +35,7 @@ def demo(
     runs = []
     for name, partition in METHODS.items():
         runs.append(out / name)
-        certify(str(model), DATA, SIGMA, partition, out=runs[-1], n=N, limit=LIMIT, threads=threads)
+        certify(str(model), DATA, SIGMA, partition, out=str(runs[-1]), n=N, limit=LIMIT, threads=threads)
     page = out / "report.html"
     print_table(*write_report(runs, page))
     say(f"\nThe report, with pictures: {page.resolve()}")

@@ -32,7 +32,7 @@ def predict(
     device: common.Device = "cpu",
 ) -> None:
     """Label pictures with the smoothed classifier, abstaining where the vote is too close; no radius."""
-    from pprs.cli.certify import on_engine
+    from pprs.cli.run import on_engine
     from pprs.cli.setup import set_up
     from pprs.partition import parse_partition
     from pprs.smooth import SmoothedClassifier

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -98,10 +98,17 @@ class CertifyBar(Bar):
     """Progress of a certification, with images and samples a second in the note.
 
     In samples where it is known how many an image takes (per_image), in what the budget is in where there is one, and
-    else in images.
+    else in images. `rates` gives samples a second of every worker.
     """
 
-    def __init__(self, title: str, images: int, per_image: int | None, budget: Budget | None = None) -> None:
+    def __init__(
+        self,
+        title: str,
+        images: int,
+        per_image: int | None,
+        budget: Budget | None = None,
+        rates: Callable[[], Sequence[float]] = list,
+    ) -> None:
         if budget is not None and budget.seconds < float("inf"):
             total, unit = budget.seconds, "s"
         elif budget is not None:
@@ -109,17 +116,38 @@ class CertifyBar(Bar):
         else:
             total, unit = (images, "images") if per_image is None else (images * per_image, "samples")
         super().__init__(title, round(total), unit)
-        self._images, self._rows, self._certified, self._drawn = images, 0, 0, 0
+        self._images, self._rates = images, rates
+        self._rows = self._failed = self._certified = self._drawn = 0
+        self._noted, self._note = 0.0, ""
 
     def samples(self, count: int) -> None:
         self._drawn += count
         elapsed = time.monotonic() - self._began
-        step = {"samples": count, "s": elapsed - self._done, "images": 0}[self._unit]
-        rate = self._drawn / max(elapsed, 1e-9)
-        self.advance(step, f"{self._rows}/{self._images} images, {self._certified} certified, {rate:,.0f} samples/s")
+        self.advance({"samples": count, "s": elapsed - self._done, "images": 0}[self._unit], self._told_now())
 
     def row(self, row: Row) -> None:
         self._rows += 1
         self._certified += row.prediction is not None
         if self._unit == "images":
-            self.advance(1, f"{self._certified} certified")
+            self.advance(1, self._told_now())
+
+    def failed(self, index: int, error: str) -> None:
+        """An image that could not be certified: told at once, since somebody may want to stop."""
+        self._failed += 1
+        say(f"failed: {error}" if error.startswith(f"image {index}") else f"failed: image {index}: {error}")
+        if self._unit == "images":
+            self.advance(1, self._told_now())
+
+    def _told_now(self) -> str:
+        now = time.monotonic()
+        if now - self._noted >= 0.1:
+            self._noted, elapsed = now, max(now - self._began, 1e-9)
+            failed = f", {self._failed} failed" if self._failed else ""
+            self._note = (
+                f"{self._rows}/{self._images} images, {self._certified} certified{failed}, "
+                f"{self._rows / elapsed:.3g} images/s, {self._drawn / elapsed:,.0f} samples/s"
+            )
+            rates = self._rates()
+            if rates:
+                self._note += f" ({len(rates)} workers, {min(rates):,.0f} to {max(rates):,.0f} each)"
+        return self._note

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 @guarded
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(help="Run folders, or rows exported from them (tsv, csv, parquet, json).")
+        list[str],
+        typer.Argument(help="Run folders or their addresses, or rows exported from them (tsv, csv, parquet, json)."),
     ],
     out: Annotated[Path | None, typer.Option("--out", help="The file to write; report.html unless given.")] = None,
     kind: Annotated[
@@ -27,10 +28,13 @@ def report(
 ) -> None:
     """Draw runs together: curves, a table and pictures, on one page."""
     from pprs.cli.progress import say
+    from pprs.record import FILE
+    from pprs.remote import local_copies
     from pprs.report import write_report
 
     target = out or Path(f"report.{kind or 'html'}")
-    print_table(*write_report(runs, target, kind=kind, radii=_numbers(radii)))
+    with local_copies(runs, FILE) as paths:
+        print_table(*write_report(paths, target, kind=kind, radii=_numbers(radii)))
     say(f"wrote {target}")
 
 
@@ -41,6 +45,7 @@ def print_table(summaries: list[Summary], radii: list[float]) -> None:
 
     from pprs.certificate import round_down
     from pprs.cli.progress import console, say
+    from pprs.report.stats import failed_note
 
     images = {s.images for s in summaries}
     over = f" of {images.pop()} images" if len(images) == 1 else ""
@@ -64,6 +69,8 @@ def print_table(summaries: list[Summary], radii: list[float]) -> None:
     for s in summaries:
         if s.undecided:
             say(f"{s.name}: a budget left {s.undecided} images undecided; what is proved of them so far counts")
+        if s.failed:
+            say(f"{s.name}: {failed_note(s.failed)}")
 
 
 def _number(value: float, decimals: int) -> str:
@@ -84,15 +91,16 @@ def _numbers(text: str | None) -> list[float] | None:
 
 @guarded
 def export(
-    run: Annotated[Path, typer.Argument(help="The run's folder.")],
+    run: Annotated[str, typer.Argument(help="The run's folder, or its address.")],
     kind: Annotated[str, typer.Option("--format", help="tsv (Cohen's), csv, parquet or json.")] = "tsv",
     out: Annotated[Path | None, typer.Option("--out", help="The file to write; standard output unless given.")] = None,
 ) -> None:
     """Rows out of a run, for other tools."""
-    from pprs.record import Run
+    from pprs.record import FILE, Run
+    from pprs.remote import local_copies
     from pprs.report.export import export as write
 
-    with Run.read(run) as opened:
+    with local_copies([run], FILE) as (folder,), Run.read(folder) as opened:
         typer.echo(write(opened, kind, out), nl=False)
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from pprs.data import ImageSet, View, open_dataset
+from pprs.data import Example, ImageSet, View, open_dataset
 from pprs.errors import PprsError
 from pprs.model import Model, load_model
 from pprs.model.base import names_of, plain
+from pprs.partition.base import check_values
 from pprs.runner import choose
+
+BAD = 10  # pictures in a row that cannot be used, after which it is not the pictures
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,11 @@ class Setup:
     pictures: ImageSet
     images: Sequence[int]
     labels: tuple[str, ...] | None
+
+    @functools.cached_property
+    def sample(self) -> Example:
+        """The first picture that can be used, for whatever has to be tried or measured before a run."""
+        return first_usable(self.pictures, self.images)
 
     @property
     def num_classes(self) -> int:
@@ -53,7 +62,11 @@ def set_up(
             f"name a folder for the {len(images)} rows: --out RUN. If interrupted, the same command resumes it."
         )
     net = load_model(model)
-    net = net if net.num_classes is not None else replace(net, num_classes=_count(net, pictures[images[0]].image))
+    net = (
+        net
+        if net.num_classes is not None
+        else replace(net, num_classes=_count(net, first_usable(pictures, images).image))
+    )
     order = _order(net, pictures, classes is not None)
     names = net.class_names or pictures.class_names
     chosen = None
@@ -76,6 +89,20 @@ def set_up(
     if net.class_names is None and names is not None:
         net = replace(net, class_names=names)
     return Setup(net, view, images, chosen)
+
+
+def first_usable(pictures: ImageSet, images: Sequence[int]) -> Example:
+    """The first of the images that can be read and holds values of a picture; a few bad ones are passed over."""
+    first: PprsError | None = None
+    for index in images[:BAD]:
+        try:
+            example = pictures[index]
+            check_values(example.image)
+            return example
+        except PprsError as error:
+            named = str(error).startswith(f"image {index}")
+            first = first or PprsError(str(error) if named else f"image {index}: {error}")
+    raise first or PprsError("there are no images")
 
 
 def read_labels(text: str) -> list[str]:

@@ -13,7 +13,7 @@ from pprs.errors import PprsError
 
 if TYPE_CHECKING:
     from pprs.noise import Noise
-    from pprs.tune import Final, Trial, Tuned
+    from pprs.tune import Trial, Tuned
 
 
 @guarded
@@ -47,8 +47,8 @@ def tune(
 
     Example: pprs tune --model M.safetensors --data builtin:mnist5k --split train --sigma 0.25 --budget 5m
     """
-    from pprs.cli.certify import on_engine
     from pprs.cli.progress import say
+    from pprs.cli.run import on_engine
     from pprs.cli.setup import set_up
     from pprs.errors import nearest
     from pprs.runner import parse_budget
@@ -102,8 +102,10 @@ class _Bar:
         self._bar.__exit__(*error)
 
     def told(self, spent: float, trial: Trial | None) -> None:
+        from pprs.tune import short
+
         if trial is not None and (trial.round, trial.score) > self._best[:2]:
-            self._best = (trial.round, trial.score, _short(trial.partition))
+            self._best = (trial.round, trial.score, short(trial.partition))
         step, self._spent = (spent - self._spent) * self._seconds, spent
         self._bar.advance(step, f"round {self._best[0]}, best {self._best[1]:.3f}: {self._best[2]}")
 
@@ -112,6 +114,7 @@ def write(tuned: Tuned, noise: Noise, out: Path) -> None:
     """All that was tried, as numbers and as a chart."""
     from pprs.files import written_whole
     from pprs.report import figures
+    from pprs.tune import best, points
 
     content = {
         "trials": [dataclasses.asdict(t) for t in tuned.trials],
@@ -121,18 +124,8 @@ def write(tuned: Tuned, noise: Noise, out: Path) -> None:
     }
     with written_whole(out / "tune.json") as part:
         part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    last = {trial.partition: trial for trial in tuned.trials}
-    points = [(t.family, 1000 * t.seconds, t.score, t.error) for t in last.values()]
-    best = [(f.family, _short(f.partition), 1000 * last[f.partition].seconds, f.tuned) for f in tuned.finals]
     with written_whole(out / "tune.png") as part:
-        part.write_bytes(figures.to_bytes(figures.tried(points, best, str(noise)), "png"))
-
-
-def _short(text: str) -> str:
-    from pprs.partition import parse_partition
-
-    made = parse_partition(text)
-    return "none" if made is None else made.short
+        part.write_bytes(figures.to_bytes(figures.tried(points(tuned.trials), best(tuned), str(noise)), "png"))
 
 
 def tell(tuned: Tuned, sigma: float, out: Path) -> None:
@@ -142,7 +135,7 @@ def tell(tuned: Tuned, sigma: float, out: Path) -> None:
 
     from pprs.certificate import round_down
     from pprs.cli.progress import console, say
-    from pprs.tune import ALPHA
+    from pprs.tune import ALPHA, short, verdict
 
     radii = (0.0, sigma / 2, sigma)
     table = Table(
@@ -160,33 +153,9 @@ def tell(tuned: Tuned, sigma: float, out: Path) -> None:
         )
     console.print(table)
     for final in tuned.finals:
-        say(f"  {final.family}: {_short(final.partition)}")
+        say(f"  {final.family}: {short(final.partition)}")
     if not tuned.labelled:
         say("pictures without labels count as what the classifier takes them for when they are clean")
     say(verdict(tuned))
     say(f"wrote {out / 'tune.png'} and {out / 'tune.json'}")
     say(f"\n--partition {tuned.best.partition}")
-
-
-def verdict(tuned: Tuned) -> str:
-    """Whether superpixels help this classifier, as far as the pictures tell that the search did not see."""
-    mine = tuned.of("superpixels")
-    others = [f for f in tuned.finals if f.family != "superpixels"]
-    if mine is None or not others:
-        return f"the search's best is {_short(tuned.best.partition)}"
-    words, told = [], []
-    for other in others:
-        ahead, error = tuned.ahead(mine, other)
-        words.append("ahead of" if ahead > error else "behind" if ahead < -error else "not told apart from")
-        told.append(f"{words[-1]} {_name(other)} ({ahead:+.3f} ± {error:.3f})")
-    if all(word == "ahead of" for word in words):
-        head = "Superpixels help this classifier"
-    elif "behind" in words:
-        head = "Superpixels do not help this classifier most"
-    else:
-        head = "Whether superpixels help most cannot be told yet: give more --budget or pictures"
-    return f"{head}. In average radius, on unseen pictures, they are {', '.join(told)}."
-
-
-def _name(final: Final) -> str:
-    return "plain smoothing" if final.family == "none" else f"the best {final.family}"

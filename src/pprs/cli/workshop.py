@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import typer
 
 from pprs.errors import PprsError
 from pprs.files import written_whole
@@ -111,9 +115,9 @@ class Workshop:
         runs = []
         for i, labels in enumerate(self._groups(cell.data)):
             runs.append(self.out / "runs" / f"{cell.name}-{key[:6]}" / str(i))
-            with silence():
+            with silence(), _whole(runs[-1]):
                 certify.__wrapped__(  # type: ignore[attr-defined]
-                    model, self.source(data.source), cell.sigma, partition, cell.noise, out=runs[-1],
+                    model, self.source(data.source), cell.sigma, partition, cell.noise, out=str(runs[-1]),
                     n0=data.n0 or plan.n0, n=data.n or plan.n, alpha=plan.alpha, stop=cell.stop, split=data.split,
                     classes=classes, labels=labels, stride=data.stride, limit=None if labels else data.images,
                     seed=plan.seed, engine=engine, threads=self._threads, compare=False,
@@ -134,9 +138,9 @@ class Workshop:
 
     def _partition(self, cell: Cell) -> str:
         """The cell's partition; the best of several on training images where the method says so."""
-        from pprs.cli.certify import on_engine
         from pprs.cli.common import make_noise
         from pprs.cli.progress import say
+        from pprs.cli.run import on_engine
         from pprs.cli.setup import set_up
         from pprs.partition import parse_partition
         from pprs.tune import Notebook, Search
@@ -174,6 +178,15 @@ class Workshop:
         return chosen
 
 
+@contextlib.contextmanager
+def _whole(run: Path) -> Iterator[None]:
+    """A run with images that failed is not one to draw from."""
+    try:
+        yield
+    except typer.Exit as left:
+        raise PprsError(f"images of the run {run} failed: see `pprs report {run}`, and repeat the command") from left
+
+
 def _key_of(path: Path) -> str | None:
     import pyarrow
     import pyarrow.parquet
@@ -200,7 +213,7 @@ def _join(runs: list[Path], out: Path, key: str) -> None:
     offset = 0
     for folder in runs:
         with Run.read(folder) as run:
-            settings, rows = run.settings, run.rows()
+            settings, rows = run.settings, run.outcomes()
         for row in rows:
             made = record(row, settings)
             for column in ("label", "predict", "selected"):

@@ -17,7 +17,7 @@ from pprs.files import written_whole
 from pprs.report import figures
 from pprs.report.page import page
 from pprs.report.source import Method, read, read_all
-from pprs.report.stats import Paired, Summary, paired, summarize, usual_radii
+from pprs.report.stats import Paired, Summary, failed_note, paired, summarize, usual_radii
 
 FORMATS = ("html", "png", "svg", "md", "json")
 
@@ -85,6 +85,8 @@ def markdown(summaries: list[Summary], radii: list[float], pairs: Sequence[Paire
                 "",
                 f"{s.name}: a budget left {s.undecided} images undecided; what is proved of them so far counts.",
             ]
+        if s.failed:
+            lines += ["", f"{s.name}: {failed_note(s.failed)}."]
     if pairs:
         lines += ["", "| average certified radius, image by image | ahead by | 95% |", "|---|---:|---:|"]
         lines += [f"| {p.one} against {p.other} | {p.ahead:+.4f} | ± {p.error:.4f} |" for p in pairs]

@@ -19,10 +19,14 @@ _TOLD = ("model", "data", "noise", "partition", "n0", "n", "alpha", "bound", "st
 
 
 def export(run: Run, kind: str, out: Path | None) -> str:
-    """Write the rows to `out`; the text itself comes back where there is no `out` (not for parquet)."""
+    """Write the rows to `out`; the text itself comes back where there is no `out` (not for parquet).
+
+    An image that failed is a row that abstains, with "failed" as the reason why it stopped: who takes an accuracy from
+    the rows counts it.
+    """
     if kind not in FORMATS:
         raise PprsError(f'unknown format "{kind}". {nearest(kind, FORMATS)}')
-    rows, settings = run.rows(), run.settings
+    rows, settings = run.outcomes(), run.settings
     if kind == "parquet":
         if out is None:
             raise PprsError("parquet is not text: name a file with --out")

@@ -21,7 +21,7 @@ from pprs.noise import Noise, parse_noise
 from pprs.partition import Superpixels, parse_partition
 from pprs.report import figures
 from pprs.report.source import Method
-from pprs.report.stats import Summary, paired
+from pprs.report.stats import Summary, failed_note, paired
 from pprs.smooth import noisy_chunk
 
 _STYLE = """
@@ -80,7 +80,7 @@ RS: plain randomized smoothing. Bold: the best in its column. All methods of one
 
 def _notes(methods: list[Method]) -> str:
     """What a reader of the curves must know besides."""
-    return _unlabelled(methods) + _points(methods) + _undecided(methods)
+    return _unlabelled(methods) + _points(methods) + _undecided(methods) + _failed(methods)
 
 
 def _unlabelled(methods: list[Method]) -> str:
@@ -109,6 +109,11 @@ def _undecided(methods: list[Method]) -> str:
         if told
         else ""
     )
+
+
+def _failed(methods: list[Method]) -> str:
+    told = [f"{html.escape(m.name)}, {failed_note(int(m.failed.sum()))}" for m in methods if m.failed.any()]
+    return f" <b>{'; '.join(told)}.</b>" if told else ""
 
 
 def _guarantee(methods: list[Method]) -> str:

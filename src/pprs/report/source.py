@@ -35,6 +35,8 @@ class Method:
     undecided: Array  # left by a budget before it was done: what is proved of it so far counts
     settings: dict[str, Any] = field(default_factory=dict)
     pictures: dict[int, bytes] = field(default_factory=dict)
+    # Could not be certified, and counts as not certified: to leave it out could flatter. One entry stands for all.
+    failed: Array = field(default_factory=lambda: np.zeros(1, bool))
 
     @property
     def labelled(self) -> bool:
@@ -73,7 +75,7 @@ def read(path: Path) -> Method:
             ) from error
     else:
         with Run.read(path) as run:
-            method = _from_rows(run.rows(), run.settings, run.pictures(), path.name)
+            method = _from_rows(run.outcomes(), run.settings, run.pictures(), path.name)
     if len(method) == 0:
         raise PprsError(f"{path} has no rows yet. Let `pprs certify` finish at least one image.")
     return method
@@ -118,13 +120,14 @@ def _from_rows(rows: list[Row], settings: dict[str, Any], pictures: dict[int, by
         column([r.label for r in rows], np.int64, -1),
         column([r.prediction for r in rows], np.int64, -1),
         column([r.radius for r in rows], np.float64, 0.0),
-        column([r.seconds for r in rows], np.float64, np.nan),
+        column([None if r.stopped == "failed" else r.seconds for r in rows], np.float64, np.nan),
         column([r.mean_segments for r in rows], np.float64, np.nan),
         column([r.mean_segment_size for r in rows], np.float64, np.nan),
-        column([r.samples for r in rows], np.float64, np.nan),
+        column([None if r.stopped == "failed" else r.samples for r in rows], np.float64, np.nan),
         column([r.stopped == "budget" for r in rows], bool, False),
         settings,
         pictures,
+        column([r.stopped == "failed" for r in rows], bool, False),
     )
 
 
@@ -159,7 +162,10 @@ def _from_records(records: list[dict[str, Any]], name: str) -> Method:
     }
     for key in ("idx", "label", "prediction"):
         columns[key] = columns[key].astype(np.int64)
-    columns["undecided"] = np.array([r.get("stopped") == "budget" for r in records])
+    columns["undecided"] = np.array([r.get("stopped") == "budget" for r in records], bool)
+    columns["failed"] = np.array([r.get("stopped") == "failed" for r in records], bool)
+    for key in ("seconds", "samples"):
+        columns[key] = np.where(columns["failed"], np.nan, columns[key])
     told = ("model", "data", "noise", "partition", "n0", "n", "alpha", "seed", "stop")
     settings = {k: records[0][k] for k in told if records and records[0].get(k) not in (None, "")}
     return Method(method_name(settings, name), settings=settings, **columns)

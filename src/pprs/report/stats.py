@@ -86,6 +86,7 @@ class Summary:
     samples: float
     undecided: int
     labelled: bool
+    failed: int = 0
 
 
 def summarize(method: Method, radii: Array) -> Summary:
@@ -100,14 +101,23 @@ def summarize(method: Method, radii: Array) -> Summary:
         tuple(certified_f1(method, r) for r in radii),
         average_radius(method),
         average_radius_error(method),
-        math.nan if method.decided is not None else float((method.prediction < 0).mean()),
+        math.nan if method.decided is not None else float(((method.prediction < 0) & ~method.failed).mean()),
         _mean(method.segments),
         _mean(method.segment_size),
         _mean(method.seconds),
         _mean(method.samples),
         int(method.undecided.sum()),
         method.labelled,
+        int(method.failed.sum()),
     )
+
+
+def failed_note(count: int) -> str:
+    """
+    >>> failed_note(1)
+    'failed: 1 image, counted as not certified'
+    """
+    return f"failed: {count} image{'' if count == 1 else 's'}, counted as not certified"
 
 
 @dataclass(frozen=True)

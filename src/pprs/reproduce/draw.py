@@ -43,6 +43,7 @@ def sigmas_of(plan: Plan, experiment: Experiment, data: str, rows: Rows) -> tupl
     """The experiment's sigmas; where a certified accuracy of RS is to be matched, the one that does."""
     if data not in experiment.match:
         return experiment.sigmas[data]
+
     def accuracy(sigma: float) -> float:
         cell = plan.cell(experiment, data, Line("rs"), sigma)
         return float(certified_accuracy(read(rows(cell)), np.array([experiment.radius]))[0])

@@ -119,7 +119,8 @@ class Cell:
 
     @property
     def name(self) -> str:
-        rule = "" if self.stop is None or self.stop == "abstain" else "_" + self.stop.replace(":", "-").replace(",", "-")
+        full = self.stop is None or self.stop == "abstain"
+        rule = "" if full else "_" + str(self.stop).replace(":", "-").replace(",", "-")
         return f"{self.data}_{self.model}_{self.noise}-{self.sigma:g}_{self.method}{rule}"
 
 

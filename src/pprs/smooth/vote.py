@@ -125,6 +125,11 @@ class Voter:
             where = f"image {index}, shape {tuple(getattr(x, 'shape', ()))}, partition {self.partition or 'none'}"
             raise PprsError(f"{where}: {error}") from error
 
+    def votes(self, x: torch.Tensor, samples: range, index: int, phase: int) -> list[Votes]:
+        """The votes of some samples, which begin with a chunk, chunk by chunk: a part of what an image takes."""
+        with self._context(x, index):
+            return list(self._votes(self._checked(x), samples, index, phase))
+
     def _vote(self, x: torch.Tensor, n: int, index: int, phase: int, on_samples: OnSamples | None) -> Votes:
         votes = Votes.none(self.num_classes)
         for part in self._votes(x, range(n), index, phase):
@@ -197,6 +202,9 @@ class Voter:
             yield from map(task, firsts)
             return
         workers = self.threads or threads.get_threads()
+        if workers == 1 and torch.get_num_threads() == 1:  # nobody to hand it to who would be quicker
+            yield from map(task, firsts)
+            return
         most = 2 * workers + 1 if eager else workers  # at once: memory does not grow with n
         waiting: deque[Future[list[Votes]]] = deque()
         try:

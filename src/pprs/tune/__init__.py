@@ -11,6 +11,7 @@ from __future__ import annotations
 from pprs.tune.candidates import FAMILIES, candidates, family_of, neighbours
 from pprs.tune.notebook import Notebook, engine_of
 from pprs.tune.search import ALPHA, Final, Search, Trial, Tuned, tune
+from pprs.tune.verdict import best, points, short, verdict
 
 __all__ = [
     "ALPHA",
@@ -20,9 +21,13 @@ __all__ = [
     "Search",
     "Trial",
     "Tuned",
+    "best",
     "candidates",
     "engine_of",
     "family_of",
     "neighbours",
+    "points",
+    "short",
     "tune",
+    "verdict",
 ]

@@ -1,0 +1,123 @@
+"""What it costs to hand images to others: samples a second on Ray and in processes, against threads."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import resource
+import sqlite3
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.timing import ratio
+from pprs import Gaussian, Slic, SmoothedClassifier, open_dataset
+from pprs.data.arrays import Arrays
+from pprs.engine import Ready
+from pprs.model import load_model
+from pprs.model.resnet import architecture
+from pprs.model.weights import save
+from pprs.record import FILE, Row, Run
+from pprs.runner import Job, Local, Processes, Ray, Runner, run_images
+from pprs.stop import Plan
+
+TINY = """
+import torch
+
+def make():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))
+"""
+DATA, PLAN = "builtin:mnist5k", Plan(100, 2000, 0.001)
+
+
+class Clock:
+    """When each row came."""
+
+    def __init__(self) -> None:
+        self.began, self.rows = time.perf_counter(), list[float]()
+
+    def samples(self, count: int) -> None: ...
+
+    def row(self, row: Row) -> None:
+        self.rows.append(time.perf_counter())
+
+    @property
+    def rate(self) -> float:
+        """Samples a second from the first row on: starting is told apart, and is the same for an hour's run."""
+        return (len(self.rows) - 1) * (PLAN.n0 + PLAN.n) / (self.rows[-1] - self.rows[0])
+
+
+def measure(seconds: float = 60.0) -> Iterator[dict[str, object]]:
+    yield from overhead(seconds)
+    yield from load()
+
+
+def load(images: int = 10_000) -> Iterator[dict[str, object]]:
+    """Tiny pictures through two processes: the driver's peak memory from a tenth of them to the last, and the file."""
+    plan = Plan(4, 8, 0.1)
+    data = Arrays(np.full((images, 1, 8, 8), 128, np.uint8), np.ones(images, np.int64))
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        (Path(folder) / "benchnet.py").write_text(TINY)
+        stack.enter_context(contextlib.chdir(folder))
+        model = replace(load_model("benchnet:make"), num_classes=2)
+        g = SmoothedClassifier(model.module, 2, Gaussian(0.5))
+        job, peaks = Job.of("benchnet:make", model, Ready(model, "torch", ""), plan, g), list[int]()
+
+        class Peaks(Clock):
+            def row(self, row: Row) -> None:
+                super().row(row)
+                if len(self.rows) in (images // 10, images):
+                    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+        clock = Peaks()
+        with Processes(job, 2) as runner, Run.begin(Path(folder) / "run", {}) as run:
+            run_images(runner, data, range(images), plan, run, clock, num_classes=2)
+        db = sqlite3.connect(Path(folder) / "run" / FILE)
+        whole = db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        rows = db.execute("SELECT count(*) FROM rows").fetchone()[0]
+        db.close()
+    grown = (peaks[1] - peaks[0]) / 1024
+    yield {
+        "what": f"{images} tiny images: growth of the driver's peak memory after the first tenth", "unit": "MB",
+        "value": round(grown, 1), "wanted": "<= 20, SQLite whole", "met": grown <= 20 and whole and rows == images,
+        "images_per_second": round((images - 1) / (clock.rows[-1] - clock.rows[0])), "peak_mb": peaks[1] // 1024,
+    }  # fmt: skip
+
+
+def overhead(seconds: float) -> Iterator[dict[str, object]]:
+    cores = len(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "m.safetensors"
+        net = architecture("resnet-small", channels=1, num_classes=10, mean=(0.5,), std=(0.25,))
+        save(file, net.build(), net, input_shape=(1, 28, 28), class_names=None, training={})
+        model, digits = load_model(str(file)), open_dataset(DATA)
+        g = SmoothedClassifier(model.module, 10, Gaussian(0.5), Slic(50, blur=3))
+        each = g.seconds_a_sample(digits[0].image) * (PLAN.n0 + PLAN.n)
+        images = range(min(len(digits), max(4 * cores, math.ceil(seconds / each))))
+        job = Job.of(str(file), model, Ready(model, "torch", ""), PLAN, g)
+        clocks: dict[str, Clock] = {}
+
+        def go(name: str, runner: Runner) -> None:
+            clock = clocks[name] = Clock()
+            with runner, Run.begin(Path(folder) / name, {}) as run:
+                run_images(runner, digits, images, PLAN, run, clock, num_classes=10)
+
+        go("local", Local(g, PLAN))
+        go("processes", Processes(job, cores))
+        go("ray", Ray(job, cores))
+    for name in ("ray", "processes"):
+        clock = clocks[name]
+        yield ratio(
+            f"samples a second, {name} with {cores} workers against one process, {len(images)} digits",
+            clock.rate / clocks["local"].rate,
+            at_least=0.9 if name == "ray" else None,
+        ) | {
+            "samples_per_second": {name: round(clock.rate), "local": round(clocks["local"].rate)},
+            "seconds_to_the_first_row": round(clock.rows[0] - clock.began, 1),
+        }

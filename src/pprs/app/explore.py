@@ -1,0 +1,242 @@
+"""One picture, plain smoothing and two partitions: what each makes of it, and its radius as samples come in.
+
+The page is looked at all the time and stopped when it pleases, so every radius on it is one of a confidence sequence
+(`pprs.anytime`): it holds at whatever moment one looks. A Clopper-Pearson bound at such a moment would not.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from pprs.app.limits import Limits
+from pprs.app.subjects import Loaded
+from pprs.app.turns import Stopped, Turn, Turns
+from pprs.certificate import Certificate, confidence, round_down
+from pprs.errors import PprsError
+from pprs.noise import Noise
+from pprs.partition import Mean, Partition, Superpixels
+from pprs.partition.base import check_picture_shape
+from pprs.report import figures
+from pprs.smooth import Certifying, SmoothedClassifier, chunk_size, noisy_chunk
+from pprs.stop import Plan
+
+Array = npt.NDArray[Any]
+STOP = "width:0.002"  # sampling ends by itself when more would hardly help; the bound holds at every moment
+N0 = 100
+LOOK = 0.25  # seconds between two pictures of how it stands
+SLOWEST = 20.0  # seconds of a processor for what cannot be left in its midst: a chunk of samples
+NAMES = ("RS", "A", "B")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be looked at: all that the numbers on the page depend on."""
+
+    loaded: Loaded
+    picture: torch.Tensor  # as the network takes it
+    index: int  # keys the randomness
+    title: str
+    noise: Noise
+    schemes: tuple[Partition | None, ...]
+    plan: Plan
+    seed: int
+    truth: int | None = None  # the label, where it is known; only ever shown
+
+    def smoothed(self, method: int) -> SmoothedClassifier:
+        return SmoothedClassifier(
+            self.loaded.ready.module, self.loaded.num_classes, self.noise, self.schemes[method], seed=self.seed
+        )
+
+    @property
+    def told(self) -> str:
+        """The settings in a line: a number is worth nothing without them."""
+        return (
+            f"{self.title}; {self.noise}; seed {self.seed}, image index {self.index}; {self.plan.n0} + at most "
+            f"{self.plan.n:,} samples; alpha {self.plan.alpha:g}; engine {self.loaded.engine}"
+        )
+
+
+def make_plan(n: int, alpha: float) -> Plan:
+    """A plan whose radius may be looked at all the time."""
+    return Plan(N0, n, alpha, "one-sided", STOP)
+
+
+@dataclass(frozen=True)
+class Tile:
+    caption: str
+    picture: Array  # [H, W, 3] in [0, 1]
+
+
+def pictures(asked: Asked) -> list[list[Tile]]:
+    """For each method what one sees: original and noisy for plain smoothing, borders and average for the others.
+
+    The noisy picture is the first one of those that the certificate is made from.
+    """
+    check_picture_shape(tuple(asked.picture.shape))
+    clean = asked.picture.numpy()
+    noisy = noisy_chunk(asked.picture, asked.noise, asked.seed, asked.index)[0].numpy()
+    plain = [Tile("original", figures.shown(clean)), Tile(f"noisy, sigma {asked.noise.sigma:g}", figures.shown(noisy))]
+    return [plain, *(_tiles(scheme, noisy, asked.noise) for scheme in asked.schemes[1:])]
+
+
+def _tiles(scheme: Partition | None, noisy: Array, noise: Noise) -> list[Tile]:
+    if scheme is None:
+        return [Tile("noisy: nothing is averaged", figures.shown(noisy))]
+    made = scheme.at(noise.sigma, noisy.shape)
+    made.apply(noisy[None])  # compiled, the first time
+    began = time.thread_time()  # of a processor: on a busy machine all else takes long
+    averaged = made.apply(noisy[None])[0]
+    chunk = (time.thread_time() - began) * chunk_size(noisy.size)
+    if chunk > SLOWEST:
+        raise PprsError(
+            f"{made.short} takes about {chunk:.0f} s for {chunk_size(noisy.size)} samples, too long for this page. "
+            "Choose smaller options, or use `pprs certify`."
+        )
+    hard = _segments(made)
+    if hard is None:
+        return [Tile("noisy", figures.shown(noisy)), Tile("averaged: what the network sees", figures.shown(averaged))]
+    labels = hard.labels(noisy[None])[0]
+    count = int(labels.max()) + 1
+    caption = f"{count} superpixels" if hard is made else f"{count} superpixels, before they are softened"
+    return [
+        Tile(caption, figures.borders(_larger(figures.shown(noisy)), _larger(labels))),
+        Tile("averaged: what the network sees", figures.shown(averaged)),
+    ]
+
+
+def _larger(picture: Array) -> Array:
+    """Twice as large, where borders would hide a picture of their own size."""
+    zoom = 2 if 100 < max(picture.shape[:2]) <= 512 else 1
+    return picture.repeat(zoom, 0).repeat(zoom, 1)
+
+
+def _segments(made: Partition) -> Superpixels | None:
+    """The segments that a partition begins with, if it does with any."""
+    if isinstance(made, Superpixels):
+        return made
+    of = made.parts[0] if isinstance(made, Mean) else getattr(made, "of", None)
+    return _segments(of) if isinstance(of, Partition) else None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a method stands. trail: (samples, radius) at the moments that were looked at."""
+
+    name: str
+    scheme: str
+    certificate: Certificate | None
+    trail: tuple[tuple[int, float], ...]
+    rate: float  # samples a second of its own work
+    done: str | None  # why it ended: a certificate's reason, "you" or "time"; None: it goes on
+
+
+@dataclass
+class _Work:
+    certifying: Certifying
+    trail: list[tuple[int, float]] = field(default_factory=list)
+    samples: int = 0
+    seconds: float = 0.0
+
+
+def watch(asked: Asked, turns: Turns, halt: threading.Event, limits: Limits) -> Iterator[list[Standing]]:
+    """Certify by all methods at once, a little of each in turn, and tell how they stand, until `halt` is set.
+
+    Where it ends by itself, each certificate is the one that `SmoothedClassifier.certify` gives with this plan.
+    """
+    works = [_Work(Certifying(asked.smoothed(i), asked.plan, asked.index)) for i in range(len(asked.schemes))]
+    while True:
+        for work in works:
+            if work.certifying.stopped is None and not halt.is_set():
+                _advance(asked, work, turns, halt)
+        spent = sum(work.seconds for work in works)
+        why = "you" if halt.is_set() else "time" if spent >= limits.seconds else None
+        yield [_standing(asked, i, work, why) for i, work in enumerate(works)]
+        if why is not None or all(work.certifying.stopped is not None for work in works):
+            return
+
+
+def _advance(asked: Asked, work: _Work, turns: Turns, halt: threading.Event) -> None:
+    try:
+        with turns.take(lambda: not halt.is_set()) as mine:
+            began = time.monotonic()
+            try:
+                work.certifying.advance(
+                    asked.picture,
+                    lambda total: time.monotonic() - began >= LOOK,
+                    lambda count: _counted(work, count, mine),
+                )
+            finally:
+                work.seconds += time.monotonic() - began
+    except Stopped:
+        pass
+    if work.certifying.begun:
+        made = work.certifying.certificate()
+        if not work.trail or work.trail[-1][0] < made.n:
+            work.trail.append((made.n, made.radius))
+
+
+def _counted(work: _Work, count: int, mine: Turn) -> None:
+    work.samples += count
+    mine.breathe()
+
+
+def _standing(asked: Asked, method: int, work: _Work, why: str | None) -> Standing:
+    scheme = asked.schemes[method]
+    return Standing(
+        NAMES[method],
+        "plain smoothing" if scheme is None else scheme.short,
+        work.certifying.certificate() if work.certifying.begun else None,
+        tuple(work.trail),
+        work.samples / max(work.seconds, 1e-9),
+        work.certifying.stopped or why,
+    )
+
+
+def statement(made: Certificate | None, name: str, done: str | None) -> str:
+    """What is proved, in one sentence; or why nothing is, and what would help."""
+    if made is None:
+        return "Stopped before anything was proved." if done else "Choosing the label to prove …"
+    if not made.abstained:
+        return (
+            f"{name}: no change of L2 norm up to {round_down(made.radius)} can alter this label, "
+            f"with {confidence(made.alpha)} confidence."
+        )
+    share = made.counts[made.selected] / made.n
+    votes = f"{name} has {share:.0%} of {made.n:,} votes"
+    if done is None:
+        return f"Nothing is proved yet: {votes}, and a majority must be certain."
+    if share > 0.5:
+        return (
+            f"Abstained: {votes}, which does not prove a majority at this confidence. More samples, less noise (sigma) "
+            "or another partition would help."
+        )
+    fewer = ", or fewer labels to choose from" if len(made.counts) > 10 else ""
+    return (
+        f"Abstained: {votes}, which is no majority, and more samples will not make it one. Less noise (sigma), "
+        f"another partition{fewer} or a network trained under noise would help."
+    )
+
+
+WHY = {
+    "n": "all samples are drawn",
+    "width": "more samples would hardly help",
+    "hopeless": "it would hardly be certified",
+    "you": "stopped by you",
+    "time": "the time for one request is over",
+}
+
+
+def top_votes(made: Certificate, most: int = 5) -> Sequence[tuple[int, int]]:
+    """The classes with the most votes, and how many: the selected one is always among them."""
+    order = [int(c) for c in np.argsort(-made.counts, kind="stable")[:most] if made.counts[c]]
+    if made.selected not in order:
+        order = [*order[: most - 1], made.selected]
+    return [(c, int(made.counts[c])) for c in order]

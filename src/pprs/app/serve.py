@@ -1,0 +1,87 @@
+"""The page on a port: of this machine alone unless it is told otherwise, and without a word to any other."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from pprs.app.context import Context
+from pprs.app.guard import HOSTS, Guard
+from pprs.app.style import STYLE
+from pprs.errors import PprsError
+
+LOCAL = "127.0.0.1"
+
+
+def bind(port: int | None, host: str = LOCAL) -> socket.socket:
+    """A port of this machine: the one asked for, else 7860 or the next that is free. 0: any."""
+    tried = [port] if port is not None else [*range(7860, 7880), 0]
+    for number in tried:
+        made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            made.bind((host, number))
+        except (OSError, OverflowError) as error:
+            made.close()
+            if port is not None:
+                raise PprsError(f"port {port} cannot be used ({error}). Give another --port, or none.") from error
+            continue
+        return made
+    raise PprsError("no port is free on this machine. Give one with --port.")
+
+
+def application(context: Context, uploads: Path, *, local: bool = True) -> Guard:
+    """The page as an ASGI application; `uploads` is a folder of its own for what is sent and fetched."""
+    for name in ("GRADIO_ANALYTICS_ENABLED", "GRADIO_RUN_HISTORY", "GRADIO_MCP_SERVER"):
+        os.environ[name] = "False"
+    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+    os.environ["GRADIO_TEMP_DIR"] = str(uploads)
+    try:
+        import fastapi
+        import gradio as gr
+    except ImportError:
+        raise PprsError("the page needs Gradio. Get it with: pip install 'pprs[app]'") from None
+    from pprs.app.page import build
+
+    most = context.limits.upload_bytes
+    theme = gr.themes.Default(
+        primary_hue="blue", font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
+    ).set(
+        block_info_text_color="*neutral_600",
+        block_info_text_color_dark="*neutral_300",
+        block_label_text_color_dark="*neutral_200",
+        block_title_text_color_dark="*neutral_100",
+        input_placeholder_color="*neutral_500",
+    )
+    app, page = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None), build(context)
+    gr.mount_gradio_app(
+        app, page, path="", server_name=LOCAL, footer_links=[], run_history=False, max_file_size=most, ssr_mode=False,
+        enable_monitoring=False, pwa=False, mcp_server=False, theme=theme, css=STYLE, show_error=True,
+    )  # fmt: skip
+    page.has_launched = True  # else Gradio takes any path that a request names for an upload
+    return Guard(app, hosts=HOSTS if local else None, most=most, uploads=uploads)
+
+
+def serve(context: Context, at: socket.socket, *, local: bool = True, ready: Callable[[], None] = lambda: None) -> None:
+    """Answer at this socket until Ctrl-C. What was sent to the page goes with it."""
+    import torch
+
+    with tempfile.TemporaryDirectory(prefix="pprs-app-", ignore_cleanup_errors=True) as folder:
+        app = application(context, Path(folder), local=local)
+        import uvicorn
+
+        torch.set_num_threads(1)  # of the threads to come: work goes on the pool's, whose waiting does not spin
+        config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on", timeout_graceful_shutdown=2)
+        server = uvicorn.Server(config)
+        app.closing = lambda: bool(server.should_exit)
+        at.listen(128)
+        ready()
+        # Uvicorn closes everything and then raises the signal again, which must not end us before the folder is gone.
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        with contextlib.suppress(KeyboardInterrupt):
+            server.run(sockets=[at])

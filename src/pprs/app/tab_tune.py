@@ -1,0 +1,93 @@
+"""The tab on which a partition is searched for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import gradio as gr
+
+from pprs.app import show, tuning
+from pprs.app.context import Context
+from pprs.app.limits import check_number
+from pprs.app.schemes import AS_TEXT
+from pprs.app.tab_explore import SIGMAS, Controls, _changed
+from pprs.errors import PprsError
+from pprs.noise import Gaussian
+from pprs.tune import FAMILIES, short
+
+SEARCH = "search"
+
+
+def tab(context: Context, made: Controls) -> None:
+    """Build the tab."""
+    subject = next(iter(context.shelf.subjects.values()))
+    most = int(context.limits.search_seconds)
+    with gr.Row():
+        with gr.Column(scale=4, min_width=320):
+            model = gr.Dropdown(
+                context.shelf.names, value=subject.name, label="Model", interactive=len(context.shelf.names) > 1,
+                info="With the pictures that the page was started with.",
+            )  # fmt: skip
+            sigma = gr.Slider(0.05, 1.0, value=subject.sigma, step=0.01, label="Sigma (noise, 0–1 scale)")
+            seconds = gr.Slider(
+                10, most, value=min(40, most), step=5, label="Time for the search (s)", elem_id="budget",
+                info="More: more partitions, more pictures each.",
+            )  # fmt: skip
+            families = gr.CheckboxGroup(
+                list(FAMILIES), value=list(FAMILIES), label="Families", elem_id="families",
+                info="none is plain smoothing; blur and filter are what superpixels have to beat.",
+            )  # fmt: skip
+            with gr.Row():
+                go = gr.Button("Search", variant="primary", elem_id="search-go", min_width=100)
+                stop = gr.Button("Stop", variant="stop", elem_id="search-stop", min_width=100)
+            use = gr.Button("Use the best in Explore as B", size="sm", interactive=False, elem_id="use")
+        with gr.Column(scale=9, min_width=320):
+            state = gr.HTML(
+                show.note(
+                    "Which partition makes this classifier's certificates largest, if any does? The search measures "
+                    "many on one half of the pictures, and certifies the best of each family on the other half.",
+                    "empty",
+                ),
+                elem_id="search-state", padding=False,
+            )  # fmt: skip
+            chart = gr.HTML("", elem_id="search-chart", padding=False)
+            result = gr.HTML("", elem_id="search-result", padding=False)
+    best = gr.State("")
+
+    def run(model: str, sigma: Any, seconds: Any, families: list[str], request: gr.Request) -> Iterator[Any]:
+        halt = context.sessions.begin(str(request.session_hash), SEARCH)
+        try:
+            noise = Gaussian(check_number(sigma, "sigma", *SIGMAS))
+            time = check_number(seconds, "the time", 5, context.limits.search_seconds)
+            loaded, drawn = context.shelf.get(model), -1
+            for seen in tuning.search(loaded, noise, time, families, 0, context.turns, halt):
+                if not context.sessions.is_current(str(request.session_hash), SEARCH, halt):
+                    return
+                png = tuning.chart_png(seen, noise) if len(seen.trials) != drawn or seen.found else None
+                drawn = len(seen.trials)
+                shown = gr.skip() if png is None else show.chart(png, "Average radius promised against time a sample")
+                found = seen.found
+                yield (
+                    tuning.progress(seen, time), shown, "" if found is None else tuning.result(found),
+                    "" if found is None else found.best.partition, gr.Button(interactive=found is not None),
+                )  # fmt: skip
+        except PprsError as error:
+            yield show.note(str(error), "error"), gr.skip(), "", "", gr.Button(interactive=False)
+        finally:
+            halt.set()
+
+    def halt(request: gr.Request) -> None:
+        context.sessions.stop(str(request.session_hash), SEARCH)
+
+    def take(text: str, sigma: float) -> Any:
+        gr.Info(f"B on the Explore tab is now {short(text)}")
+        return [AS_TEXT, *_changed(AS_TEXT)[:-1], gr.Textbox(text, visible=True), sigma]
+
+    quiet: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
+    go.click(
+        run, [model, sigma, seconds, families], [state, chart, result, best, use], **quiet,
+        concurrency_limit=2, concurrency_id=SEARCH, trigger_mode="multiple",
+    )  # fmt: skip
+    stop.click(halt, None, None, **quiet, queue=False)
+    use.click(take, [best, sigma], [*made.second.all, made.sigma], **quiet, queue=False)

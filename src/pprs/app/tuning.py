@@ -1,0 +1,161 @@
+"""The search for a partition, as it goes: what was tried so far, and in the end which is best."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+
+import torch
+
+from pprs.app.show import number
+from pprs.app.subjects import Loaded
+from pprs.app.turns import Stopped, Turns
+from pprs.certificate import round_down
+from pprs.errors import PprsError
+from pprs.noise import Noise
+from pprs.report import figures
+from pprs.tune import ALPHA, FAMILIES, Trial, Tuned, best, points, short, tune, verdict
+
+PICTURES = 1000
+WAIT = 0.5  # seconds between two charts at most
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How a search stands. found: None while it goes on."""
+
+    spent: float  # share of the time
+    trials: tuple[Trial, ...]
+    found: Tuned | None = None
+    stopped: bool = False
+
+
+def search(
+    loaded: Loaded,
+    noise: Noise,
+    seconds: float,
+    families: Sequence[str],
+    seed: int,
+    turns: Turns,
+    halt: threading.Event,
+) -> Iterator[Seen]:
+    """`pprs.tune.tune` in a thread of its own, in turns with all other work, told as it goes."""
+    pictures = loaded.search or loaded.pictures
+    if len(pictures) < 16:
+        raise PprsError(
+            f"a search needs 16 pictures at least, and there {'is' if len(pictures) == 1 else 'are'} {len(pictures)} "
+            "here. Start the page with pictures for this model: pprs app --model M --data FOLDER"
+        )
+    if not families:
+        raise PprsError("choose one family of partitions or more")
+    unknown = [f for f in families if f not in FAMILIES]
+    if unknown:
+        raise PprsError(f'no family of partitions is called "{unknown[0]}"')
+    told: queue.SimpleQueue[tuple[float, Trial | None] | Tuned | BaseException] = queue.SimpleQueue()
+    module = loaded.ready.module.eval()
+
+    def work() -> None:
+        try:
+            with turns.take(lambda: not halt.is_set()) as mine:
+
+                def network(x: torch.Tensor) -> torch.Tensor:
+                    mine.breathe()
+                    scores: torch.Tensor = module(x)
+                    return scores
+
+                def hear(spent: float, trial: Trial | None) -> None:
+                    told.put((spent, trial))
+                    mine.breathe()
+
+                told.put(
+                    tune(
+                        network, loaded.num_classes, noise, pictures, range(min(len(pictures), PICTURES)),
+                        seconds=seconds, families=[f for f in FAMILIES if f in families], seed=seed, told=hear,
+                    )
+                )  # fmt: skip
+        except BaseException as error:
+            told.put(error)
+
+    thread = threading.Thread(target=work, name="pprs-search", daemon=True)
+    thread.start()
+    trials: list[Trial] = []
+    spent = 0.0
+    try:
+        while True:
+            for news in _batch(told):
+                if isinstance(news, Tuned):
+                    yield Seen(1.0, news.trials, news)
+                    return
+                if isinstance(news, Stopped):
+                    yield Seen(spent, tuple(trials), stopped=True)
+                    return
+                if isinstance(news, BaseException):
+                    raise news
+                spent, trial = max(spent, news[0]), news[1]
+                if trial is not None:
+                    trials.append(trial)
+            yield Seen(spent, tuple(trials))
+    finally:
+        halt.set()
+
+
+def _batch(
+    told: queue.SimpleQueue[tuple[float, Trial | None] | Tuned | BaseException],
+) -> Iterator[tuple[float, Trial | None] | Tuned | BaseException]:
+    """All news there are, after a wait for the first."""
+    try:
+        yield told.get(timeout=WAIT)
+        while True:
+            yield told.get_nowait()
+    except queue.Empty:
+        return
+
+
+def chart_png(seen: Seen, noise: Noise) -> bytes | None:
+    """Radius against time, a point for each partition that was tried."""
+    if not seen.trials:
+        return None
+    marked = [] if seen.found is None else best(seen.found)
+    return figures.to_bytes(figures.tried(points(seen.trials), marked, str(noise)), "png")
+
+
+def progress(seen: Seen, seconds: float) -> str:
+    """How far it is, and the best so far."""
+    state = "done" if seen.found is not None else "stopped by you" if seen.stopped else "searching"
+    told = (
+        f"{state}: {number(str(len(seen.trials)), 'tries', 'Partitions measured so far, some of them several times.')}"
+    )
+    if seen.trials:
+        top = max(seen.trials, key=lambda t: (t.round, t.score))
+        score = number(
+            f"{top.score:.3f}",
+            "L2",
+            "Average radius that it promises on the pictures searched on, by an estimate: no certificate.",
+        )
+        told += f" · best so far <code>{escape(short(top.partition))}</code>, {score}"
+    time = number(f"{seen.spent * seconds:.0f}", f"of {seconds:.0f} s", "Time spent of the search's budget.")
+    bar = f'<progress max="1" value="{seen.spent:.3f}" aria-label="Time spent"></progress>'
+    return f'<div class="pp" id="search" data-state="{state}">{bar}<p class="note">{told} · {time}</p></div>'
+
+
+def result(tuned: Tuned) -> str:
+    """The best of each family on pictures that the search did not see, and the verdict."""
+    lines = "".join(
+        f"<tr><td>{escape(f.family)}: <code>{escape(short(f.partition))}</code></td><td>"
+        + number(
+            round_down(f.average_radius),
+            "L2",
+            f"Average certified radius on {len(f.radii)} pictures that the search did not see, n {tuned.n}, alpha "
+            f"{ALPHA}; ± {f.average_radius_error:.3f} (95%).",
+        )
+        + "</td></tr>"
+        for f in tuned.finals
+    )
+    words = verdict(tuned).replace("give more --budget or pictures", "give more time or pictures")
+    return (
+        f"<div class='pp'><p><b>{escape(words)}</b></p><div class='scroll'><table><thead><tr><th>the best</th>"
+        f"<th>average radius</th></tr></thead><tbody>{lines}</tbody></table></div></div>"
+    )

@@ -1,0 +1,124 @@
+"""Workers on this machine, each in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import queue
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from pprs.runner.base import in_words
+from pprs.runner.crew import Crew, Heard
+from pprs.runner.worker import Job, Picture, Task, Worker
+
+EVERY = 0.5  # seconds between two words on progress
+
+
+class Processes(Crew):
+    """Processes are started afresh (`spawn`): a fork would copy threads' locks without the threads."""
+
+    def __init__(self, job: Job, workers: int, **options: Any) -> None:
+        super().__init__(job, workers, **options)
+        self._context = multiprocessing.get_context("spawn")
+        self._all: dict[int, tuple[BaseProcess, Connection]] = {}
+
+    def _start(self, worker: int) -> None:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=_serve, args=(theirs, self._job, worker), daemon=True)
+        with _deaf():
+            process.start()
+            self._all[worker] = process, ours
+        theirs.close()
+
+    def _send(self, worker: int, task: Task, picture: Picture) -> None:
+        with contextlib.suppress(OSError):  # it has died: that is heard of in its turn
+            self._all[worker][1].send((task, picture))
+
+    def _hear(self, seconds: float) -> list[Heard]:
+        numbers = {connection: worker for worker, (_, connection) in self._all.items()}
+        found: list[Heard] = []
+        ready = wait(list(numbers), seconds)
+        for connection, worker in numbers.items():
+            if connection not in ready:
+                continue
+            try:
+                while connection.poll():
+                    found.append(Heard(worker, *connection.recv()))
+            except (EOFError, OSError):
+                found.append(Heard(worker, "died", value=self._why(worker)))
+        return found
+
+    def _why(self, worker: int) -> str:
+        process = self._all[worker][0]
+        process.join(10)
+        code = process.exitcode
+        if code is not None and code < 0:
+            return f"its process was ended by {signal.Signals(-code).name}"
+        return f"its process ended with code {code}"
+
+    def _end(self, worker: int) -> None:
+        if worker not in self._all:  # interrupted before it was started
+            return
+        process, connection = self._all.pop(worker)
+        connection.close()
+        process.kill()  # it writes nothing that could be left in halves
+        process.join()
+        process.close()
+
+
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    """Who is started now never gets a Ctrl-C, which a terminal sends to all: the driver ends its workers itself."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _serve(connection: Connection, job: Job, number: int) -> None:
+    """The life of a worker."""
+    inbox: queue.SimpleQueue[tuple[Task, Picture]] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(connection, inbox), daemon=True).start()
+    try:
+        worker = Worker(job, number)
+    except Exception as error:  # loading a model raises anything
+        connection.send(("refused", -1, 0, in_words(error)))
+        return
+    connection.send(("ready",))
+    while True:
+        task, picture = inbox.get()
+        began, told, drawn = time.monotonic(), time.monotonic(), 0
+
+        def tell(samples: int, task: Task = task) -> None:
+            nonlocal told, drawn
+            drawn = samples
+            if time.monotonic() - told >= EVERY:
+                told = time.monotonic()
+                connection.send(("samples", task.number, samples))
+
+        try:
+            made = worker.do(task, picture, tell)
+        except Exception as error:  # a user's model may raise anything
+            connection.send(("raised", task.number, drawn, in_words(error)))
+        else:
+            connection.send(("made", task.number, drawn, (made, time.monotonic() - began)))
+
+
+def _receive(connection: Connection, inbox: queue.SimpleQueue[tuple[Task, Picture]]) -> None:
+    """Take in what is sent, at once, so that the sender never waits. When the driver is gone, so is the worker."""
+    while True:
+        try:
+            inbox.put(connection.recv())
+        except (EOFError, OSError):
+            os._exit(0)

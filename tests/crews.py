@@ -1,0 +1,99 @@
+"""What the tests of runners share: a small classifier in a file of its own that can be told to misbehave."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from pprs import Gaussian, Slic, SmoothedClassifier
+from pprs.data.arrays import Arrays
+from pprs.engine import Ready
+from pprs.model import load_model
+from pprs.record import Row
+from pprs.runner import Job
+from pprs.stop import Plan
+
+MODEL, KILLS, SIDE = "crewnet", "kills", 8
+# Class 1 for bright pictures. What a picture's noise averages to tells it apart, since a network sees nothing else:
+# one raises, one asks for more memory than there is, one kills. A file in the folder of kills ends who finds it.
+NOISE = """
+import os, signal
+from pathlib import Path
+import torch
+
+BIAS = -0.5
+
+class Net(torch.nn.Module):
+    num_classes = 2
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("bias", torch.tensor(BIAS))
+        self.calls = 0
+
+    def forward(self, x):
+        brightness = float(x.mean())
+        if abs(brightness - 0.125) < 0.02:
+            raise ValueError("this picture is poison")
+        if abs(brightness - 0.25) < 0.02:
+            bytearray(2**60)
+        if abs(brightness - 0.875) < 0.02:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.calls += 1
+        if self.calls % 4 == 0:
+            self.die()
+        score = x.mean((1, 2, 3)) + self.bias
+        return torch.stack([-score, score], 1)
+
+    def die(self):
+        for file in Path("kills").glob("*"):
+            try:
+                file.unlink()
+            except FileNotFoundError:
+                continue
+            os.kill(os.getpid(), signal.SIGKILL)
+
+def make():
+    return Net()
+"""
+
+
+class Counting:
+    def __init__(self, seen: Callable[[], None] = lambda: None) -> None:
+        self.drawn, self.rows, self.taken, self._seen = 0, 0, list[int](), seen
+
+    def samples(self, count: int) -> None:
+        self.drawn += count
+
+    def row(self, row: Row) -> None:
+        self.rows += 1
+        self._seen()
+
+
+def timeless(rows: list[Row]) -> list[Row]:
+    return [dataclasses.replace(row, seconds=0.0) for row in rows]
+
+
+def images(count: int) -> Arrays:
+    """Grey pictures on both sides of the classifier's border."""
+    grey = np.linspace(0.45, 0.6, count, dtype=np.float32)
+    return Arrays(np.broadcast_to(grey[:, None, None, None], (count, 1, SIDE, SIDE)).copy(), np.ones(count, np.int64))
+
+
+def poisoned(count: int) -> Arrays:
+    """The same, with one that raises and one that takes too much memory."""
+    data = images(count)
+    data.images[2], data.images[5] = 0.125, 0.25
+    return data
+
+
+def job_for(plan: Plan) -> tuple[Job, SmoothedClassifier]:
+    """The file's classifier if it is there, else one that is never asked."""
+    try:
+        model = load_model(f"{MODEL}:make")
+    except Exception:
+        return Job("nowhere:make", "", 2, "gaussian:sigma=0.25", "none", plan), None  # type: ignore[return-value]
+    classifier = SmoothedClassifier(model.module, 2, Gaussian(0.25), Slic(9), threads=1)
+    return Job.of(f"{MODEL}:make", model, Ready(model, "torch", ""), plan, classifier), classifier

@@ -1,0 +1,305 @@
+"""The page's parts, without a browser."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers import Linear, pprs
+from PIL import Image
+
+from pprs.app import compare, radius, schemes, show
+from pprs.app.context import Sessions
+from pprs.app.explore import STOP, Asked, Standing, make_plan, pictures, statement, watch
+from pprs.app.limits import Limits, check_number, check_partition, read_upload
+from pprs.app.subjects import Example, Loaded, Shelf, Subject, read_labels
+from pprs.app.tuning import search
+from pprs.app.turns import Stopped, Turns
+from pprs.bound import clopper_pearson_lower
+from pprs.data import open_dataset
+from pprs.errors import PprsError
+from pprs.model import Model, load_model
+from pprs.noise import Gaussian
+from pprs.partition import parse_partition
+from pprs.smooth import Certifying, SmoothedClassifier
+
+
+@pytest.fixture(scope="module")
+def loaded(digits_model: Path) -> Loaded:
+    model = load_model(str(digits_model))
+    return Loaded(model, model, "torch", open_dataset("builtin:mnist5k"))
+
+
+def ask(loaded: Loaded, n: int = 1000, index: int = 17, sigma: float = 0.25) -> Asked:
+    partitions = (None, parse_partition("slic:n_segments=50,blur=3"), parse_partition("grid:size=2"))
+    picture = loaded.pictures[index].image
+    return Asked(loaded, picture, index, "a digit", Gaussian(sigma), partitions, make_plan(n, 0.001), 3)
+
+
+def test_a_run_ends_with_the_certificates_of_the_library(loaded: Loaded) -> None:
+    asked = ask(loaded)
+    seen = list(watch(asked, Turns(), threading.Event(), Limits()))
+    for i, standing in enumerate(seen[-1]):
+        g = SmoothedClassifier(loaded.model.module, 10, asked.noise, asked.schemes[i], seed=3)
+        assert standing.certificate == g.certify(asked.picture, n0=100, n=1000, alpha=0.001, index=17, stop=STOP)
+
+
+def test_what_is_shown_on_the_way_holds_at_every_moment(loaded: Loaded) -> None:
+    """Each look shows the confidence sequence's bound after so many samples, never one of a fixed n."""
+    asked = ask(loaded, n=4000)
+    assert asked.plan.anytime
+    shown = [s.certificate for now in watch(asked, Turns(), threading.Event(), Limits()) for s in now[1:2]]
+    on_the_way = [made for made in shown if made is not None and made.n < 4000]
+    assert on_the_way
+    again = Certifying(asked.smoothed(1), asked.plan, asked.index)
+    for made in on_the_way:
+        again.advance(asked.picture, lambda total, made=made: total >= made.n)
+        assert again.certificate() == made
+    first = on_the_way[0]
+    assert first.p_lower < clopper_pearson_lower(int(first.counts[first.selected]), first.n, 0.001)
+
+
+def test_a_run_that_is_stopped_tells_how_it_stood(loaded: Loaded) -> None:
+    halt = threading.Event()
+    now: list[Standing] = []
+    for now in watch(ask(loaded, n=100_000), Turns(), halt, Limits()):  # noqa: B007
+        halt.set()
+    assert {s.done for s in now} == {"you"}
+    assert all(s.certificate is None or s.certificate.n < 100_000 for s in now)
+
+
+def test_a_run_ends_when_its_time_is_over(loaded: Loaded) -> None:
+    *_, now = watch(ask(loaded, n=100_000), Turns(), threading.Event(), Limits(seconds=0.5))
+    assert {s.done for s in now} == {"time"}
+
+
+def test_turns_are_taken_one_after_the_other() -> None:
+    turns, order, ready = Turns(length=0.0), [], threading.Barrier(3)
+
+    def work(name: str) -> None:
+        ready.wait()
+        with turns.take() as mine:
+            for _ in range(50):
+                order.append(name)
+                time.sleep(0.001)
+                mine.breathe()
+
+    workers = [threading.Thread(target=work, args=(name,)) for name in "abc"]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    middle = order[30:90]  # all three are there by then, and none is done
+    assert {middle.count(name) for name in "abc"} == {20}
+
+
+def test_work_that_is_not_wanted_any_more_stops_even_while_it_waits() -> None:
+    turns, wanted = Turns(), [True]
+    with turns.take():
+        wanted[0] = False
+        with pytest.raises(Stopped), turns.take(lambda: wanted[0]):
+            pass
+    with turns.take() as mine:  # the queue is as it was
+        mine.breathe()
+
+
+def test_statements_tell_what_is_proved_or_what_would_help(loaded: Loaded) -> None:
+    *_, now = watch(ask(loaded), Turns(), threading.Event(), Limits())
+    made = next(s.certificate for s in now if s.certificate is not None and not s.certificate.abstained)
+    assert "no change of L2 norm up to 0." in statement(made, "3", "n")
+    assert "with 99.9% confidence" in statement(made, "3", "n")
+    for counts, remedy in (((55, 45), "More samples"), ((40, 35, 25), "no majority")):
+        lost = dataclasses.replace(made, prediction=None, radius=0.0, counts=np.array(counts), selected=0, n=100)
+        assert statement(lost, "3", None).startswith("Nothing is proved yet")
+        told = statement(lost, "3", "n")
+        assert told.startswith("Abstained")
+        assert remedy in told
+        assert "would help" in told
+
+
+def test_html_is_escaped_and_every_number_has_a_tip(loaded: Loaded) -> None:
+    *_, now = watch(ask(loaded, n=300), Turns(), threading.Event(), Limits())
+    evil = Standing("RS", "<script>", now[0].certificate, now[0].trail, 1.0, "n")
+    made = show.standing(ask(loaded), [evil, *now[1:]])
+    assert "<script>" not in made
+    assert made.count('class="num"') == made.count("data-tip=")
+    assert show.note("<b>", "error").count("<b>") == 0
+
+
+def test_pictures_have_borders_where_there_are_segments(loaded: Loaded) -> None:
+    rows = pictures(ask(loaded))
+    assert [len(row) for row in rows] == [2, 2, 2]
+    assert "superpixels" in rows[1][0].caption
+    slow = Asked(**{**ask(loaded).__dict__, "schemes": (None, parse_partition("tv:iterations=90000"), None)})
+    with pytest.raises(PprsError, match="too long for this page"):
+        pictures(slow)
+
+
+def test_changes_have_exactly_the_norm(loaded: Loaded) -> None:
+    asked = ask(loaded)
+    with Turns().take() as mine:
+        for direction in (
+            radius.random_direction(asked, 0),
+            *(radius.worst_direction(asked, i, mine) for i in range(3)),
+        ):
+            change = radius.moved(asked, direction, 0.71) - asked.picture.double()
+            assert float(change.norm()) == pytest.approx(0.71, rel=1e-12)
+        assert "no attack is claimed" in direction.how
+
+
+def test_the_worst_direction_of_a_linear_classifier_is_the_known_one() -> None:
+    w = torch.randn(1, 28, 28)
+    model = Model(Linear(w, 0.1), "linear", 2, None, (1, 28, 28))
+    loaded = Loaded(model, model, "torch", open_dataset("builtin:mnist5k"))
+    asked = ask(loaded)
+    with Turns().take() as mine:
+        plain, cells = radius.worst_direction(asked, 0, mine).unit, radius.worst_direction(asked, 2, mine).unit
+        assert radius.votes(asked, 0, asked.picture.double(), mine)[1] > 32
+    assert abs(float((plain * w.double() / w.double().norm()).sum())) == pytest.approx(1, abs=1e-6)
+    mean = w.double().reshape(1, 14, 2, 14, 2).mean((2, 4), keepdim=True).expand(1, 14, 2, 14, 2).reshape(1, 28, 28)
+    assert abs(float((cells * mean / mean.norm()).sum())) == pytest.approx(1, abs=1e-5)
+
+
+def save(path: Path, picture: Image.Image) -> Path:
+    picture.save(path)
+    return path
+
+
+def test_uploads_are_read_made_smaller_or_refused(tmp_path: Path) -> None:
+    small, told = read_upload(save(tmp_path / "a.png", Image.new("RGB", (40, 30), "red")), Limits())
+    assert tuple(small.shape) == (3, 30, 40)
+    assert told == ""
+    large, told = read_upload(save(tmp_path / "b.png", Image.new("P", (3000, 2000))), Limits())
+    assert max(large.shape) <= 2048
+    assert "3000x2000" in told
+    with pytest.raises(PprsError, match="megapixels, and at most 5 are taken"):
+        read_upload(tmp_path / "b.png", Limits(upload_pixels=5_000_000))
+    with pytest.raises(PprsError, match="more than|megapixels"):
+        read_upload(save(tmp_path / "c.png", Image.new("1", (20_000, 20_000))), Limits())
+    (tmp_path / "d.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(1000))
+    with pytest.raises(PprsError, match="cannot be read as a picture"):
+        read_upload(tmp_path / "d.png", Limits())
+    with pytest.raises(PprsError, match="MB are taken"):
+        read_upload(tmp_path / "a.png", Limits(upload_bytes=10))
+
+
+def test_options_have_limits() -> None:
+    for text in ("tv:iterations=10000000", "slic/soft/shifts:k=1000", "grid:size=2+nlm:distance=60"):
+        with pytest.raises(PprsError, match="on this page"):
+            check_partition(parse_partition(text))
+    with pytest.raises(PprsError, match="at most 4"):
+        check_partition(parse_partition("+".join(["blur"] * 5)))
+    for value in (None, "1", float("nan"), True, 2.5, 1e9):
+        with pytest.raises(PprsError, match="n must"):
+            check_number(value, "n", 1, 100, whole=True)
+
+
+@pytest.mark.parametrize("scheme", list(schemes.SCHEMES))
+def test_every_scheme_of_the_page_can_be_made(scheme: str) -> None:
+    options = schemes.SCHEMES[scheme].options
+    given = ["" if o.start is None else f"{o.start:g}" for o in options]
+    assert len(options) <= schemes.SLOTS
+    schemes.make(scheme, schemes.numbers(scheme, given), "slic/soft")
+    if options:
+        with pytest.raises(PprsError, match="is not a number"):
+            schemes.numbers(scheme, ["x"])
+        with pytest.raises(PprsError, match="must lie between"):
+            schemes.make(scheme, [-1.0])
+
+
+def test_labels_are_never_a_file(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret\n")
+    assert read_labels(str(tmp_path / "secret")) == [str(tmp_path / "secret")]
+
+
+@pytest.fixture
+def runs(tmp_path: Path, digits_model: Path) -> Path:
+    for name, partition in (("rs", "none"), ("deep/slic", "slic:n_segments=50,blur=3")):
+        pprs(
+            "certify", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.25, "--n", 200, "--limit", 9,
+            "--partition", partition, "--engine", "torch", "--out", tmp_path / "runs" / name,
+        )  # fmt: skip
+    return tmp_path / "runs"
+
+
+def test_runs_are_compared_and_nothing_else_is_read(runs: Path, tmp_path: Path) -> None:
+    (runs / "link").symlink_to(tmp_path / "outside")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "run.sqlite").write_bytes((runs / "rs" / "run.sqlite").read_bytes())
+    assert compare.find_runs(runs) == ["deep/slic", "rs"]
+    for name in ("../outside", str(runs / "rs"), "link", "rs/..", ""):
+        with pytest.raises(PprsError, match="not one of the runs"):
+            compare.open_runs(runs, [name])
+    one, other = compare.open_runs(runs, ["rs", "deep/slic"])
+    found = compare.apart(one, other)
+    gaps = [abs(a.one - a.other) for a in found]
+    assert gaps == sorted(gaps, reverse=True)
+    assert len(found) == 9
+    made = compare.gallery(one, other)
+    assert made.count("<figure>") == 9  # also of the pictures that the run did not keep
+    rows = compare.rows_csv([one, other]).splitlines()
+    assert len(rows) == 1 + 18
+    assert compare.table([one, other]).count("<tr>") == 3
+    assert Image.open(io.BytesIO(compare.curves_png([one, other]))).width > 500
+
+
+def test_a_search_is_told_as_it_goes_and_can_be_stopped(loaded: Loaded) -> None:
+    seen = list(search(loaded, Gaussian(0.25), 1.0, ["none", "blur"], 0, Turns(), threading.Event()))
+    assert seen[-1].found is not None
+    assert len(seen[-1].trials) >= 2
+    halt = threading.Event()
+    for now in search(loaded, Gaussian(0.25), 60.0, ["none", "superpixels"], 0, Turns(), halt):  # noqa: B007
+        halt.set()
+    assert now.stopped
+    with pytest.raises(PprsError, match="16 pictures at least"):
+        few = Loaded(loaded.model, loaded.model, "torch", open_dataset("builtin:cat"))
+        list(search(few, Gaussian(0.25), 1.0, ["none"], 0, Turns(), threading.Event()))
+
+
+def test_a_model_is_loaded_once_and_only_if_the_page_has_it(loaded: Loaded) -> None:
+    calls = []
+    subject = Subject("digits", lambda: (calls.append(1), loaded)[1], (Example("a 3", 17),))
+    shelf = Shelf([subject])
+    workers = [threading.Thread(target=shelf.get, args=("digits",)) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert calls == [1]
+    with pytest.raises(PprsError, match="has no model"):
+        shelf.get("os:system")
+
+
+def test_a_new_run_takes_the_place_of_the_one_before() -> None:
+    sessions = Sessions()
+    first = sessions.begin("me", "certify")
+    other = sessions.begin("you", "certify")
+    second = sessions.begin("me", "certify")
+    assert first.is_set()
+    assert not sessions.is_current("me", "certify", first)
+    assert not second.is_set()
+    assert not other.is_set()
+    sessions.stop("me", "certify")
+    assert second.is_set()
+    assert sessions.is_current("me", "certify", second)
+
+
+def test_an_upload_is_brought_to_the_network(loaded: Loaded) -> None:
+    photo = torch.from_numpy(np.random.default_rng(0).random((3, 50, 70), np.float32))
+    assert tuple(loaded.prepare(photo).shape) == (1, 28, 28)
+
+
+def test_garbage_on_the_command_line_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "is not a folder" in pprs("app", "--runs", tmp_path / "none", code=2).stderr
+    assert "no engine is called" in pprs("app", "--engine", "tensorflow", code=2).stderr
+    assert "there is no weight file" in pprs("app", "--model", "x.safetensors", "--port", 0, code=2).stderr
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "pip install 'pprs[app]'" in pprs("app", code=2).stderr

@@ -1,0 +1,281 @@
+"""The real page in a real browser: Debian's Chromium, without a window."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pprs.app.explore import STOP
+from pprs.certificate import round_down
+from pprs.data import open_dataset
+from pprs.model import load_model
+from pprs.noise import Gaussian
+from pprs.partition import parse_partition
+from pprs.smooth import SmoothedClassifier
+
+PATIENCE = 240.0  # seconds: a busy machine is not a failure
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+SCHEMES = (None, "slic:n_segments=50,blur=3", "slic/soft/shifts:k=4")
+
+pytestmark = [
+    pytest.mark.skipif(
+        BROWSER is None or DRIVER is None, reason="no Chromium with chromedriver on this machine (apt: chromium-driver)"
+    ),
+    pytest.mark.timeout(900),
+]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory, digits_model: Path) -> Iterator[str]:
+    """A page of its own, on any free port."""
+    folder = tmp_path_factory.mktemp("page")
+    (folder / "cache").mkdir()
+    (folder / "runs").mkdir()
+    shutil.copy(digits_model, folder / "cache" / "digits-1.safetensors")
+    env = os.environ | {"PPRS_CACHE": str(folder / "cache"), "COLUMNS": "200", "PYTHONUNBUFFERED": "1"}
+    with (folder / "log").open("w") as log:
+        app = subprocess.Popen(
+            [sys.executable, "-m", "pprs", "app", "--port", "0", "--runs", str(folder / "runs"), "--engine", "torch"],
+            env=env, stdout=log, stderr=subprocess.STDOUT, cwd=folder,
+        )  # fmt: skip
+        try:
+            yield until(lambda: find_url(app, folder / "log"), "the page's address")
+        finally:
+            app.terminate()
+            app.wait(PATIENCE)
+    told = (folder / "log").read_text()
+    assert "Traceback" not in told, told
+
+
+def find_url(app: subprocess.Popen[bytes], log: Path) -> str | None:
+    told = log.read_text()
+    assert app.poll() is None, told
+    return next((word for word in told.split() if word.startswith("http://localhost:")), None)
+
+
+def until(get: Callable[[], Any], what: str) -> Any:
+    ends = time.monotonic() + PATIENCE
+    while time.monotonic() < ends:
+        found = get()
+        if found:
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"waited in vain for {what}")
+
+
+class Page:
+    """A window of the browser, and what a person does in it."""
+
+    def __init__(self, driver: Any, url: str) -> None:
+        self.driver = driver
+        driver.get(url)
+
+    def all(self, css: str) -> list[Any]:
+        return list(self.driver.find_elements("css selector", css))
+
+    def one(self, css: str) -> Any:
+        return until(lambda: next(iter(self.all(css)), None), css)
+
+    def text(self, css: str) -> str:
+        """As it is now, also while it is being replaced."""
+        found = self.driver.execute_script("return document.querySelector(arguments[0])?.textContent", css)
+        return str(found or "")
+
+    def wait(self, css: str, *words: str) -> str:
+        return str(until(lambda: all(w in self.text(css) for w in words) and self.text(css), f"{words} in {css}"))
+
+    def done(self, *words: str) -> None:
+        """Until a certification that tells these words has ended."""
+        self.wait("#live[data-state=done]", *words)
+
+    def write(self, css: str, text: str) -> None:
+        from selenium.webdriver.common.keys import Keys
+
+        box = self.one(css)
+        box.send_keys(Keys.CONTROL, "a")
+        box.send_keys(text, Keys.ENTER)
+
+    def numbers(self, method: int) -> tuple[float, int]:
+        """The radius and the samples of a method, unrounded, as the page has them."""
+        big = self.one(f"#m{method} .big .num")
+        return float(big.get_attribute("data-radius")), int(big.get_attribute("data-samples"))
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(BROWSER)
+    for flag in (
+        "headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "disable-quic", "no-first-run",
+        "disable-background-networking", "disable-component-update", "disable-sync", "window-size=1280,900",
+        f"user-data-dir={tmp_path_factory.mktemp('profile')}",
+    ):  # fmt: skip
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
+    made = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))
+    try:
+        yield made
+    finally:
+        made.quit()
+
+
+@pytest.fixture
+def page(driver: Any, url: str) -> Page:
+    return Page(driver, url)
+
+
+def by_library(digits_model: Path, sigma: float) -> list[float]:
+    model, picture = load_model(str(digits_model)), open_dataset("builtin:mnist5k")[17].image
+    found = []
+    for text in SCHEMES:
+        g = SmoothedClassifier(model.module, 10, Gaussian(sigma), None if text is None else parse_partition(text))
+        found.append(g.certify(picture, n0=100, n=2000, alpha=0.001, index=17, stop=STOP).radius)
+    return found
+
+
+def test_the_example_its_radius_another_sigma_and_no_word_to_others(page: Page, digits_model: Path, url: str) -> None:
+    page.done("sigma=0.25", "seed 0")
+    assert len(page.all("#pictures figure")) == 6
+    page.write("#sigma input[type=number]", "0.4")
+    page.done("sigma=0.4")
+    for i, wanted in enumerate(by_library(digits_model, 0.4)):
+        assert page.numbers(i)[0] == wanted
+        if wanted > 0:
+            said = page.text(f"#m{i} .statement")
+            assert (
+                f"no change of L2 norm up to {round_down(wanted)} can alter this label, with 99.9% confidence" in said
+            )
+        else:
+            assert "Abstained" in page.text(f"#m{i} .statement")
+    asked = [json.loads(line["message"])["message"] for line in page.driver.get_log("performance")]
+    where = {m["params"]["request"]["url"] for m in asked if m["method"] == "Network.requestWillBeSent"}
+    assert any(u.startswith(url) for u in where)
+    assert [u for u in where if not u.startswith((url, "data:", "blob:", "chrome"))] == []
+    errors = [e["message"] for e in page.driver.get_log("browser") if e["level"] == "SEVERE"]
+    assert errors == []
+
+
+def test_a_long_run_is_stopped_and_others_have_their_turn(page: Page, driver: Any, url: str) -> None:
+    page.done("seed 0")
+    next(b for b in page.all("button") if "Noise, samples" in b.text).click()
+    until(lambda: page.one("#n input").is_displayed(), "the options")
+    page.write("#n input", "100000")
+    page.wait("#live[data-state=running]", "at most 100,000 samples")
+    first = driver.current_window_handle
+    driver.switch_to.new_window("window")
+    try:
+        other = Page(driver, url)
+        other.done("at most 2,000 samples")  # while the long run goes on
+        driver.switch_to.window(first)
+        assert page.all("#live[data-state=running]")
+        page.one("#stop").click()
+        page.done("stopped by you")
+        assert 0 < page.numbers(1)[1] < 100_000
+    finally:
+        for handle in set(driver.window_handles) - {first}:
+            driver.switch_to.window(handle)
+            driver.close()
+        driver.switch_to.window(first)
+
+
+def test_uploads_of_all_kinds(page: Page, tmp_path: Path) -> None:
+    page.done("seed 0")
+    (tmp_path / "garbage.png").write_bytes(np.random.default_rng(0).bytes(5000))
+    page.one("#upload input[type=file]").send_keys(str(tmp_path / "garbage.png"))
+    page.wait("#seen .error", "cannot be read as a picture", "really an image")
+    Image.linear_gradient("L").resize((6000, 5000)).save(tmp_path / "large.png", compress_level=1)
+    page.driver.refresh()
+    page.done("seed 0")
+    page.one("#upload input[type=file]").send_keys(str(tmp_path / "large.png"))
+    page.done("made smaller from 6000x5000 pixels")
+    assert len(page.all("#pictures figure")) == 6
+
+
+def test_other_tabs_a_narrow_window_and_the_keyboard(page: Page) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.keys import Keys
+
+    page.done("seed 0")
+    for _ in range(60):  # the keyboard reaches the button, and starts anew with it
+        ActionChains(page.driver).send_keys(Keys.TAB).perform()
+        if page.driver.switch_to.active_element.get_attribute("id") == "go":
+            break
+    else:
+        raise AssertionError("the keyboard does not reach the button")
+    next(b for b in page.all("button[role=tab]") if b.text == "See a radius").click()
+    page.wait("#directions", "a random direction", "no attack is claimed")
+    page.write("#norm input[type=number]", "0.71")
+    page.wait("#directions", "0.71")
+    norms = [float(e.get_attribute("data-delta")) for e in page.all("#directions [data-delta]")]
+    assert norms == pytest.approx([0.0, 0.71, 0.71], rel=1e-9)
+    size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        assert page.driver.execute_script("return document.documentElement.scrollWidth") <= 390
+        next(b for b in page.all("button[role=tab]") if b.text == "Compare").click()
+        page.wait("#compare-told", "No run is chosen", "pprs certify")
+        assert page.driver.execute_script("return document.documentElement.scrollWidth") <= 390
+        next(b for b in page.all("button[role=tab]") if b.text == "Tune").click()
+        page.write("#budget input[type=number]", "10")
+        page.one("#search-go").click()
+        until(lambda: page.all("#search-chart img"), "the chart")
+        page.one("#search-stop").click()
+        page.wait("#search-state", "stopped by you")
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def get(url: str, **headers: str) -> int:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=PATIENCE) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def post(url: str, body: bytes) -> int:
+    request = urllib.request.Request(url, data=body, headers={"Content-Type": "application/json"})
+    try:
+        return int(urllib.request.urlopen(request, timeout=PATIENCE).status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_files_hosts_and_sizes_are_refused(url: str, digits_model: Path) -> None:
+    assert get(url) == 200
+    for path in ("/etc/passwd", str(digits_model), str(Path(__file__))):
+        for way in ("gradio_api/file=", "file=", "gradio_api/file/"):
+            assert get(f"{url}/{way}{path}") in (403, 404)
+    assert get(url, Host="elsewhere.example") == 403
+    for way in ("monitoring", "gradio_api/vibe-code", "gradio_api/proxy=http://localhost/", "gradio_api/runs", "docs"):
+        assert get(f"{url}/{way}") == 404
+    config = json.loads(urllib.request.urlopen(f"{url}/config", timeout=PATIENCE).read())
+    names = {c["id"]: c["props"].get("elem_id") for c in config["components"]}
+    preview = next(
+        d for d in config["dependencies"] if names.get((d["inputs"] or [0])[0]) == "model" and len(d["inputs"]) > 9
+    )
+    for path in (str(Path(__file__).parents[1] / "docs" / "cat.png"), "http://localhost/x.png", "../../x.png"):
+        file = {"path": path, "orig_name": "x.png", "meta": {"_type": "gradio.FileData"}}
+        sent = {"fn_index": preview["id"], "session_hash": "forged", "data": [None, None, file]}
+        assert post(f"{url}/gradio_api/queue/join", json.dumps(sent).encode()) == 403
+    assert post(f"{url}/gradio_api/queue/join", b"garbage") == 400
+    assert post(f"{url}/gradio_api/vibe-edit", b"{}") == 404
+    large = urllib.request.Request(f"{url}/gradio_api/upload", data=b"x" * 30_000_000, method="POST")
+    with pytest.raises((urllib.error.HTTPError, urllib.error.URLError), match="413|reset|Broken pipe"):
+        urllib.request.urlopen(large, timeout=PATIENCE)

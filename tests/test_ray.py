@@ -1,0 +1,138 @@
+"""A real Ray, of two CPUs: the same rows as in one process, whoever is killed.
+
+It takes long to start, so few tests do much each.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from crews import KILLS, MODEL, NOISE, Counting, images, job_for, poisoned, timeless
+from helpers import pprs
+
+from pprs import PprsError
+from pprs.data.arrays import Arrays
+from pprs.record import FILE, Run
+from pprs.runner import Local, Ray, Runner, run_images
+from pprs.stop import Plan
+
+ray = pytest.importorskip("ray")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    """Its address. It is closed to others, and has a folder of its own with a short name, as its sockets need."""
+    folder = tempfile.mkdtemp(prefix="ray")
+    os.environ["RAY_USAGE_STATS_ENABLED"], os.environ["RAY_AUTH_TOKEN"] = "0", secrets.token_hex(16)
+    ray.init(
+        num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=2**27, _temp_dir=folder,
+        _node_ip_address="127.0.0.1",
+    )  # fmt: skip
+    yield ray.get_runtime_context().gcs_address
+    ray.shutdown()
+    del os.environ["RAY_AUTH_TOKEN"]
+    os.environ.pop("RAY_AUTH_MODE", None)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def certify(runner: Runner, folder: Path, data: Arrays, plan: Plan) -> tuple[Run, Counting]:
+    watcher = Counting()
+    with Run.begin(folder, {}) as run, runner:
+        run_images(runner, data, range(len(data)), plan, run, watcher, num_classes=2)
+    return Run.read(folder), watcher
+
+
+@pytest.mark.usefixtures("cluster")
+def test_the_same_rows_though_workers_are_killed_and_images_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(f"{MODEL}.py").write_text(NOISE)
+    Path(KILLS).mkdir()
+    plan, data = Plan(64, 600, 0.001), poisoned(10)
+    job, classifier = job_for(plan)
+    whole, alone = certify(Local(classifier, plan), tmp_path / "local", data, plan)
+    for i in range(5):
+        (tmp_path / KILLS / str(i)).touch()
+    run, watcher = certify(Ray(job), tmp_path / "ray", data, plan)
+    assert list(Path(KILLS).iterdir()) == [], "the kills must have hit somebody at work"
+    assert timeless(run.rows()) == timeless(whole.rows())
+    assert len(run.rows()) == 8
+    assert run.pictures() == whole.pictures()
+    assert [failure.idx for failure in run.failures()] == [2, 5]
+    assert run.failures() == whole.failures()
+    assert "poison" in run.failures()[0].error
+    assert "out of memory" in run.failures()[1].error
+    assert watcher.drawn == alone.drawn
+    assert run._db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    assert ray.is_initialized()  # whoever connected to it keeps it
+    # One image over both workers, until it is decided.
+    plan, data = Plan(64, 3000, 0.001, stop="radius:0.25"), images(4)
+    job, classifier = job_for(plan)
+    whole, _ = certify(Local(classifier, plan), tmp_path / "local stops", data, plan)
+    run, _ = certify(Ray(job, 2, split=True), tmp_path / "ray stops", data, plan)
+    assert timeless(run.rows()) == timeless(whole.rows())
+
+
+def test_a_killed_driver_is_gone_on_with(cluster: str, digits_model: Path, tmp_path: Path) -> None:
+    """By the command; what the dead one's workers held is free again, else there would be no room."""
+    command = [
+        "certify", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.5, "--n", 1000, "--n0", 64,
+        "--engine", "torch", "--runner", "ray", "--workers", 2,
+    ]  # fmt: skip
+    run = tmp_path / "run"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pprs", *map(str, command), "--out", str(run), "--address", cluster, "--limit", "500"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    while process.poll() is None and not rows_in(run):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = rows_in(run)
+    assert before > 0
+    limit = ["--limit", before + 4]
+    told = pprs(*command, *limit, "--out", run).stdout
+    assert "going on" in told
+    assert "2 workers (ray), 1 threads each" in told
+    pprs(*command[:-4], *limit, "--out", tmp_path / "whole")
+    with Run.read(run) as a, Run.read(tmp_path / "whole") as b:
+        assert timeless([row for row in a.rows() if row.idx < before + 4]) == timeless(b.rows())
+        assert a.settings == b.settings
+
+
+def rows_in(run: Path) -> int:
+    try:
+        db = sqlite3.connect(f"file:{run / FILE}?mode=ro", uri=True, timeout=5)
+        try:
+            return int(db.execute("SELECT count(*) FROM rows").fetchone()[0])
+        finally:
+            db.close()
+    except sqlite3.Error:
+        return 0
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "nonsense", "host:port"])
+def test_an_address_where_nobody_answers_is_told(address: str) -> None:
+    from pprs.runner.ray import _knock
+
+    with pytest.raises(PprsError, match="nobody answers at --address .* leave out --address"):
+        _knock(address)
+
+
+def test_without_ray_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    job, _ = job_for(Plan())
+    with pytest.raises(PprsError, match=r"pip install 'pprs\[ray\]'"):
+        Ray(job)

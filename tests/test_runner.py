@@ -1,0 +1,326 @@
+"""Workers in processes of their own: the same rows as in one process, whatever happens to them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from crews import KILLS, MODEL, NOISE, SIDE, Counting, images, job_for, poisoned, timeless
+
+from pprs import PprsError
+from pprs.data.arrays import Arrays
+from pprs.record import FILE, Run
+from pprs.runner import Done, Failed, Item, Local, Processes, fair_order, run_images
+from pprs.runner.crew import Crew, Heard
+from pprs.runner.worker import Job, Picture, Task, Worker
+from pprs.stop import Plan
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / f"{MODEL}.py").write_text(NOISE)
+
+
+def certify(runner: Local | Crew, folder: Path, data: Arrays, plan: Plan, **options: object) -> tuple[Run, Counting]:
+    """A run of all images, closed, with what was counted."""
+    watcher = Counting()
+    with Run.begin(folder, {}) as run, runner:
+        order = fair_order(range(len(data)), 0)
+        watcher.taken = run_images(runner, data, order, plan, run, watcher, num_classes=2, **options)  # type: ignore[arg-type]
+    return Run.read(folder), watcher
+
+
+@pytest.mark.parametrize("stop", [None, "radius:0.25"])
+def test_processes_give_the_rows_of_one_process(tmp_path: Path, stop: str | None) -> None:
+    plan = Plan(64, 1500, 0.001, stop=stop)
+    job, classifier = job_for(plan)
+    data = images(9)
+    whole, alone = certify(Local(classifier, plan), tmp_path / "local", data, plan)
+    run, watcher = certify(Processes(job, 2, split=stop is not None), tmp_path / "run", data, plan)
+    assert timeless(run.rows()) == timeless(whole.rows())
+    assert run.pictures() == whole.pictures()
+    assert watcher.drawn == alone.drawn
+    if stop is None:
+        return
+    # As many images as a target takes: the same ones, though workers were ahead of it.
+    whole, alone = certify(Local(classifier, plan), tmp_path / "few", data, plan, target_error=0.42)
+    run, watcher = certify(Processes(job, 2), tmp_path / "few too", data, plan, target_error=0.42)
+    assert 1 < len(alone.taken) < 9
+    assert watcher.taken == alone.taken
+    assert timeless(run.rows()) == timeless(whole.rows())
+
+
+def test_killed_poisoned_and_out_of_memory(tmp_path: Path) -> None:
+    plan = Plan(64, 600, 0.001)
+    job, classifier = job_for(plan)
+    data = poisoned(8)
+    (tmp_path / KILLS).mkdir()
+    whole, _ = certify(Local(classifier, plan), tmp_path / "local", data, plan)
+    for i in range(3):
+        (tmp_path / KILLS / str(i)).touch()
+    run, watcher = certify(Processes(job, 2), tmp_path / "run", data, plan)
+    assert list((tmp_path / KILLS).iterdir()) == [], "the kills must have hit somebody at work"
+    assert timeless(run.rows()) == timeless(whole.rows())
+    assert len(run.rows()) == 6
+    raised, memory = run.failures()
+    assert raised == whole.failures()[0]
+    assert (raised.idx, raised.label) == (2, 1)
+    assert "this picture is poison" in raised.error
+    assert memory.idx == 5
+    assert "out of memory" in memory.error
+    assert watcher.drawn == sum(row.samples for row in run.rows()) + 6 * 64
+
+
+def test_what_kills_every_worker_fails(tmp_path: Path) -> None:
+    plan = Plan(64, 100, 0.001)
+    job, _ = job_for(plan)
+    data = images(3)
+    data.images[1] = 0.875  # whoever sees this dies
+    run, _ = certify(Processes(job, 1, attempts=2), tmp_path / "run", data, plan)
+    assert run.done() == {0, 2}
+    (failure,) = run.failures()
+    assert "2 workers died over it. The last: its process was ended by SIGKILL" in failure.error
+    assert "fewer --workers" in failure.error
+
+
+def test_another_network_in_a_worker_is_refused(tmp_path: Path) -> None:
+    plan = Plan(64, 100, 0.001)
+    job, _ = job_for(plan)
+    (tmp_path / f"{MODEL}.py").write_text(NOISE.replace("BIAS = -0.5", "BIAS = -0.4"))
+    with pytest.raises(PprsError, match="another network in a worker .* must be the same on every machine"):
+        certify(Processes(job, 1), tmp_path / "run", images(2), plan)
+    with pytest.raises(PprsError, match="Install the same on both"):
+        Worker(Job(**{**job.__dict__, "version": "0.0"}))
+
+
+# ---- who gets what, without any process
+
+
+class Imagined(Crew):
+    """Workers that do what a script says: a function of the task, once for each time they are heard of."""
+
+    def __init__(self, job: Job, workers: int, script: Callable[[int, Task], Heard | None], **options: int) -> None:
+        super().__init__(job, workers, **options)  # type: ignore[arg-type]
+        self.script, self.sent, self.news = script, list[tuple[int, int]](), list[Heard]()
+        self.tasks: list[tuple[int, Task]] = []
+        self.most = 0
+
+    def _start(self, worker: int) -> None:
+        self.news.append(Heard(worker, "ready"))
+
+    def _send(self, worker: int, task: Task, picture: Picture) -> None:
+        self.sent.append((worker, task.index))
+        self.tasks.append((worker, task))
+        self.most = max(self.most, len(self.tasks))
+
+    def _hear(self, seconds: float) -> list[Heard]:
+        news, self.news = self.news, []
+        for worker, task in list(self.tasks):
+            heard = self.script(worker, task)
+            if heard is not None:
+                news.append(heard)
+                if heard.kind != "died":
+                    self.tasks.remove((worker, task))
+        return news
+
+    def _end(self, worker: int) -> None:
+        self.tasks = [(w, t) for w, t in self.tasks if w != worker]
+
+
+def made(worker: int, task: Task) -> Heard:
+    return Heard(worker, "made", task.number, 10, (Done(task.index, None, 0.0), 0.0))  # type: ignore[arg-type]
+
+
+def items(count: int, taken: list[int]) -> Iterator[Item]:
+    for index in range(count):
+        taken.append(index)
+        yield Item(index, lambda: torch.zeros(1, SIDE, SIDE))
+
+
+def test_nothing_is_read_before_somebody_can_take_it() -> None:
+    job, _ = job_for(Plan())
+    crew, taken = Imagined(job, 3, made), list[int]()
+    found = crew.certify(items(100, taken), lambda _: None)
+    for done in range(1, 101):
+        next(found)
+        assert len(taken) <= done + 2 * 3
+    assert crew.most <= 2 * 3
+    assert [index for _, index in crew.sent] == list(range(100))
+
+
+def test_a_slow_image_keeps_nobody_else_waiting() -> None:
+    job, _ = job_for(Plan())
+    slow = {0: 50}
+
+    def script(worker: int, task: Task) -> Heard | None:
+        slow[task.index] = slow.get(task.index, 0) - 1
+        if slow[task.index] > 0:
+            return None
+        return Heard(worker, "made", task.number, 1, (Done(task.index, None, 0.0), 1.0))  # type: ignore[arg-type]
+
+    crew = Imagined(job, 2, script)
+    order = [made.index for made in crew.certify(items(30, []), lambda _: None)]
+    assert order[-1] == 0
+    assert sorted(order) == list(range(30))
+
+
+def test_no_image_is_lost_or_doubled_when_workers_die() -> None:
+    job, _ = job_for(Plan())
+    deaths = {3: 2, 7: 1, 8: 9}
+    drawn = []
+
+    def script(worker: int, task: Task) -> Heard | None:
+        if deaths.get(task.index, 0) > 0:
+            deaths[task.index] -= 1
+            return Heard(worker, "died", value="for no reason")
+        return made(worker, task)
+
+    crew = Imagined(job, 2, script, attempts=4)
+    found = {made.index: made for made in crew.certify(items(20, []), drawn.append)}
+    assert sorted(found) == list(range(20))
+    assert [i for i, made in found.items() if isinstance(made, Failed)] == [8]
+    assert sum(drawn) == 19 * 10
+
+
+def test_workers_that_never_start_are_told() -> None:
+    job, _ = job_for(Plan())
+
+    class Stillborn(Imagined):
+        def _start(self, worker: int) -> None:
+            self.news.append(Heard(worker, "died", value="SIGKILL"))
+
+    with pytest.raises(PprsError, match="5 workers in a row died before they were ready.*fewer --workers"):
+        next(Stillborn(job, 2, made).certify(items(3, []), lambda _: None))
+
+
+# ---- many images
+
+
+@pytest.mark.timeout(900)
+def test_memory_does_not_grow_with_the_images(tmp_path: Path) -> None:
+    """The driver's, that is; and the run is whole. `python -m benchmarks ray` does so with 10,000."""
+    script = """
+import dataclasses
+import resource
+from pathlib import Path
+import numpy as np
+from crews import Counting, job_for
+from pprs.data.arrays import Arrays
+from pprs.record import Run
+from pprs.runner import Processes, run_images
+from pprs.stop import Plan
+
+def main() -> None:
+    plan = Plan(4, 8, 0.1)
+    job = dataclasses.replace(job_for(plan)[0], partition="none")
+    data = Arrays(np.full((3000, 1, 8, 8), 128, np.uint8), np.ones(3000, np.int64))
+    peak = []
+    def seen() -> None:
+        if watcher.rows in (1000, 3000):
+            peak.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    watcher = Counting(seen)
+    with Run.begin(Path("run"), {}) as run, Processes(job, 2) as runner:
+        run_images(runner, data, range(3000), plan, run, watcher, num_classes=2)
+    print(*peak)
+
+if __name__ == "__main__":
+    main()
+"""
+    (tmp_path / "many.py").write_text(script)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    done = subprocess.run(
+        [sys.executable, "many.py"], capture_output=True, text=True, timeout=800, env=environment, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    early, late = map(int, done.stdout.split())
+    assert late - early < 10_000, f"{early} KB after 1,000 images, {late} KB after 3,000"
+    db = sqlite3.connect(tmp_path / "run" / FILE)
+    assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert db.execute("SELECT count(*), count(DISTINCT idx), max(idx) FROM rows").fetchone() == (3000, 3000, 2999)
+    db.close()
+
+
+# ---- the command
+
+
+def members(session: int) -> list[int]:
+    """The processes of a session that are not over."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state, _, _, owner = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+            except OSError:
+                continue
+            if int(owner) == session and state != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_stopped_or_killed_it_leaves_nobody_behind_and_goes_on(digits_model: Path, tmp_path: Path, how: int) -> None:
+    command = [
+        sys.executable, "-m", "pprs", "certify", "--model", str(digits_model), "--data", "builtin:mnist5k", "--sigma",
+        "0.5", "--n", "2000", "--n0", "64", "--engine", "torch",
+    ]  # fmt: skip
+    run = tmp_path / "run"
+    process = subprocess.Popen(
+        [*command, "--out", str(run), "--workers", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    while process.poll() is None and not rows_in(run):
+        time.sleep(0.02)
+    if how == signal.SIGINT:
+        os.killpg(process.pid, how)  # as a terminal does
+    else:
+        process.send_signal(how)
+    _, told = process.communicate(timeout=120)
+    ends = time.monotonic() + 60
+    while members(process.pid) and time.monotonic() < ends:
+        time.sleep(0.05)
+    assert members(process.pid) == []
+    if how == signal.SIGINT:
+        assert process.returncode == 130
+        assert "same command goes on from here" in told
+    assert "Traceback" not in told
+    before = rows_in(run)
+    limit = str(before + 2)
+    subprocess.run([*command, "--out", str(run), "--limit", limit], check=True, timeout=250)
+    subprocess.run([*command, "--out", str(tmp_path / "whole"), "--limit", limit], check=True, timeout=250)
+    with Run.read(run) as a, Run.read(tmp_path / "whole") as b:
+        few = [row for row in a.rows() if row.idx < before + 2]
+        assert timeless(few) == timeless(b.rows())
+        assert a.settings == b.settings
+
+
+def rows_in(run: Path) -> int:
+    try:
+        db = sqlite3.connect(f"file:{run / FILE}?mode=ro", uri=True, timeout=5)
+        try:
+            return int(db.execute("SELECT count(*) FROM rows").fetchone()[0])
+        finally:
+            db.close()
+    except sqlite3.Error:
+        return 0
+
+
+def test_pictures_reach_a_worker_as_they_are() -> None:
+    plan = Plan(64, 100, 0.001)
+    job, classifier = job_for(plan)
+    picture = np.linspace(0, 1, SIDE * SIDE, dtype=np.float32).reshape(1, SIDE, SIDE)
+    picture.flags.writeable = False  # as Ray hands it over
+    told: list[int] = []
+    done = Worker(job).do(Task(1, 5), picture, told.append)
+    assert isinstance(done, Done)
+    assert done.certificate == classifier.certify(torch.from_numpy(picture.copy()), n0=64, n=100, index=5)
+    assert told[-1] == 164

@@ -1,0 +1,130 @@
+"""Runners, failures and addresses as the command's users meet them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+from crews import MODEL, NOISE, poisoned, timeless
+from helpers import pprs
+
+from pprs import PprsError
+from pprs.record import FILE, Run
+from pprs.remote import fetch, send, working_folder
+
+BASE = ["--data", "builtin:mnist5k", "--sigma", "0.5", "--n", "64", "--limit", "3"]
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (["--runner", "rai"], 'Did you mean "ray"'),
+        (["--workers", "0"], "--workers must be 1 to 100000"),
+        (["--address", "auto"], "--address is for --runner ray"),
+        (["--gpus-per-worker", "1"], "--gpus-per-worker is for --runner ray"),
+        (["--split-samples"], "give --workers N, or --runner ray"),
+        (["--workers", "2", "--budget", "1m"], "--budget is spent in rounds by one process"),
+        (["--runner", "ray", "--gpus-per-worker", "-1"], "--gpus-per-worker must be 0"),
+        (["--runner", "ray", "--gpus-per-worker", "1.5"], "--gpus-per-worker must be 0"),
+        (["--runner", "ray", "--device", "cuda:1"], "Ray gives a worker its GPU"),
+        (["--runner", "ray", "--device", "cuda", "--gpus-per-worker", "0"], "--device cuda needs GPUs"),
+        (["--runner", "ray", "--threads", "4"], "give --workers too"),
+        (["--out", "nosuch://bucket/run"], "nosuch://bucket/run cannot be read"),
+    ],
+)
+def test_bad_input_is_told_with_exit_code_2(tmp_path: Path, extra: list[str], message: str) -> None:
+    told = pprs("certify", "--model", "none.onnx", *BASE, "--out", "run", *extra, cwd=tmp_path, code=2).stderr
+    assert message in told
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_failed_images_are_told_counted_and_tried_again(tmp_path: Path) -> None:
+    (tmp_path / f"{MODEL}.py").write_text(NOISE)
+    data = poisoned(8)
+    np.savez(tmp_path / "data.npz", x=data.images, y=data.labels)
+    command = [
+        "certify", "--model", f"{MODEL}:make", "--data", "data.npz", "--sigma", 0.25, "--n", 200, "--engine", "torch",
+        "--out",
+    ]  # fmt: skip
+    told = pprs(*command, "run", "--workers", 1, cwd=tmp_path, code=1)
+    assert "1 workers (processes), 1 threads each" in told.stdout
+    assert "of 8 images certified" in told.stdout
+    assert "failed: 2 images, counted as not certified. The same command tries again." in told.stderr
+    assert "poison" in told.stderr
+    assert "image 5: out of memory" in told.stderr
+    again = pprs(*command, "run", cwd=tmp_path, code=1)  # by another runner: it is the same run
+    assert "6 of 8 images are done" in again.stdout
+    pprs(*command, "alone", cwd=tmp_path, code=1)
+    with Run.read(tmp_path / "run") as a, Run.read(tmp_path / "alone") as b:
+        assert timeless(a.rows()) == timeless(b.rows())
+        assert a.failures() == b.failures()
+        right = sum(row.correct for row in a.rows())
+    for kind in ("json", "md", "html"):
+        shown = pprs("report", "run", "--out", f"r.{kind}", "--radii", "0", cwd=tmp_path).stdout
+        assert "failed: 2 images, counted as not certified" in shown
+    assert "failed: 2 images" in (tmp_path / "r.html").read_text()
+    assert "failed: 2 images" in (tmp_path / "r.md").read_text()
+    (method,) = json.loads((tmp_path / "r.json").read_text())["methods"]
+    assert (method["images"], method["failed"]) == (8, 2)
+    assert method["accuracy"] == [right / 8]  # to leave them out would flatter
+    # Also in rows that others read.
+    for kind in ("tsv", "csv", "json", "parquet"):
+        pprs("export", "run", "--format", kind, "--out", f"rows.{kind}", cwd=tmp_path)
+        pprs("report", f"rows.{kind}", "--out", "r.json", "--radii", "0", cwd=tmp_path)
+        (method,) = json.loads((tmp_path / "r.json").read_text())["methods"]
+        assert (method["images"], method["accuracy"]) == (8, [right / 8])
+        assert method["failed"] == (0 if kind == "tsv" else 2)
+
+
+def test_a_bad_first_picture_does_not_keep_the_run_from_starting(digits_model: Path, tmp_path: Path) -> None:
+    x = np.full((3, 1, 28, 28), 0.5, np.float32)
+    x[0] = np.nan
+    np.savez(tmp_path / "d.npz", x=x)
+    command = ["certify", "--model", digits_model, "--data", "d.npz", "--sigma", 0.5, "--n", 64, "--out", "run"]
+    assert "image 0" in pprs(*command, cwd=tmp_path, code=1).stderr
+    with Run.read(tmp_path / "run") as run:
+        assert run.done() == {1, 2}
+
+
+def test_a_run_at_an_address(digits_model: Path, tmp_path: Path) -> None:
+    url = f"memory://{tmp_path.name}/run"
+    command = ["certify", "--model", digits_model, *BASE, "--out"]
+    told = pprs(*command, url).stdout
+    assert f"see them with: pprs report {url}" in told
+    assert {Path(p).name for p in fsspec.filesystem("memory").ls(f"/{tmp_path.name}/run", detail=False)} == {
+        FILE, "rows.parquet",
+    }  # fmt: skip
+    pprs(*command, tmp_path / "run", "--limit", 5)
+    # On another machine, that has nothing of it; then back here, where two rows are missing.
+    here, away = working_folder(url), tmp_path / "away"
+    here.rename(away)
+    assert "3 of 5 images are done" in pprs(*command, url, "--limit", 5).stdout
+    shutil_move(away, here)
+    assert "5 of 5 images are done" in pprs(*command, url, "--limit", 5).stdout
+    assert "Nothing was changed" in pprs(*command, url, "--seed", 1, code=2).stderr
+    pprs("report", url, tmp_path / "run", "--out", tmp_path / "r.json")
+    pprs("export", url, "--out", tmp_path / "a.tsv")
+    fetch(url, FILE, tmp_path / "copy" / FILE)
+    with Run.read(tmp_path / "copy") as a, Run.read(tmp_path / "run") as b:
+        assert timeless(a.rows()) == timeless(b.rows())
+        assert len(a.rows()) == 5
+    assert "is not a run" in pprs("report", f"memory://{tmp_path.name}/nothing", code=2).stderr
+    shared = f"file://{tmp_path}/shared"
+    pprs(*command, shared)
+    assert (tmp_path / "shared" / FILE).is_file()
+
+
+def shutil_move(source: Path, target: Path) -> None:
+    """In place of what is there."""
+    import shutil
+
+    shutil.rmtree(target)
+    source.rename(target)
+
+
+def test_addresses_that_do_not_work_are_told(tmp_path: Path) -> None:
+    with pytest.raises(PprsError, match="Check the address and your access"):
+        send("file:///proc/nowhere/run", tmp_path)
