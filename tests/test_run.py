@@ -249,6 +249,17 @@ def test_killed_at_random_moments_it_ends_with_the_rows_of_an_unbroken_run(digit
         assert a.pictures() == b.pictures()
 
 
+def test_rows_that_were_written_when_the_interrupt_came_are_not_told_as_damage(tmp_path: Path) -> None:
+    rows = [(Row(i, 1, 1, 1, 0.5, 0.9, (1, 99), None, None, 0.1), None) for i in range(3)]
+    with Run.begin(tmp_path / "run", {}) as run:
+        run.add_all(rows[:2])
+        run.add_all(rows)  # whoever wrote the first two does not know that they are in
+        assert [row.idx for row in run.rows()] == [0, 1, 2]
+        other = (dataclasses.replace(rows[0][0], radius=0.7), None)
+        with pytest.raises(PprsError, match="UNIQUE"):
+            run.add_all([other])
+
+
 def test_ctrl_c_stops_cleanly(digits_model: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = subprocess.Popen(

@@ -16,10 +16,13 @@ import pytest
 import torch
 from crews import KILLS, MODEL, NOISE, SIDE, Counting, images, job_for, poisoned, timeless
 
-from pprs import PprsError
+from pprs import Gaussian, PprsError, SmoothedClassifier
 from pprs.data.arrays import Arrays
+from pprs.engine import Ready
+from pprs.errors import WrongSettings
+from pprs.model import load_model
 from pprs.record import FILE, Run
-from pprs.runner import Done, Failed, Item, Local, Processes, fair_order, run_images
+from pprs.runner import Done, Failed, Item, Local, Processes, Runner, fair_order, run_images
 from pprs.runner.crew import Crew, Heard
 from pprs.runner.worker import Job, Picture, Task, Worker
 from pprs.stop import Plan
@@ -103,6 +106,26 @@ def test_another_network_in_a_worker_is_refused(tmp_path: Path) -> None:
         Worker(Job(**{**job.__dict__, "version": "0.0"}))
 
 
+def test_other_code_around_the_same_weights_is_refused(tmp_path: Path) -> None:
+    plan = Plan(64, 100, 0.001)
+    model = load_model(f"{MODEL}:make")
+    classifier = SmoothedClassifier(model.module, 2, Gaussian(0.25), threads=1)
+    example = torch.full((1, SIDE, SIDE), 0.55)
+    job = Job.of(f"{MODEL}:make", model, Ready(model, "torch", ""), plan, classifier, example=example)
+    Worker(job)
+    (tmp_path / f"{MODEL}.py").write_text(NOISE.replace("[-score, score]", "[score, -score]"))
+    with pytest.raises(PprsError, match="gives other scores than the driver's .* Have the same code"):
+        certify(Processes(job, 1), tmp_path / "run", images(2), plan)
+
+
+def test_memory_that_torch_cannot_have_is_told_as_such() -> None:
+    def hungry(x: torch.Tensor) -> torch.Tensor:
+        return torch.empty(2**58) + x
+
+    with pytest.raises(MemoryError, match="allocate"):
+        SmoothedClassifier(hungry, 2, Gaussian(0.25)).certify(torch.zeros(1, SIDE, SIDE), n0=8, n=64)
+
+
 # ---- who gets what, without any process
 
 
@@ -115,7 +138,7 @@ class Imagined(Crew):
         self.tasks: list[tuple[int, Task]] = []
         self.most = 0
 
-    def _start(self, worker: int) -> None:
+    def _start(self, worker: int, place: int) -> None:
         self.news.append(Heard(worker, "ready"))
 
     def _send(self, worker: int, task: Task, picture: Picture) -> None:
@@ -196,11 +219,67 @@ def test_workers_that_never_start_are_told() -> None:
     job, _ = job_for(Plan())
 
     class Stillborn(Imagined):
-        def _start(self, worker: int) -> None:
+        def _start(self, worker: int, place: int) -> None:
             self.news.append(Heard(worker, "died", value="SIGKILL"))
 
     with pytest.raises(PprsError, match="5 workers in a row died before they were ready.*fewer --workers"):
         next(Stillborn(job, 2, made).certify(items(3, []), lambda _: None))
+
+
+def test_a_worker_that_must_not_work_ends_a_split_run_too() -> None:
+    job, _ = job_for(Plan())
+
+    class Refusing(Imagined):
+        def _start(self, worker: int, place: int) -> None:
+            self.news.append(Heard(worker, "refused", value="another version"))
+
+    with pytest.raises(WrongSettings, match="another version"):
+        next(Refusing(job, 2, made, split=True).certify(items(3, []), lambda _: None))
+
+
+def test_who_cannot_load_the_model_is_replaced_once_somebody_could() -> None:
+    job, _ = job_for(Plan())
+    places: list[int] = []
+
+    class Unlucky(Imagined):
+        def _start(self, worker: int, place: int) -> None:
+            places.append(place)
+            self.news.append(Heard(worker, *fate.pop(0)))  # type: ignore[arg-type]
+
+    def dies_once(worker: int, task: Task) -> Heard:
+        if task.index == 2 and worker == 1:
+            return Heard(worker, "died", value="for no reason")
+        return made(worker, task)
+
+    fate = [("ready",), ("ready",), ("unable", -1, 0, "the disk is away"), ("unable", -1, 0, "again"), ("ready",)]
+    found = [done.index for done in Unlucky(job, 2, dies_once).certify(items(9, []), lambda _: None)]
+    assert sorted(found) == list(range(9))
+    assert fate == []
+    assert places == [0, 1, 0, 0, 0]  # a dead one's place, and with it its GPU
+    fate = [("unable", -1, 0, "no such file")]
+    with pytest.raises(WrongSettings, match="no such file"):  # the first of all: it is not bad luck
+        next(Unlucky(job, 1, made).certify(items(3, []), lambda _: None))
+
+
+def test_images_that_fail_at_once_do_not_end_a_run_whose_first_are_still_at_work(tmp_path: Path) -> None:
+    data = images(30)
+
+    class Wide(Runner):
+        """Takes all, and ends those that fail first."""
+
+        def certify(self, items: Iterator[Item | None], count: Callable[[int], None]) -> Iterator[Done | Failed]:
+            taken = [item.index for item in items if item is not None and item.read() is not None]
+            yield from (Failed(i, "bad") for i in taken if i % 2 or everything)
+            yield from (Failed(i, "in time") for i in taken if not i % 2)
+
+    everything = False
+    with Run.begin(tmp_path / "a", {}) as run:
+        with pytest.raises(WrongSettings, match="the first 10 images failed.*The last: in time"):
+            run_images(Wide(), data, range(30), Plan(), run, Counting(), num_classes=2)
+        assert len(run.failures()) == 15 + 5  # those of the first ten that ended last were waited for
+    everything = True
+    with Run.begin(tmp_path / "b", {}) as run, pytest.raises(WrongSettings, match="The last: bad"):
+        run_images(Wide(), data, range(30), Plan(), run, Counting(), num_classes=2)
 
 
 # ---- many images

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
+import signal
+import time
 from pathlib import Path
 
 import fsspec
@@ -12,7 +16,8 @@ from crews import MODEL, NOISE, poisoned, timeless
 from helpers import pprs
 
 from pprs import PprsError
-from pprs.record import FILE, Run
+from pprs.cli import kept as kept_module
+from pprs.record import FILE, Row, Run
 from pprs.remote import fetch, send, working_folder
 
 BASE = ["--data", "builtin:mnist5k", "--sigma", "0.5", "--n", "64", "--limit", "3"]
@@ -32,7 +37,7 @@ BASE = ["--data", "builtin:mnist5k", "--sigma", "0.5", "--n", "64", "--limit", "
         (["--runner", "ray", "--device", "cuda:1"], "Ray gives a worker its GPU"),
         (["--runner", "ray", "--device", "cuda", "--gpus-per-worker", "0"], "--device cuda needs GPUs"),
         (["--runner", "ray", "--threads", "4"], "give --workers too"),
-        (["--out", "nosuch://bucket/run"], "nosuch://bucket/run cannot be read"),
+        (["--out", "nosuch://bucket/run"], "nosuch://bucket/run cannot be written"),
     ],
 )
 def test_bad_input_is_told_with_exit_code_2(tmp_path: Path, extra: list[str], message: str) -> None:
@@ -125,6 +130,52 @@ def shutil_move(source: Path, target: Path) -> None:
     source.rename(target)
 
 
+def test_two_machines_at_one_address_lose_nothing(
+    digits_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has begun before the other has ended."""
+    url = f"memory://{tmp_path.name}/shared"
+    folders = {name: tmp_path / name for name in ("a", "b")}
+    for i, folder in enumerate(folders.values()):
+        pprs("certify", "--model", digits_model, *BASE[:-1], 1, "--start", 2 * i, "--out", folder)
+    with Run.read(folders["a"]) as a:
+        settings = a.settings
+    with Run.begin(folders["b"], settings) as b:
+        b.fail(1, 7, "could not be read")
+    for folder in folders.values():
+        monkeypatch.setattr("pprs.remote.working_folder", lambda _, folder=folder: folder)
+        kept_module._send(url, folder)
+    fetch(url, FILE, tmp_path / "there" / FILE)
+    with Run.read(tmp_path / "there") as there:
+        assert there.done() == {0, 2}
+        assert [failure.idx for failure in there.failures()] == [1]
+
+
+def test_a_run_is_copied_while_it_is_at_work_and_when_it_is_asked_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, copies = f"memory://{tmp_path.name}/long", []
+    row = Row(0, 1, 1, 1, 0.5, 0.9, (1, 99), None, None, 0.1)
+    monkeypatch.setattr(kept_module, "EVERY", 0.05)
+    with pytest.raises(KeyboardInterrupt), kept_module.kept(url) as folder:
+        assert folder is not None
+        with Run.begin(folder, {"format": 1, "model": "m", "data": "d", "noise": "gaussian:sigma=0.5"}) as run:
+            run.add(row)
+            while not copies:
+                if fetch(url, FILE, tmp_path / "copy" / FILE):
+                    with Run.read(tmp_path / "copy") as copy:
+                        copies = copy.rows()
+            assert copies == [row]
+            run.add(dataclasses.replace(row, idx=1))
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(10)
+    fetch(url, FILE, tmp_path / "end" / FILE)
+    with Run.read(tmp_path / "end") as end:
+        assert end.done() == {0, 1}
+
+
 def test_addresses_that_do_not_work_are_told(tmp_path: Path) -> None:
     with pytest.raises(PprsError, match="Check the address and your access"):
         send("file:///proc/nowhere/run", tmp_path)
+    with pytest.raises(PprsError, match="cannot be written"), kept_module.kept("file:///proc/nowhere/run"):
+        raise AssertionError("told before there is anything to write")

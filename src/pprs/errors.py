@@ -10,6 +10,10 @@ class PprsError(Exception):
     """Something the caller can put right. The message names the cause and the remedy."""
 
 
+class WrongSettings(PprsError):
+    """What no image is to blame for: it ends a run, where other errors only fail an image."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """A sentence that lists what there is and suggests what was probably meant.
 

@@ -216,6 +216,8 @@ class Run:
             row.idx, row.label, row.prediction, row.selected, row.radius, row.p_lower, json.dumps(row.counts),
             row.mean_segments, row.mean_segment_size, row.seconds, row.p_upper, row.stopped,
         )  # fmt: skip
+        if self._db.execute("SELECT * FROM rows WHERE idx = ?", (row.idx,)).fetchone() == values:
+            return  # it is there: whoever wrote it was interrupted before he knew
         self._db.execute("DELETE FROM rows WHERE idx = ? AND stopped = 'budget'", (row.idx,))
         self._db.execute("DELETE FROM failed WHERE idx = ?", (row.idx,))
         self._db.execute(f"INSERT INTO rows VALUES ({', '.join('?' * len(values))})", values)
@@ -246,14 +248,23 @@ class Run:
         return sorted([*self.each(), *(failure.row() for failure in self.failures())], key=lambda row: row.idx)
 
     def absorb(self, other: Run) -> None:
-        """Take over the rows of another copy of this run that are not here."""
+        """Take over what another copy of this run has and this one has not: rows, and images that failed."""
         if other.settings != self.settings:
             raise PprsError(f"{other.folder} and {self.folder} are runs with other settings")
         done, left, pictures = self.done(), self.left(), other.pictures()
-        for row in list(other.each()):
-            further = row.idx not in left or row.stopped != "budget" or row.samples > left[row.idx].samples
-            if row.idx not in done and further:
-                self.add(row, pictures.get(row.idx))
+        new = [
+            (row, pictures.get(row.idx))
+            for row in other.each()
+            if row.idx not in done
+            and (row.idx not in left or row.stopped != "budget" or row.samples > left[row.idx].samples)
+        ]
+        self.add_all(new, other.failures())
+
+    def copy_to(self, folder: Path) -> None:
+        """The run as it is now, in another folder, while it is written to."""
+        folder.mkdir(parents=True, exist_ok=True)
+        with _told(self.folder), contextlib.closing(sqlite3.connect(folder / FILE)) as db:
+            self._db.backup(db)
 
     def pictures(self) -> dict[int, bytes]:
         """The pictures kept for the report, as PNG, by image."""

@@ -1,7 +1,7 @@
 """Runs whose folder is an address: `s3://bucket/run`, `gs://...`, `file:///mnt/shared/run`, whatever fsspec knows.
 
 SQLite wants a disk of its own. So a run is written on the driver's machine, and what is finished is copied to the
-address when the command ends; a run that is there already is fetched first, and gone on with.
+address now and then, and when the command ends; a run that is there already is fetched first, and gone on with.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
+import secrets
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -45,13 +46,24 @@ def fetch(url: str, name: str, to: Path) -> bool:
         return True
 
 
+def check_writable(url: str) -> None:
+    """That a file can be written there: told before hours of work, not after."""
+    with _told(url, "written"):
+        system, root = _open(url)
+        system.makedirs(root, exist_ok=True)
+        trial = f"{root}/.{secrets.token_hex(4)}.part"
+        system.pipe_file(trial, b"pprs")
+        system.rm_file(trial)
+
+
 def send(url: str, file: Path) -> None:
     """Copy a file into that folder, whole or not at all."""
     with _told(url, "written"):
         system, root = _open(url)
         system.makedirs(root, exist_ok=True)
-        system.put_file(str(file), f"{root}/.{file.name}.part")
-        system.mv(f"{root}/.{file.name}.part", f"{root}/{file.name}")
+        part = f"{root}/.{file.name}.{secrets.token_hex(4)}.part"  # nobody else's
+        system.put_file(str(file), part)
+        system.mv(part, f"{root}/{file.name}")
 
 
 @contextlib.contextmanager

@@ -105,6 +105,8 @@ def certify_run(
             foretell(setup, classifier, plan, len(todo), effort, where)
         budget = effort.left()
         with contextlib.ExitStack() as stack:
+            if not todo:  # nobody to hire
+                where = replace(where, runner="local")
             runner = stack.enter_context(make_runner(setup, ready, plan, settings, classifier, where))
             per_image = None if plan.stop else plan.n0 + plan.n
             bar = stack.enter_context(CertifyBar("certify", len(todo), per_image, budget, runner.rates))
@@ -137,7 +139,7 @@ def make_runner(
         return Local(classifier, plan)
     job = Job.of(
         settings["model"], setup.model, ready, plan, classifier, threads=where.threads, device=settings["device"],
-        autocast=settings["autocast"], channels_last=settings["channels_last"],
+        autocast=settings["autocast"], channels_last=settings["channels_last"], example=setup.sample.image,
     )  # fmt: skip
     runner = where.make(job, say)
     say(f"{runner.workers} workers ({where.runner}), {where.threads} threads each")
@@ -176,7 +178,7 @@ def foretell(
     for radius in decided_radii(plan.stop) or ():
         say(f"  a radius of {radius:g} takes {smallest_n_for(radius, plan, *what)} samples at least")
     samples = images * (plan.n0 + plan.n)
-    if samples >= LONG and effort.budget is None and not (where.gpus or (where.split and where.workers is None)):
+    if samples >= LONG and effort.budget is None and not where.gpus and (where.alone or where.workers):
         seconds = samples * classifier.seconds_a_sample(example.image)
         if where.workers is not None:
             seconds *= get_threads() / (where.workers * where.threads)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pprs.runner.base import Done, Failed, Item, Runner, Watcher, WrongSettings
+from pprs.errors import WrongSettings
+from pprs.runner.base import Done, Failed, Item, Runner, Watcher
 from pprs.runner.budget import FIRST_ROUND, Budget, parse_budget, run_budget
 from pprs.runner.choice import accuracy_error, choose, fair_order
 from pprs.runner.driver import GALLERY, png, run_images, run_local

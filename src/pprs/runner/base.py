@@ -27,10 +27,6 @@ class Watcher(Protocol):
     def row(self, row: Row) -> None: ...
 
 
-class WrongSettings(PprsError):
-    """What no image is to blame for: it ends the run, where other errors only fail an image."""
-
-
 @dataclass(frozen=True)
 class Item:
     """An image that is to be certified. `read` gives its picture [C, H, W]; `earlier` is what was left of it."""

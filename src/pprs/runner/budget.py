@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pprs.data import ImageSet
-from pprs.errors import PprsError
+from pprs.errors import PprsError, WrongSettings
 from pprs.record import Row, Run
-from pprs.runner.base import Done, Failed, OnSamples, Watcher, WrongSettings, in_words
+from pprs.runner.base import Done, Failed, OnSamples, Watcher, in_words
 from pprs.runner.driver import OnFailed, Writer
 from pprs.smooth import Certifying, SmoothedClassifier
 from pprs.stop import Plan

@@ -6,6 +6,7 @@ driver holds no more pictures than workers do. An image whose worker died goes t
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from abc import abstractmethod
@@ -17,10 +18,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from pprs.errors import PprsError
+from pprs.errors import PprsError, WrongSettings
 from pprs.noise import parse_noise
 from pprs.partition import parse_partition
-from pprs.runner.base import Done, Failed, Item, OnSamples, Runner, WrongSettings, in_words
+from pprs.runner.base import Done, Failed, Item, OnSamples, Runner, in_words
 from pprs.runner.local import Local
 from pprs.runner.worker import Job, Picture, Task
 from pprs.smooth import SmoothedClassifier, chunk_size
@@ -34,10 +35,13 @@ SLICE = 32  # chunks at most in a slice of a split image
 
 @dataclass(frozen=True)
 class Heard:
-    """From a worker. made and raised: of a task, with the samples that it took; samples: of a task so far."""
+    """From a worker. made and raised: of a task, with the samples that it took; samples: of a task so far.
+
+    refused: it must not work on this; unable: it could not load the model, which another one may.
+    """
 
     worker: int
-    kind: Literal["ready", "refused", "samples", "made", "raised", "died"]
+    kind: Literal["ready", "refused", "unable", "samples", "made", "raised", "died"]
     task: int = -1
     samples: int = 0
     value: Any = None
@@ -55,6 +59,7 @@ class _Order:
 class _State:
     """What is known of a worker."""
 
+    place: int = 0  # the lowest that nobody else had when it was hired
     ready: float | None = None  # since when
     orders: dict[int, _Order] = field(default_factory=dict)  # the first is at work
     told: dict[int, int] = field(default_factory=dict)  # samples of these
@@ -70,11 +75,12 @@ class Crew(Runner):
         self._again: deque[_Order] = deque()  # whose worker died
         self._deaths: Counter[int] = Counter()  # of workers, by task
         self._stillborn = self._started = self._numbers = 0
+        self._ever = False  # whether any worker has been ready
         self._seconds = math.inf  # that a task takes, lately
 
     @abstractmethod
-    def _start(self, worker: int) -> None:
-        """Start a worker of this number. It is heard of when it is ready."""
+    def _start(self, worker: int, place: int) -> None:
+        """Start a worker of this number, in this place (of a dead one, perhaps). It is heard of when it is ready."""
 
     @abstractmethod
     def _send(self, worker: int, task: Task, picture: Picture) -> None: ...
@@ -189,8 +195,10 @@ class Crew(Runner):
 
     def _hire(self) -> None:
         self._started += 1
-        self._crew[self._started] = _State()
-        self._start(self._started)
+        taken = {state.place for state in self._crew.values()}
+        place = next(i for i in itertools.count() if i not in taken)
+        self._crew[self._started] = _State(place)
+        self._start(self._started, place)
 
     def _listen(self, count: OnSamples) -> list[tuple[Task, Any]]:
         """Wait a little; gives back the tasks that are over, with what was made of them or why they failed."""
@@ -201,11 +209,11 @@ class Crew(Runner):
             state = self._crew.get(heard.worker)
             if state is None:  # it was given up
                 continue
-            if heard.kind == "refused":
+            if heard.kind == "refused" or (heard.kind == "unable" and not self._ever):
                 raise WrongSettings(heard.value)
             if heard.kind == "ready":
-                state.ready, self._stillborn = time.monotonic(), 0
-            elif heard.kind == "died":
+                state.ready, self._stillborn, self._ever = time.monotonic(), 0, True
+            elif heard.kind in ("died", "unable"):
                 over += self._lost(heard, state, count)
             elif heard.task in state.orders:
                 new = heard.samples - state.told.get(heard.task, 0)
@@ -234,9 +242,10 @@ class Crew(Runner):
         if state.ready is None:
             self._stillborn += 1
             if self._stillborn >= STILLBORN:
+                cause = "The usual cause is too little memory for so many of them: give fewer --workers."
                 raise WrongSettings(
-                    f"{self._stillborn} workers in a row died before they were ready. The last: {heard.value}. The "
-                    "usual cause is too little memory for so many of them: give fewer --workers."
+                    f"{self._stillborn} workers in a row died before they were ready. The last: {heard.value}. "
+                    + (cause if heard.kind == "died" else "What is finished is kept: put this right and repeat.")
                 )
         count(-sum(state.told.values()))
         failed: list[tuple[Task, Any]] = []

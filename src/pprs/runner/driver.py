@@ -16,8 +16,9 @@ import torch
 from PIL import Image
 
 from pprs.data import ImageSet
+from pprs.errors import WrongSettings
 from pprs.record import Failure, Row, Run, row_of
-from pprs.runner.base import Done, Failed, Item, Runner, Watcher, WrongSettings
+from pprs.runner.base import Done, Failed, Item, Runner, Watcher
 from pprs.runner.choice import accuracy_error
 from pprs.runner.local import Local
 from pprs.smooth import SmoothedClassifier
@@ -25,7 +26,7 @@ from pprs.stop import Plan, decided_radii
 
 GALLERY = 6  # pictures that a run keeps for the report
 EVERY = 0.2  # seconds between two writes at least: a disk takes tens of milliseconds to be sure of one
-HOPELESS = 10  # so many failed images, and not one that did not: it is not the images
+HOPELESS = 10  # the first so many images failed, and none did not: it is not the images
 
 OnFailed = Callable[[int, str], None]
 
@@ -102,8 +103,8 @@ class Writer:
         self._rows: list[tuple[Row, bytes | None]] = []  # to be written, soon
         self._failures: list[Failure] = []
         self._written = -math.inf
-        self._hopeless = not run.done()
-        self._failed = 0
+        self._first: list[int] | None = None if run.done() else []  # to be read; None: some image was certified
+        self._failed: set[int] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -130,6 +131,8 @@ class Writer:
 
     def read(self, index: int) -> torch.Tensor:
         """The picture of an image that is to be certified."""
+        if self._first is not None and len(self._first) < HOPELESS and index not in self._first:
+            self._first.append(index)
         example = self._data[index]
         if example.label is not None and example.label >= self._classes:
             raise WrongSettings(
@@ -151,7 +154,7 @@ class Writer:
         if keep:
             self._kept.add(index)
         self._now_and_then()
-        self._hopeless = False
+        self._first = None
         if row.stopped != "budget":
             self._watcher.row(row)
         return row
@@ -163,9 +166,10 @@ class Writer:
                 label = self._data.label_of(index)
         self._failures.append(Failure(index, label, error))
         self._now_and_then()
-        self._failed += 1
-        if self._hopeless and self._failed >= HOPELESS:
-            raise WrongSettings(f"the first {self._failed} images failed, so it is not the images. The last: {error}")
+        self._failed.add(index)
+        # The first to begin, not the first to end: where there are many workers, those are the ones that fail at once.
+        if self._first is not None and len(self._first) == HOPELESS and self._failed.issuperset(self._first):
+            raise WrongSettings(f"the first {HOPELESS} images failed, so it is not the images. The last: {error}")
         if self._on_failed is not None:
             self._on_failed(index, error)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pprs.runner.base import Done, Failed, Item, OnSamples, Runner, WrongSettings, certified, in_words
+from pprs.errors import WrongSettings
+from pprs.runner.base import Done, Failed, Item, OnSamples, Runner, certified, in_words
 from pprs.smooth import SmoothedClassifier
 from pprs.stop import Plan
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from pprs.runner.base import in_words
 from pprs.runner.crew import Crew, Heard
-from pprs.runner.worker import Job, Picture, Task, Worker
+from pprs.runner.worker import Job, Picture, Task, Worker, unfit
 
 EVERY = 0.5  # seconds between two words on progress
 
@@ -29,9 +29,9 @@ class Processes(Crew):
         self._context = multiprocessing.get_context("spawn")
         self._all: dict[int, tuple[BaseProcess, Connection]] = {}
 
-    def _start(self, worker: int) -> None:
+    def _start(self, worker: int, place: int) -> None:
         ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=_serve, args=(theirs, self._job, worker), daemon=True)
+        process = self._context.Process(target=_serve, args=(theirs, self._job, place), daemon=True)
         with _deaf():
             process.start()
             self._all[worker] = process, ours
@@ -93,7 +93,7 @@ def _serve(connection: Connection, job: Job, number: int) -> None:
     try:
         worker = Worker(job, number)
     except Exception as error:  # loading a model raises anything
-        connection.send(("refused", -1, 0, in_words(error)))
+        connection.send((unfit(error), -1, 0, in_words(error)))
         return
     connection.send(("ready",))
     while True:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -15,8 +16,9 @@ from typing import Any
 from pprs.errors import PprsError
 from pprs.runner.base import in_words
 from pprs.runner.crew import Crew, Heard
-from pprs.runner.worker import Job, Picture, Task, Worker
+from pprs.runner.worker import Job, Picture, Task, Worker, unfit
 
+WAIT = 30.0  # seconds without a worker before that is told; then every ten times as many
 PULSE = 1.0  # seconds after which a worker is asked how far it is
 STORE = 2**28  # bytes of Ray's shared memory here: it never holds more than the pictures under way
 
@@ -53,30 +55,34 @@ class Ray(Crew):
         self._refs: dict[Any, tuple[int, str, int]] = {}  # what is waited for -> worker, what, task
         self._asked: dict[int, float] = {}  # when a worker was last handed a task or asked how far it is
         self._folder: str | None = None
+        self._token = False  # whether the word that closes our Ray to others is ours to take back
         self._connected = not self._ray.is_initialized()
         if self._connected:
             self._connect(address, workers, job.threads)
         try:
             self._crew = {}
-            super().__init__(job, workers or self._room(job.threads), **options)
+            room = self._room(job.threads) if workers is None or self._folder is not None else None
+            super().__init__(job, workers or room or 1, **options)
             # Once into the shared memory, for all workers.
             self._job_ref, self._actor = self._ray.put(job), _actor(self._ray)
         except BaseException:
             self.close()
             raise
-        self._waits = time.monotonic() + 30
+        self._waits = time.monotonic() + WAIT
 
     def _connect(self, address: str | None, workers: int | None, threads: int) -> None:
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
         if address is None:
             # Its ports are for this machine alone, and for who knows the word; its logs go when it goes.
             self._folder = tempfile.mkdtemp(prefix="ray")  # a short name, as its sockets need
+            options["address"] = "local"  # whatever RAY_ADDRESS says
             options |= {"include_dashboard": False, "object_store_memory": STORE, "_node_ip_address": "127.0.0.1"}
             options["_temp_dir"] = self._folder
             if workers is not None:
                 options["num_cpus"] = max(workers * threads, len(os.sched_getaffinity(0)))
             if not {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
                 os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(16)  # else Ray leaves one in the user's home
+                self._token = True
         else:
             _knock(address)
             options["address"] = address
@@ -115,14 +121,16 @@ class Ray(Crew):
     def _disconnect(self) -> None:
         self._ray.shutdown()
         self._connected = False
+        if self._token:
+            os.environ.pop("RAY_AUTH_TOKEN", None)
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _start(self, worker: int) -> None:
+    def _start(self, worker: int, place: int) -> None:
         options = {"num_cpus": self._job.threads, "num_gpus": self._gpus, "max_restarts": 0, "max_task_retries": 0}
         handle = self._actor.options(scheduling_strategy="SPREAD", **options).remote()
         self._handles[worker] = handle
-        self._refs[handle.begin.remote(self._job_ref, worker)] = worker, "ready", -1
+        self._refs[handle.begin.remote(self._job_ref, place)] = worker, "ready", -1
 
     def _send(self, worker: int, task: Task, picture: Picture) -> None:
         self._asked[worker] = time.monotonic()
@@ -134,9 +142,13 @@ class Ray(Crew):
         if ready:
             ready, _ = self._ray.wait(list(self._refs), num_returns=len(self._refs), timeout=0)
         elif self._waits and time.monotonic() > self._waits:
-            self._waits = 0.0
+            self._waits = time.monotonic() + 10 * WAIT
             if not any(what != "ready" for _, what, _ in self._refs.values()):
-                self._say("waiting for the Ray cluster to have room for a worker ...")
+                there = self._ray.available_resources()
+                self._say(
+                    f"still waiting for a worker to be ready: it needs {self._job.threads} CPUs and {self._gpus:g} "
+                    f"GPUs, and the Ray cluster has {there.get('CPU', 0):g} and {there.get('GPU', 0):g} to give"
+                )
         found: list[Heard] = []
         dead: set[int] = set()
         for ref in ready:
@@ -146,11 +158,17 @@ class Ray(Crew):
             except (self._ray.exceptions.RayError, OSError) as error:  # it is gone, and its node perhaps
                 if worker not in dead:
                     dead.add(worker)
-                    found.append(Heard(worker, "died", value=_first_line(error)))
+                    found.append(Heard(worker, "died", value=self._why(error)))
             else:
                 if heard is not None:
                     found.append(Heard(worker, *heard))
         return found
+
+    def _why(self, error: BaseException) -> str:
+        """What a worker died of. Of an error in it, Ray tells the cause last; of its death, first."""
+        if isinstance(error, self._ray.exceptions.RayTaskError):
+            return f"{_lines(error)[-1]}. Is the same pprs[ray] installed on every machine?"
+        return f"{type(error).__name__}: {_lines(error)[0]}"
 
     def _ask(self) -> None:
         """Ask those how far they are who have been at work for a while."""
@@ -183,9 +201,10 @@ def _knock(address: str) -> None:
         ) from error
 
 
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else 'no more is said'}"
+def _lines(error: BaseException) -> list[str]:
+    """What an error says, without colours."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    return [line.strip() for line in plain.splitlines() if line.strip()] or ["no more is said"]
 
 
 def _actor(ray: Any) -> Any:
@@ -194,12 +213,12 @@ def _actor(ray: Any) -> Any:
     class Actor:
         """A worker, and its progress, which can be asked for while it works."""
 
-        def begin(self, job: Job, number: int) -> tuple[Any, ...]:
+        def begin(self, job: Job, place: int) -> tuple[Any, ...]:
             self._progress = (-1, 0)
             try:
-                self._worker = Worker(job, number)
+                self._worker = Worker(job, place)
             except Exception as error:  # loading a model raises anything
-                return "refused", -1, 0, f"{in_words(error)} (on {socket.gethostname()})"
+                return unfit(error), -1, 0, f"{in_words(error)} (on {socket.gethostname()})"
             return ("ready",)
 
         def do(self, task: Task, picture: Picture) -> tuple[Any, ...]:

@@ -18,7 +18,7 @@ import torch
 
 from pprs._version import __version__
 from pprs.engine import Fast, Ready
-from pprs.errors import PprsError
+from pprs.errors import PprsError, WrongSettings
 from pprs.kernels import threads
 from pprs.model import Model, load_model
 from pprs.model.base import Restricted
@@ -26,12 +26,14 @@ from pprs.model.onnx import OnnxNetwork
 from pprs.noise import parse_noise
 from pprs.partition import parse_partition
 from pprs.record import Row
-from pprs.runner.base import Done, WrongSettings, certified
-from pprs.smooth import SmoothedClassifier
+from pprs.runner.base import Done, certified
+from pprs.smooth import TRIAL, SmoothedClassifier, noisy_chunk
 from pprs.smooth.vote import Votes
 from pprs.stop import Plan
 
 Picture = npt.NDArray[np.float32]
+PROBED = 4  # pictures whose scores are compared
+NEAR, NEAR_MIXED = 0.02, 0.2  # how far they may be apart, of the largest: processors and GPUs round differently
 
 
 @dataclass(frozen=True)
@@ -52,14 +54,27 @@ class Job:
     channels_last: bool = False
     chosen: tuple[int, ...] | None = None  # with --labels: the classes, in order
     network: bytes | None = None  # the driver's export of the model for ONNX Runtime, which every worker then uses
+    probe: tuple[Picture, Picture] | None = None  # noisy pictures, and the driver's scores of them
     folder: str = ""  # names of files are meant from here
     version: str = __version__
 
     @classmethod
     def of(
-        cls, text: str, model: Model, ready: Ready, plan: Plan, classifier: SmoothedClassifier, **options: Any
+        cls,
+        text: str,
+        model: Model,
+        ready: Ready,
+        plan: Plan,
+        classifier: SmoothedClassifier,
+        *,
+        example: torch.Tensor | None = None,
+        **options: Any,
     ) -> Job:
-        """For this classifier on its engine. `text` names the model; `ready` is the same one on its engine."""
+        """For this classifier on its engine. `text` names the model; `ready` is the same one on its engine.
+
+        With an example [C, H, W], workers check that their network scores noisy copies of it as this one does: weights
+        are told by a digest, but the code around them may be another on another machine.
+        """
         noise, partition = str(classifier.noise), str(classifier.partition or "none")
         if parse_noise(noise) != classifier.noise or parse_partition(partition) != classifier.partition:
             raise PprsError(
@@ -72,9 +87,14 @@ class Job:
                 Path(m.where).read_bytes() for m in ready.model.module.modules() if isinstance(m, OnnxNetwork)
             )
         assert model.num_classes is not None
+        probe = None
+        if example is not None:
+            noisy = noisy_chunk(example, classifier.noise, classifier.seed, 0, TRIAL)[:PROBED]
+            with torch.inference_mode():
+                probe = noisy.numpy(), classifier._scores(noisy.to(classifier.device)).cpu().numpy()
         return cls(
             text, model.digest(), model.num_classes, noise, partition, plan, classifier.seed,
-            classifier.batch_size, chosen=chosen, network=network, folder=os.getcwd(), **options,
+            classifier.batch_size, chosen=chosen, network=network, probe=probe, folder=os.getcwd(), **options,
         )  # fmt: skip
 
 
@@ -91,17 +111,24 @@ class Task:
     apart: bool = False  # votes chunk by chunk
 
 
-class Worker:
-    """Certifies what it is handed. `number` tells workers of one machine apart."""
+def unfit(error: Exception) -> str:
+    """What a worker says that cannot begin: whether another one need not try."""
+    return "refused" if isinstance(error, WrongSettings) else "unable"
 
-    def __init__(self, job: Job, number: int = 0) -> None:
+
+class Worker:
+    """Certifies what it is handed. `place` tells workers of one machine apart."""
+
+    def __init__(self, job: Job, place: int = 0) -> None:
         if job.version != __version__:
             raise WrongSettings(f"a worker has pprs {__version__}, the driver {job.version}. Install the same on both.")
         torch.set_num_threads(job.threads)
         threads.set_threads(job.threads)
         if os.path.isdir(job.folder):
             os.chdir(job.folder)
-        self._plan, self._classifier = job.plan, _classifier(job, number)
+        self._plan, self._classifier = job.plan, _classifier(job, place)
+        if job.probe is not None:
+            _compare(self._classifier, job.probe)
 
     def do(self, task: Task, picture: Picture, tell: Callable[[int], None]) -> Done | list[Votes]:
         """`tell` is given the number of samples so far."""
@@ -121,7 +148,7 @@ class Worker:
         return parts if task.apart else [sum(parts[1:], parts[0])]
 
 
-def _classifier(job: Job, number: int) -> SmoothedClassifier:
+def _classifier(job: Job, place: int) -> SmoothedClassifier:
     module: torch.nn.Module
     if job.network is not None:
         module = OnnxNetwork(job.network, "the driver's network")
@@ -130,11 +157,23 @@ def _classifier(job: Job, number: int) -> SmoothedClassifier:
         module = _module(job)
     device = job.device
     if device == "cuda" and torch.cuda.device_count() > 1:
-        device = f"cuda:{number % torch.cuda.device_count()}"
+        device = f"cuda:{place % torch.cuda.device_count()}"
     return SmoothedClassifier(
         module, job.num_classes, parse_noise(job.noise), parse_partition(job.partition), seed=job.seed,
         batch_size=job.batch_size, threads=job.threads, device=device,
     )  # fmt: skip
+
+
+def _compare(classifier: SmoothedClassifier, probe: tuple[Picture, Picture]) -> None:
+    noisy, wanted = torch.from_numpy(probe[0].copy()), torch.from_numpy(probe[1].copy())
+    with torch.inference_mode():
+        far = float((classifier._scores(noisy.to(classifier.device)).cpu() - wanted).abs().max())
+    near = NEAR_MIXED if getattr(classifier.model, "rounding", 0.0) else NEAR
+    if not far <= near * float(wanted.abs().max()):  # written so that NaN is far
+        raise WrongSettings(
+            f"a worker's network gives other scores than the driver's ({far:.2g} apart, of {wanted.abs().max():.2g}), "
+            "though its weights are the same. Have the same code and the same packages on every machine."
+        )
 
 
 def _module(job: Job) -> torch.nn.Module:

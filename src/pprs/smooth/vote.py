@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from pprs.certificate import Counts
-from pprs.errors import PprsError
+from pprs.errors import PprsError, WrongSettings
 from pprs.kernels import threads
 from pprs.noise import Noise, keyed_rng
 from pprs.partition import Partition
@@ -121,7 +121,11 @@ class Voter:
         """Errors told with the image they are about."""
         try:
             yield
+        except WrongSettings:
+            raise
         except PprsError as error:
+            if str(error).startswith(f"image {index}, "):  # a worker has told it already
+                raise
             where = f"image {index}, shape {tuple(getattr(x, 'shape', ()))}, partition {self.partition or 'none'}"
             raise PprsError(f"{where}: {error}") from error
 
@@ -247,6 +251,8 @@ class Voter:
         except Exception as error:  # a user's model may raise anything
             if isinstance(error, MemoryError):
                 raise
+            if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+                raise MemoryError(str(error).splitlines()[0]) from error
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise PprsError(
                 f"the model failed on a batch of shape {tuple(pictures.shape)}: {reason}. The usual cause is a "
