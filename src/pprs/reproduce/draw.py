@@ -48,7 +48,7 @@ def sigmas_of(plan: Plan, experiment: Experiment, data: str, rows: Rows) -> tupl
         cell = plan.cell(experiment, data, Line("rs"), sigma)
         return float(certified_accuracy(read(rows(cell)), np.array([experiment.radius]))[0])
 
-    return (matching_sigma(accuracy, experiment.match[data] / 100),)
+    return (matching_sigma(accuracy, experiment.match[data] / 100, 0.5 / plan.data[data].images),)
 
 
 def draw(plan: Plan, experiment: Experiment, data: str, rows: Rows, out: Path, pictures: ImageSet | None) -> Drawn:
