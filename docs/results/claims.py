@@ -1,0 +1,97 @@
+"""The tables of ../reproduction.md, from the rows of `pprs reproduce`.
+
+python docs/results/claims.py [FOLDER]
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from pprs.cli.workshop import Workshop
+from pprs.errors import PprsError
+from pprs.report import read
+from pprs.report.stats import certified_f1
+from pprs.reproduce import cells_of, models_table, read_models, read_plan, sigmas_of
+from pprs.reproduce.plan import Line, Plan
+from pprs.reproduce.tables import Found, Table, gain, held, number
+
+HERE = Path(__file__).parent
+
+
+def found(plan: Plan, folder: Path, experiment: str, data: str) -> Found:
+    """The rows of an experiment by sigma and line; none where some are missing."""
+    workshop, spec = Workshop(plan, folder, None, draw_only=True, threads=1), plan.experiments[experiment]
+    try:
+        cells = cells_of(plan, spec, data, sigmas_of(plan, spec, data, workshop.rows))
+        return {at: read(workshop.rows(cell)) for at, cell in cells.items()}
+    except PprsError:
+        return {}
+
+
+def apart(one: object, other: object, radius: float) -> str:
+    ahead, error = gain(one, other, radius)  # type: ignore[arg-type]
+    return f"{number(ahead, sign=True)} ± {number(error)}"
+
+
+def table1(plan: Plan, folder: Path) -> Table:
+    """Every method at the noise at which RS has the paper's accuracy, beside the paper's."""
+    spec, lines = plan.experiments["table1"], []
+    for data in spec.data:
+        there, paper = found(plan, folder, "table1", data), spec.paper[data]
+        for (sigma, line), rows in there.items():
+            plain, theirs = there[sigma, Line("rs")], paper.get(line.method)
+            lines.append((
+                data, f"{sigma:g}", plan.label(line), number(100 * float(held(rows, spec.radius).mean())),
+                "–" if rows is plain else apart(rows, plain, spec.radius),
+                "–" if theirs is None or rows is plain else number(theirs[0] - paper["rs"][0], sign=True),
+                number(100 * certified_f1(rows, spec.radius)), "–" if theirs is None else number(theirs[1]),
+            ))  # fmt: skip
+    heads = ("data", "sigma", "method", "certified, %", "gain over RS", "paper's gain", "F, %", "paper's F")
+    return Table(heads, tuple(lines))
+
+
+def against(plan: Plan, folder: Path, experiment: str, radius: float) -> Table:
+    """What soft segments gain over plain smoothing and over the blur, and SLIC over plain smoothing."""
+    lines = []
+    for data in plan.experiments[experiment].data:
+        there = found(plan, folder, experiment, data)
+        for sigma in dict.fromkeys(sigma for sigma, _ in there):
+            rs, slic, soft, blur = (there[sigma, Line(m)] for m in ("rs", "slic", "shifted", "blur"))
+            shares = [number(100 * float(held(rows, radius).mean())) for rows in (rs, slic, soft, blur)]
+            gains = apart(slic, rs, radius), apart(soft, rs, radius), apart(soft, blur, radius)
+            lines.append((data, f"{sigma:g}", *shares, *gains))
+    heads = ("data", "sigma", "RS", "SLIC", "soft, 4 shifts", "blur", "SLIC - RS", "soft - RS", "soft - blur")
+    return Table(heads, tuple(lines))
+
+
+def pivot(plan: Plan, folder: Path, experiment: str, radius: float) -> Table:
+    """Certified accuracy: a row for each data set and sigma, a column for each line."""
+    lines, heads = [], list[str]()
+    for data in plan.experiments[experiment].data:
+        there = found(plan, folder, experiment, data)
+        for sigma in dict.fromkeys(sigma for sigma, _ in there):
+            mine = {plan.label(line): rows for (s, line), rows in there.items() if s == sigma}
+            heads = list(mine)
+            shares = [number(100 * float(held(rows, radius).mean())) for rows in mine.values()]
+            lines.append((data, f"{sigma:g}", *shares))
+    return Table(("data", "sigma", *heads), tuple(lines))
+
+
+def tables(folder: Path) -> dict[str, str]:
+    """Every table by its name, as markdown; without those for which there are no rows."""
+    plan = read_plan()
+    made = {
+        "models": models_table(plan, read_models(folder)),
+        "table1": table1(plan, folder),
+        "curves": against(plan, folder, "curves", 0.25),
+        "sigma": against(plan, folder, "sigma", 0.1),
+        "noises": pivot(plan, folder, "noises", 0.1),
+        "training": pivot(plan, folder, "training", 0.25),
+    }
+    return {name: table.markdown() for name, table in made.items() if table.lines}
+
+
+if __name__ == "__main__":
+    for title, text in tables(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE).items():
+        print(f"## {title}\n\n{text}")
