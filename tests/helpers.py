@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from pprs.cli import app
+from pprs.record import FILE
 
 
 class Linear(torch.nn.Module):
@@ -61,3 +63,15 @@ def pprs_process(*args: object, cwd: Path | None = None, code: int = 0) -> Told:
     assert done.returncode == code, f"exit {done.returncode}, wanted {code}\n{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stderr
     return Told(done.stdout, done.stderr)
+
+
+def rows_in(run: Path) -> int:
+    """How many rows a run has, which may be at work, or not there yet."""
+    try:
+        db = sqlite3.connect(f"file:{run / FILE}?mode=ro", uri=True, timeout=5)
+        try:
+            return int(db.execute("SELECT count(*) FROM rows").fetchone()[0])
+        finally:
+            db.close()
+    except sqlite3.Error:
+        return 0

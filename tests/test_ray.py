@@ -9,7 +9,6 @@ import os
 import secrets
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -19,11 +18,11 @@ from pathlib import Path
 
 import pytest
 from crews import KILLS, MODEL, NOISE, Counting, images, job_for, poisoned, timeless
-from helpers import pprs
+from helpers import pprs, rows_in
 
 from pprs import PprsError
 from pprs.data.arrays import Arrays
-from pprs.record import FILE, Run
+from pprs.record import Run
 from pprs.runner import Local, Ray, Runner, run_images
 from pprs.stop import Plan
 
@@ -110,17 +109,6 @@ def test_a_killed_driver_is_gone_on_with(cluster: str, digits_model: Path, tmp_p
     with Run.read(run) as a, Run.read(tmp_path / "whole") as b:
         assert timeless([row for row in a.rows() if row.idx < before + 4]) == timeless(b.rows())
         assert a.settings == b.settings
-
-
-def rows_in(run: Path) -> int:
-    try:
-        db = sqlite3.connect(f"file:{run / FILE}?mode=ro", uri=True, timeout=5)
-        try:
-            return int(db.execute("SELECT count(*) FROM rows").fetchone()[0])
-        finally:
-            db.close()
-    except sqlite3.Error:
-        return 0
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "nonsense", "host:port"])

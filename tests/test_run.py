@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import Linear, pprs
+from helpers import Linear, pprs, rows_in
 
 from pprs import Gaussian, PprsError, SmoothedClassifier
 from pprs.data.arrays import Arrays
@@ -206,17 +205,6 @@ def test_choose() -> None:
         choose(10, limit=0)
 
 
-def count(run: Path) -> int:
-    try:
-        db = sqlite3.connect(f"file:{run / FILE}?mode=ro", uri=True, timeout=5)
-        try:
-            return int(db.execute("SELECT count(*) FROM rows").fetchone()[0])
-        finally:
-            db.close()
-    except sqlite3.Error:
-        return 0
-
-
 def test_killed_at_random_moments_it_ends_with_the_rows_of_an_unbroken_run(digits_model: Path, tmp_path: Path) -> None:
     images, kills = 90, 9
     command = [
@@ -226,20 +214,20 @@ def test_killed_at_random_moments_it_ends_with_the_rows_of_an_unbroken_run(digit
     rng = random.Random(7)
     broken = tmp_path / "broken"
     for kill in range(kills):
-        before = count(broken)
+        before = rows_in(broken)
         process = subprocess.Popen(
             [sys.executable, "-m", "pprs", *map(str, command), "--out", str(broken)],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         if kill % 4:  # after it has written something, at any point of the next rows
-            while count(broken) == before and process.poll() is None:
+            while rows_in(broken) == before and process.poll() is None:
                 time.sleep(0.01)
             time.sleep(rng.random() * 0.4)
         else:  # while it starts
             time.sleep(rng.random() * 4)
         process.send_signal(signal.SIGKILL)
         process.wait()
-    assert 0 < count(broken) < images, "the kills must have hit a run at work"
+    assert 0 < rows_in(broken) < images, "the kills must have hit a run at work"
     assert "going on" in pprs(*command, "--out", broken).stdout
     pprs(*command, "--out", tmp_path / "whole")
     with Run.read(broken) as a, Run.read(tmp_path / "whole") as b:
@@ -268,11 +256,11 @@ def test_ctrl_c_stops_cleanly(digits_model: Path, tmp_path: Path) -> None:
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job starts with it ignored
     )  # fmt: skip
-    while count(run) == 0 and process.poll() is None:
+    while rows_in(run) == 0 and process.poll() is None:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "same command goes on from here" in told
     assert "Traceback" not in told
-    assert count(run) >= 1
+    assert rows_in(run) >= 1

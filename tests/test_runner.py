@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from crews import KILLS, MODEL, NOISE, SIDE, Counting, images, job_for, poisoned, timeless
+from helpers import rows_in
 
 from pprs import Gaussian, PprsError, SmoothedClassifier
 from pprs.data.arrays import Arrays
@@ -380,17 +381,6 @@ def test_stopped_or_killed_it_leaves_nobody_behind_and_goes_on(digits_model: Pat
         few = [row for row in a.rows() if row.idx < before + 2]
         assert timeless(few) == timeless(b.rows())
         assert a.settings == b.settings
-
-
-def rows_in(run: Path) -> int:
-    try:
-        db = sqlite3.connect(f"file:{run / FILE}?mode=ro", uri=True, timeout=5)
-        try:
-            return int(db.execute("SELECT count(*) FROM rows").fetchone()[0])
-        finally:
-            db.close()
-    except sqlite3.Error:
-        return 0
 
 
 def test_pictures_reach_a_worker_as_they_are() -> None:
