@@ -24,6 +24,7 @@ Array = npt.NDArray[Any]
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 DASHES = ("-", "-", "-", "-", "--", "--", "--")
 BORDER = (1.0, 0.85, 0.0)
+BESIDE = 0.008  # of the width: how far apart points of methods at one radius are drawn
 
 
 def curves(methods: list[Method]) -> Figure:
@@ -43,8 +44,9 @@ def draw_curves(axes: Any, methods: list[Method], *, bands: bool = True) -> None
             at = np.array(method.decided)
             accuracy = certified_accuracy(method, at)
             low, high = band(accuracy, len(method))
+            beside = BESIDE * max(largest, at[-1]) * (i - (len(methods) - 1) / 2)
             axes.errorbar(
-                at, accuracy, [accuracy - low, high - accuracy], fmt="o", color=colour, capsize=3, label=label
+                at + beside, accuracy, [accuracy - low, high - accuracy], fmt="o", color=colour, capsize=3, label=label
             )
             continue
         # The curve falls just after each radius that an image reached: draw every one of those steps.
@@ -64,7 +66,7 @@ def draw_curves(axes: Any, methods: list[Method], *, bands: bool = True) -> None
             axes.fill_between(steps, low, high, step="pre", color=colour, alpha=0.12, linewidth=0)
     axes.set(xlabel="L2 radius r", ylabel="certified accuracy at r", ylim=(0, 1.02), xlim=(0, None))
     axes.grid(alpha=0.25)
-    axes.legend(fontsize=8, frameon=False, loc="upper right")
+    axes.legend(fontsize=8, frameon=False, loc="best")
 
 
 def tried(

@@ -32,6 +32,11 @@ def curves(plan: Plan, experiment: Experiment, data: str, found: Found) -> Figur
         mine = [dataclasses.replace(rows, name=plan.label(line)) for (s, line), rows in found.items() if s == sigma]
         draw_curves(axes, mine, bands=len(mine) <= BANDS)
         axes.set_title(f"{data}, sigma {sigma:g}", fontsize=10)
+        handles, labels = axes.get_legend_handles_labels()
+        axes.get_legend().remove()
+        axes.label_outer()
+    # One for all panels, where no curve is.
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 5), fontsize=8, frameon=False)
     return figure
 
 
@@ -55,7 +60,7 @@ def bars(plan: Plan, experiment: Experiment, data: str, found: Found) -> Figure:
     axes.set_title(f"{data}, sigma {sigma:g}", fontsize=10)
     handles, labels = axes.get_legend_handles_labels()
     if labels:
-        axes.legend(handles[:1], labels[:1], fontsize=8, frameon=False, loc="lower right")
+        figure.legend(handles[:1], labels[:1], fontsize=8, frameon=False, loc="outside lower right")
     return figure
 
 
