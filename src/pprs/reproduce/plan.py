@@ -88,6 +88,7 @@ class Experiment:
     lines: tuple[Line, ...] = ()
     radius: float = 0.0
     stop: str | None = None
+    more: Mapping[str, tuple[Line, ...]] = field(default_factory=dict)  # lines of these data sets alone
     sigmas: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     match: Mapping[str, float] = field(default_factory=dict)
     paper: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
@@ -102,7 +103,7 @@ class Experiment:
     def lines_for(self, data: str) -> list[Line]:
         """Its lines for a data set, a sweep's values among them."""
         swept = [Line(str(self.over), value=value) for value in self.values.get(data, ())]
-        return [*self.lines, *swept]
+        return [*self.lines, *self.more.get(data, ()), *swept]
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,9 @@ def _plan(content: dict[str, Any]) -> Plan:
     experiments = {}
     for name, values in content["experiment"].items():
         lines = tuple(Line.read(text) for text in values.get("lines", ()))
-        experiments[name] = _made(Experiment, {**values, "name": name, "lines": lines}, f"experiment {name}")
+        more = {data: tuple(Line.read(text) for text in texts) for data, texts in values.get("more", {}).items()}
+        made = {**values, "name": name, "lines": lines, "more": more}
+        experiments[name] = _made(Experiment, made, f"experiment {name}")
     return Plan(
         int(content["n0"]),
         int(content["n"]),
