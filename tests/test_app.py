@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import os
+import subprocess
 import sys
 import threading
 import time
@@ -15,8 +17,9 @@ import torch
 from helpers import Linear, pprs
 from PIL import Image
 
-from pprs.app import compare, radius, schemes, show
-from pprs.app.context import Sessions
+from pprs.app import compare, cost, radius, schemes, show, tab_radius
+from pprs.app.context import Context, Sessions
+from pprs.app.cost import chunk_seconds
 from pprs.app.explore import STOP, Asked, Standing, make_plan, pictures, statement, watch
 from pprs.app.limits import Limits, check_number, check_partition, read_upload
 from pprs.app.subjects import Example, Loaded, Shelf, Subject, read_labels
@@ -25,9 +28,10 @@ from pprs.app.turns import Stopped, Turns
 from pprs.bound import clopper_pearson_lower
 from pprs.data import open_dataset
 from pprs.errors import PprsError
+from pprs.kernels import threads
 from pprs.model import Model, load_model
 from pprs.noise import Gaussian
-from pprs.partition import parse_partition
+from pprs.partition import TotalVariation, parse_partition
 from pprs.smooth import Certifying, SmoothedClassifier
 
 
@@ -134,12 +138,68 @@ def test_html_is_escaped_and_every_number_has_a_tip(loaded: Loaded) -> None:
 
 
 def test_pictures_have_borders_where_there_are_segments(loaded: Loaded) -> None:
-    rows = pictures(ask(loaded))
+    with Turns().take() as mine:
+        rows = pictures(ask(loaded), mine)
     assert [len(row) for row in rows] == [2, 2, 2]
     assert "superpixels" in rows[1][0].caption
-    slow = Asked(**{**ask(loaded).__dict__, "schemes": (None, parse_partition("tv:iterations=90000"), None)})
+
+
+def test_what_takes_too_long_is_refused_before_a_whole_picture_is_touched(
+    loaded: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By all that would apply a partition: pictures, certificates, changes of a radius."""
+    scheme = parse_partition("tv:weight=0.1,iterations=20000")
+    slow = dataclasses.replace(ask(loaded), schemes=(None, scheme, None))
+    touched = []
+    monkeypatch.setattr(TotalVariation, "_filter", lambda self, noisy, out: (touched.append(noisy.shape), spin(0.3)))
+    with Turns().take() as mine, pytest.raises(PprsError, match="too long for this page"):
+        pictures(dataclasses.replace(slow, picture=torch.rand(3, 224, 224)), mine)
+    assert max(height for _, _, height, _ in touched) < 32
+    monkeypatch.setattr("pprs.app.cost.SLOWEST", 0.0)
     with pytest.raises(PprsError, match="too long for this page"):
-        pictures(slow)
+        list(watch(slow, Turns(), threading.Event(), Limits()))
+    controls = ("digits", "a 3", None, "", "gaussian", 0.25, *["as text", "", "", "", "", "blur"] * 2, 100, 0.001, 0)
+    context = Context(Shelf([Subject("digits", lambda: loaded, (Example("a 3", 17),))]), Path())
+    with pytest.raises(PprsError, match="too long for this page"):
+        tab_radius._drawn(context, 0.5, "RS", 0, controls)
+
+
+def spin(seconds: float) -> None:
+    ends = time.thread_time() + seconds
+    while time.thread_time() < ends:
+        pass
+
+
+@pytest.mark.parametrize("text", ["slic:iterations=6/soft/shifts:k=2", "median:size=9"])
+def test_what_a_chunk_takes_is_known_from_strips(text: str) -> None:
+    shape = (3, 160, 160)
+    scheme = parse_partition(text).at(0.25, shape)
+    chunk = torch.rand(32, *shape)
+    pool = threads.pool(threads.get_threads())
+    pool.submit(cost._seconds, scheme, chunk[:16]).result()  # compiled
+    chunk_seconds.cache_clear()
+    known, taken = chunk_seconds(scheme, shape), pool.submit(cost._seconds, scheme, chunk).result()
+    assert taken / 4 < known < taken * 4  # one picture of 16 abreast would be 16 times off
+
+
+SLEEPER = """
+import threading, time, signal, os
+from pathlib import Path
+from pprs.app import serve
+from pprs.app.context import Context
+from pprs.app.subjects import Example, Shelf, Subject
+serve.GRACE = 0.5
+shelf = Shelf([Subject("none", lambda: None, (Example("a 3", 17),))])
+threading.Thread(target=time.sleep, args=(3600,)).start()
+ready = lambda: threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
+serve.serve(Context(shelf, Path()), serve.bind(0), ready=ready)
+"""
+
+
+def test_the_process_ends_although_a_thread_is_busy(tmp_path: Path) -> None:
+    made = subprocess.run([sys.executable, "-c", SLEEPER], env=os.environ | {"TMPDIR": str(tmp_path)}, timeout=120)
+    assert made.returncode == 0
+    assert list(tmp_path.glob("pprs-app-*")) == []
 
 
 def test_changes_have_exactly_the_norm(loaded: Loaded) -> None:
@@ -191,11 +251,14 @@ def test_uploads_are_read_made_smaller_or_refused(tmp_path: Path) -> None:
 
 
 def test_options_have_limits() -> None:
-    for text in ("tv:iterations=10000000", "slic/soft/shifts:k=1000", "grid:size=2+nlm:distance=60"):
+    for text in (
+        "tv:iterations=10000000", "slic/soft/shifts:k=1000", "grid:size=2+nlm:distance=60",
+        "slic:iterations=80/soft/shifts:k=2", "tv:iterations=50+tv:iterations=50",
+    ):  # fmt: skip
         with pytest.raises(PprsError, match="on this page"):
             check_partition(parse_partition(text))
-    with pytest.raises(PprsError, match="at most 4"):
-        check_partition(parse_partition("+".join(["blur"] * 5)))
+    with pytest.raises(PprsError, match="at most 3"):
+        check_partition(parse_partition("+".join(["blur"] * 4)))
     for value in (None, "1", float("nan"), True, 2.5, 1e9):
         with pytest.raises(PprsError, match="n must"):
             check_number(value, "n", 1, 100, whole=True)

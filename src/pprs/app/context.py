@@ -44,6 +44,12 @@ class Sessions:
         with self._lock:
             self._end(session, kind)
 
+    def end_all(self) -> None:
+        """The page is being closed."""
+        with self._lock:
+            for halt in self._halts.values():
+                halt.set()
+
     def _end(self, session: str, kind: str) -> None:
         before = self._halts.pop((session, kind), None)
         if before is not None:

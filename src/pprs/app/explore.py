@@ -6,6 +6,7 @@ The page is looked at all the time and stopped when it pleases, so every radius 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -16,23 +17,22 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from pprs.app.cost import check_cost
 from pprs.app.limits import Limits
 from pprs.app.subjects import Loaded
 from pprs.app.turns import Stopped, Turn, Turns
 from pprs.certificate import Certificate, confidence, round_down
-from pprs.errors import PprsError
 from pprs.noise import Noise
 from pprs.partition import Mean, Partition, Superpixels
 from pprs.partition.base import check_picture_shape
 from pprs.report import figures
-from pprs.smooth import Certifying, SmoothedClassifier, chunk_size, noisy_chunk
+from pprs.smooth import Certifying, SmoothedClassifier, noisy_chunk
 from pprs.stop import Plan
 
 Array = npt.NDArray[Any]
 STOP = "width:0.002"  # sampling ends by itself when more would hardly help; the bound holds at every moment
 N0 = 100
 LOOK = 0.25  # seconds between two pictures of how it stands
-SLOWEST = 20.0  # seconds of a processor for what cannot be left in its midst: a chunk of samples
 NAMES = ("RS", "A", "B")
 
 
@@ -75,31 +75,35 @@ class Tile:
     picture: Array  # [H, W, 3] in [0, 1]
 
 
-def pictures(asked: Asked) -> list[list[Tile]]:
+def check_costs(asked: Asked, mine: Turn) -> None:
+    """Refuse what would keep everybody waiting. To be called before any partition is applied."""
+    shape = tuple(asked.picture.shape)
+    check_picture_shape(shape)
+    for scheme in asked.schemes:
+        check_cost(None if scheme is None else scheme.at(asked.noise.sigma, shape), shape, mine)
+
+
+def pictures(asked: Asked, mine: Turn) -> list[list[Tile]]:
     """For each method what one sees: original and noisy for plain smoothing, borders and average for the others.
 
     The noisy picture is the first one of those that the certificate is made from.
     """
-    check_picture_shape(tuple(asked.picture.shape))
+    check_costs(asked, mine)
     clean = asked.picture.numpy()
     noisy = noisy_chunk(asked.picture, asked.noise, asked.seed, asked.index)[0].numpy()
     plain = [Tile("original", figures.shown(clean)), Tile(f"noisy, sigma {asked.noise.sigma:g}", figures.shown(noisy))]
-    return [plain, *(_tiles(scheme, noisy, asked.noise) for scheme in asked.schemes[1:])]
+    rows = [plain]
+    for scheme in asked.schemes[1:]:
+        mine.breathe()
+        rows.append(_tiles(scheme, noisy, asked.noise))
+    return rows
 
 
 def _tiles(scheme: Partition | None, noisy: Array, noise: Noise) -> list[Tile]:
     if scheme is None:
         return [Tile("noisy: nothing is averaged", figures.shown(noisy))]
     made = scheme.at(noise.sigma, noisy.shape)
-    made.apply(noisy[None])  # compiled, the first time
-    began = time.thread_time()  # of a processor: on a busy machine all else takes long
     averaged = made.apply(noisy[None])[0]
-    chunk = (time.thread_time() - began) * chunk_size(noisy.size)
-    if chunk > SLOWEST:
-        raise PprsError(
-            f"{made.short} takes about {chunk:.0f} s for {chunk_size(noisy.size)} samples, too long for this page. "
-            "Choose smaller options, or use `pprs certify`."
-        )
     hard = _segments(made)
     if hard is None:
         return [Tile("noisy", figures.shown(noisy)), Tile("averaged: what the network sees", figures.shown(averaged))]
@@ -151,6 +155,8 @@ def watch(asked: Asked, turns: Turns, halt: threading.Event, limits: Limits) -> 
 
     Where it ends by itself, each certificate is the one that `SmoothedClassifier.certify` gives with this plan.
     """
+    with contextlib.suppress(Stopped), turns.take(lambda: not halt.is_set()) as mine:
+        check_costs(asked, mine)
     works = [_Work(Certifying(asked.smoothed(i), asked.plan, asked.index)) for i in range(len(asked.schemes))]
     while True:
         for work in works:

@@ -35,10 +35,12 @@ class Limits:
 
 # The largest value of an option that a page takes: beyond it a single picture may take very long.
 MOST: dict[str, float] = {
-    "n_segments": 20_000, "iterations": 100, "blur": 63, "size": 63, "k": 16, "near": 1e6, "guide": 16,
+    "n_segments": 20_000, "iterations": 80, "blur": 63, "size": 63, "k": 8, "near": 1e6, "guide": 16,
     "min_size": 1e6, "scale": 1e6, "kernel_size": 8, "max_dist": 100, "ratio": 1e3, "compactness": 1e6, "sigma": 16,
     "weight": 1e4, "patch": 15, "distance": 16, "h": 1e4,
 }  # fmt: skip
+PARTS = 3  # of a mean
+STEPS = 80  # iterations times shifted grids, of all parts together
 LARGE = 4 * MEGA  # pixels above which an upload is made smaller before anything else
 SIDE = 2048  # to which
 
@@ -81,25 +83,44 @@ def read_upload(path: Path, limits: Limits) -> tuple[torch.Tensor, str]:
 
 def check_partition(partition: Partition | None) -> Partition | None:
     """Refuse options with which one picture takes very long."""
-    if partition is None:
-        return None
+    if partition is not None:
+        _check_options(partition)
+        steps = _steps(partition)
+        if steps > STEPS:
+            raise PprsError(
+                f"{partition.short} has {steps} iterations over all its grids and parts, and at most {STEPS} are "
+                "computed on this page. The command line takes more."
+            )
+    return partition
+
+
+def _check_options(partition: Partition) -> None:
     if isinstance(partition, Mean):
-        if len(partition.parts) > 4:
-            raise PprsError(f"a mean of {len(partition.parts)} partitions is more than this page computes: at most 4")
+        if len(partition.parts) > PARTS:
+            raise PprsError(
+                f"a mean of {len(partition.parts)} partitions is more than is computed on this page: at most {PARTS}"
+            )
         for part in partition.parts:
-            check_partition(part)
-        return partition
+            _check_options(part)
+        return
     made: Any = partition
     for option in dataclasses.fields(made):
         value = getattr(made, option.name)
         if isinstance(value, Partition):
-            check_partition(value)
+            _check_options(value)
         elif isinstance(value, int | float) and value > MOST.get(option.name, math.inf):
             raise PprsError(
                 f"{partition.name}: {option.name} is at most {MOST[option.name]:g} on this page, not {value:g}. "
                 "The command line takes more."
             )
-    return partition
+
+
+def _steps(partition: Partition) -> int:
+    if isinstance(partition, Mean):
+        return sum(map(_steps, partition.parts))
+    of, own = getattr(partition, "of", None), getattr(partition, "iterations", 1)
+    below = _steps(of) if isinstance(of, Partition) else own if isinstance(own, int) else 1
+    return below * int(getattr(partition, "k", 1))
 
 
 def check_number(value: Any, name: str, least: float, most: float, *, whole: bool = False) -> float:

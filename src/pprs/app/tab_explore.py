@@ -25,6 +25,13 @@ SEEDS = 2**31 - 1
 RUN = "certify"
 
 
+class Refused(gr.Error):
+    """Of what the page has told already: Gradio is to say no more of it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, visible=False, print_exception=False)
+
+
 @dataclass(frozen=True)
 class Method:
     """The controls of one partition."""
@@ -188,18 +195,19 @@ def tab(context: Context) -> tuple[Controls, Any]:
             seen = gr.HTML(show.note("Loading the example …", "empty"), elem_id="seen", padding=False)
             live = gr.HTML("", elem_id="standing", padding=False)
 
-    def preview(request: gr.Request, *values: Any) -> Any:
+    def preview(request: gr.Request, *values: Any) -> Iterator[Any]:
         context.sessions.end(_who(request), RUN)
         try:
             asked = read(context, values)
-            with context.turns.take():
-                rows = pictures(asked)
+            with context.turns.take() as mine:
+                rows = pictures(asked, mine)
         except PprsError as error:
-            return show.note(str(error), "error"), ""
+            yield show.note(str(error), "error"), ""
+            raise Refused(str(error)) from None  # what follows does not begin
         titles = [
             (name, "plain smoothing" if s is None else s.short) for name, s in zip(NAMES, asked.schemes, strict=True)
         ]
-        return show.columns(rows, titles), show.note("Starting anew with these settings …", "empty")
+        yield show.columns(rows, titles), show.note("Starting anew with these settings …", "empty")
 
     def run(request: gr.Request, *values: Any) -> Iterator[Any]:
         halt = context.sessions.begin(_who(request), RUN)
@@ -228,17 +236,21 @@ def tab(context: Context) -> tuple[Controls, Any]:
     }  # fmt: skip
     quiet: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden", "queue": False}
     for method in (made.first, made.second):
-        method.scheme.input(_changed, [method.scheme], [*method.slots, method.text], **quiet).then(**load).then(**start)
-    made.model.input(choose, [made.model], made.inputs[1:], **quiet).then(**load).then(**start)
-    made.example.input(lambda: None, None, [made.upload], **quiet).then(**load).then(**start)
-    fresh.click(lambda seed: (int(seed or 0) + 1) % SEEDS, [made.seed], [made.seed], **quiet).then(**load).then(**start)
+        method.scheme.input(_changed, [method.scheme], [*method.slots, method.text], **quiet).then(**load).success(
+            **start
+        )
+    made.model.input(choose, [made.model], made.inputs[1:], **quiet).then(**load).success(**start)
+    made.example.input(lambda: None, None, [made.upload], **quiet).then(**load).success(**start)
+    fresh.click(lambda seed: (int(seed or 0) + 1) % SEEDS, [made.seed], [made.seed], **quiet).then(**load).success(
+        **start
+    )
     typed = [*made.first.slots, made.first.text, *made.second.slots, made.second.text, made.n, made.seed, made.labels]
     changed = [
         made.sigma.input, made.noise.input, made.alpha.input, made.upload.upload, made.upload.clear,
         *(box.submit for box in typed),
     ]  # fmt: skip
-    gr.on(changed, **load, trigger_mode="always_last").then(**start)
-    go.click(**load).then(**start)
+    gr.on(changed, **load, trigger_mode="always_last").success(**start)
+    go.click(**load).success(**start)
     stop.click(halt, None, None, **quiet)
     return made, (load, start)
 

@@ -10,7 +10,7 @@ import gradio as gr
 from pprs.app import radius as ways
 from pprs.app import show
 from pprs.app.context import Context
-from pprs.app.explore import NAMES
+from pprs.app.explore import NAMES, check_costs
 from pprs.app.limits import check_number
 from pprs.app.tab_explore import Controls, read
 from pprs.certificate import round_down
@@ -75,6 +75,7 @@ def _drawn(context: Context, norm: float, method: str, which: int, values: tuple
     asked, i = read(context, values), NAMES.index(method)
     tiles = []
     with context.turns.take() as mine:
+        check_costs(asked, mine)
         found = [ways.random_direction(asked, which), ways.worst_direction(asked, i, mine)]
         tiles.append(_tile(asked, i, asked.picture.double(), "original", "nothing is changed", mine))
         for direction in found:
