@@ -8,7 +8,7 @@ import io
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,12 @@ def open_runs(folder: Path, names: Sequence[str]) -> list[Method]:
             )
     if not names:
         raise PprsError("choose one run or more")
-    return read_all([folder.resolve() / name for name in names])
+    paths = [folder.resolve() / name for name in names]
+    # Where their partitions do not tell them apart, runs are called by their places, which are nobody's business.
+    return [
+        replace(method, name=method.name.replace(str(path), name))
+        for method, path, name in zip(read_all(paths), paths, names, strict=True)
+    ]
 
 
 def curves_png(methods: list[Method]) -> bytes:

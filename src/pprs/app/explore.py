@@ -7,6 +7,7 @@ The page is looked at all the time and stopped when it pleases, so every radius 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -49,6 +50,8 @@ class Asked:
     plan: Plan
     seed: int
     truth: int | None = None  # the label, where it is known; only ever shown
+    among: str = ""  # "10 of 1000 labels", where not all may be chosen
+    size: str = ""  # of the upload that the picture was made from
 
     def smoothed(self, method: int) -> SmoothedClassifier:
         return SmoothedClassifier(
@@ -58,10 +61,27 @@ class Asked:
     @property
     def told(self) -> str:
         """The settings in a line: a number is worth nothing without them."""
+        among = f"among {self.among}; " if self.among else ""
         return (
-            f"{self.title}; {self.noise}; seed {self.seed}, image index {self.index}; {self.plan.n0} + at most "
-            f"{self.plan.n:,} samples; alpha {self.plan.alpha:g}; engine {self.loaded.engine}"
+            f"{self.title}; the guarantee is {self.taken}; {among}{self.noise}; seed {self.seed}, image index "
+            f"{self.index}; {self.plan.n0} + at most {self.plan.n:,} samples; alpha {self.plan.alpha:g}; engine "
+            f"{self.loaded.engine}"
         )
+
+    @property
+    def taken(self) -> str:
+        """What a certificate is about: a change of this picture, not of the file that it came from."""
+        channels, height, width = self.picture.shape
+        made = f", made from your {self.size} one" if self.size else ""
+        return f"of the {width}x{height}x{channels} picture that the network takes{made}"
+
+    def key(self, method: int) -> tuple[object, ...]:
+        """All that a certificate of this method is about: equal for two requests only if they ask for the same."""
+        model, picture = self.loaded.model, hashlib.sha256(self.picture.numpy().tobytes()).hexdigest()
+        return (
+            model.source, model.num_classes, model.class_names, picture, self.index, str(self.noise),
+            str(self.schemes[method]), self.seed, self.plan.alpha,
+        )  # fmt: skip
 
 
 def make_plan(n: int, alpha: float) -> Plan:
@@ -180,7 +200,7 @@ def _advance(asked: Asked, work: _Work, turns: Turns, halt: threading.Event) -> 
                     lambda count: _counted(work, count, mine),
                 )
             finally:
-                work.seconds += time.monotonic() - began
+                work.seconds += mine.held
     except Stopped:
         pass
     if work.certifying.begun:
@@ -206,14 +226,14 @@ def _standing(asked: Asked, method: int, work: _Work, why: str | None) -> Standi
     )
 
 
-def statement(made: Certificate | None, name: str, done: str | None) -> str:
+def statement(made: Certificate | None, name: str, done: str | None, among: str = "") -> str:
     """What is proved, in one sentence; or why nothing is, and what would help."""
     if made is None:
         return "Stopped before anything was proved." if done else "Choosing the label to prove …"
     if not made.abstained:
         return (
-            f"{name}: no change of L2 norm up to {round_down(made.radius)} can alter this label, "
-            f"with {confidence(made.alpha)} confidence."
+            f"{name}: no change of L2 norm up to {round_down(made.radius)} can alter this label"
+            f"{f' among {among}' if among else ''}, with {confidence(made.alpha)} confidence."
         )
     share = made.counts[made.selected] / made.n
     votes = f"{name} has {share:.0%} of {made.n:,} votes"

@@ -26,6 +26,7 @@ class Limits:
 
     upload_bytes: int = 20 * MEGA
     upload_pixels: int = 50 * MEGA
+    uploads_bytes: int = 500 * MEGA  # of all that lie there at once
     samples: int = 100_000  # of a method
     seconds: float = 120.0  # of work for a certificate
     search_seconds: float = 120.0
@@ -43,34 +44,32 @@ PARTS = 3  # of a mean
 STEPS = 80  # iterations times shifted grids, of all parts together
 LARGE = 4 * MEGA  # pixels above which an upload is made smaller before anything else
 SIDE = 2048  # to which
-
-
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # no others: some are programs that Pillow would run
 _UNPACKING = threading.Lock()  # one at a time: a large picture takes much memory for a moment
 
 
 def read_upload(path: Path, limits: Limits) -> tuple[torch.Tensor, str]:
-    """A stranger's file as a picture [C, H, W] in [0, 1], and what was done to it (or nothing)."""
+    """A stranger's file as a picture [C, H, W] in [0, 1], and the size that it came in, such as "4000x3000"."""
     try:
-        size = path.stat().st_size
-        if size > limits.upload_bytes:
+        many = path.stat().st_size
+        if many > limits.upload_bytes:
             raise PprsError(
-                f"the file has {size / MEGA:.1f} MB, and at most {limits.upload_bytes / MEGA:.0f} MB are taken. "
+                f"the file has {many / MEGA:.1f} MB, and at most {limits.upload_bytes / MEGA:.0f} MB are taken. "
                 "Save the picture smaller, or as JPEG."
             )
-        with _UNPACKING, no_bombs(), Image.open(path) as file:
-            pixels = file.width * file.height
+        with _UNPACKING, no_bombs(), Image.open(path, formats=FORMATS) as file:
+            pixels, size = file.width * file.height, f"{file.width}x{file.height}"
             if pixels > limits.upload_pixels:
                 raise PprsError(
                     f"the picture has {pixels / MEGA:.0f} megapixels, and at most {limits.upload_pixels / MEGA:.0f} "
                     "are taken. Make it smaller first: the network sees far fewer."
                 )
             if pixels <= LARGE or file.mode.startswith(("I", "F")):  # these are rare
-                return to_tensor(file).clamp(0, 1), ""
-            told = f"made smaller from {file.width}x{file.height} pixels"
+                return to_tensor(file).clamp(0, 1), size
             file.draft("RGB", (SIDE, SIDE))  # of a JPEG, only what is needed is unpacked
             picture: Image.Image = file if file.mode in ("L", "RGB") else file.convert("RGB")
             picture.thumbnail((SIDE, SIDE), Image.Resampling.BOX)
-            return to_tensor(picture), told
+            return to_tensor(picture), size
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise PprsError(
             f"the picture has more than {limits.upload_pixels / MEGA:.0f} megapixels. Make it smaller first."

@@ -28,7 +28,7 @@ def build(context: Context) -> Any:
             with gr.Tab("Compare", id="compare") as compare:
                 runs = tab_compare.tab(context)
             with gr.Tab("Tune", id="tune"):
-                tab_tune.tab(context, made)
+                tab_tune.tab(context, made, load, start)
         page.load(**load).success(**start)
         radius.select(**draw)
         compare.select(**runs["look"]).then(**runs["draw"])

@@ -72,7 +72,7 @@ def application(context: Context, uploads: Path, *, local: bool = True) -> Guard
         enable_monitoring=False, pwa=False, mcp_server=False, theme=theme, css=STYLE, show_error=True,
     )  # fmt: skip
     page.has_launched = True  # else Gradio takes any path that a request names for an upload
-    return Guard(app, hosts=HOSTS if local else None, most=most, uploads=uploads)
+    return Guard(app, hosts=HOSTS if local else None, most=most, room=context.limits.uploads_bytes, uploads=uploads)
 
 
 def serve(context: Context, at: socket.socket, *, local: bool = True, ready: Callable[[], None] = lambda: None) -> None:

@@ -77,18 +77,18 @@ def _card(asked: Asked, i: int, s: Standing) -> str:
     radius = round_down(made.radius) if made is not None and certified else "–"
     tip = (
         "Certified radius: the largest L2 norm of a change that provably cannot alter the label. Pictures are in "
-        "[0, 1]; the norm is the root of the sum of squares over all pixels and channels."
+        f"[0, 1]; the norm is the root of the sum of squares over all pixels and channels, {asked.taken}."
     )
     exact = {"radius": repr(made.radius), "samples": made.n} if made is not None else {}
     big = number(
         radius, "L2" if certified else "", tip if certified else "Nothing is proved (yet): no radius.", **exact
     )
+    said = statement(made, name, s.done, asked.among) + _wrong(asked, made)
     return (
         f'<section class="card" id="m{i}" style="--c:{COLOURS[i]}" data-done="{s.done or ""}">'
         f"{_head(s.name, s.scheme)}"
         f'<div class="big"><b class="label">{html.escape(name) or "…"}</b>{big}</div>'
-        f'<p class="statement{"" if certified else " abstained"}">{html.escape(statement(made, name, s.done))}'
-        f"{html.escape(_wrong(asked, made))}</p>"
+        f'<p class="statement{"" if certified else " abstained"}">{html.escape(said)}</p>'
         f"{_votes(asked, made)}<p class='note'>{_pace(s)}</p></section>"
     )
 

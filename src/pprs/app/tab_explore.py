@@ -83,11 +83,12 @@ def read(context: Context, values: tuple[Any, ...]) -> Asked:
     partitions = tuple(schemes.make(one[0], schemes.numbers(one[0], one[1:-1]), one[-1]) for one in (first, second))
     subject, loaded = context.shelf.subject(model), context.shelf.get(model)
     some = read_labels(labels)
-    loaded, truth = loaded.restricted(some), None
+    all_classes = loaded.num_classes
+    loaded, truth, size = loaded.restricted(some), None, ""
+    among = f"{loaded.num_classes} of {all_classes} labels" if loaded.num_classes < all_classes else ""
     if upload:
-        picture, told = read_upload(Path(upload), context.limits)
-        picture, index = loaded.prepare(picture), 0
-        title = "your picture" + (f" ({told})" if told else "")
+        picture, size = read_upload(Path(upload), context.limits)
+        picture, index, title = loaded.prepare(picture), 0, "your picture"
     else:
         chosen = next((e for e in subject.examples if e.title == example), None)
         if chosen is None:
@@ -97,7 +98,7 @@ def read(context: Context, values: tuple[Any, ...]) -> Asked:
         truth = None if some else found.label
     plan = make_plan(n, alpha)
     law = parse_noise(f"{noise}:sigma={sigma:g}")
-    return Asked(loaded, picture, index, title, law, (None, *partitions), plan, seed, truth)
+    return Asked(loaded, picture, index, title, law, (None, *partitions), plan, seed, truth, among, size)
 
 
 def _scheme(name: str, given: tuple[str, dict[str, float]]) -> Any:
@@ -179,7 +180,7 @@ def controls(context: Context) -> tuple[Controls, Any, Any, Any]:
             info="Of all randomness: the same seed gives the same numbers.",
         )  # fmt: skip
         labels = gr.Textbox(
-            subject.labels, label="Labels to choose from", elem_id="labels", max_length=20_000,
+            subject.examples[0].labels, label="Labels to choose from", elem_id="labels", max_length=20_000,
             info="Names or numbers with commas; empty: all that the model knows.",
         )  # fmt: skip
     fresh = gr.Button("Another seed", size="sm", elem_id="fresh")
@@ -197,6 +198,7 @@ def tab(context: Context) -> tuple[Controls, Any]:
 
     def preview(request: gr.Request, *values: Any) -> Iterator[Any]:
         context.sessions.end(_who(request), RUN)
+        context.sessions.ask(_who(request), values)
         try:
             asked = read(context, values)
             with context.turns.take() as mine:
@@ -216,7 +218,7 @@ def tab(context: Context) -> tuple[Controls, Any]:
             for now in watch(asked, context.turns, halt, context.limits):
                 if not context.sessions.is_current(_who(request), RUN, halt):
                     return  # newer settings took its place
-                context.sessions.remember(_who(request), now)
+                context.sessions.remember(_who(request), asked, now)
                 yield show.standing(asked, now)
         except PprsError as error:
             yield show.note(str(error), "error")
@@ -227,7 +229,15 @@ def tab(context: Context) -> tuple[Controls, Any]:
         context.sessions.stop(_who(request), RUN)
 
     def choose(name: str) -> Any:
-        return _started(context.shelf.subject(name))
+        return started(context.shelf.subject(name))
+
+    def another(model: str, example: str) -> Any:
+        return None, context.shelf.subject(model).labels(example)
+
+    def left(request: gr.Request, *values: Any) -> None:
+        """A box was left, and nothing follows unless something was written into it."""
+        if context.sessions.asked(_who(request)) == values:
+            raise Refused("nothing was changed")
 
     load: dict[str, Any] = {"fn": preview, "inputs": made.inputs, "outputs": [seen, live], "api_visibility": "private"}
     start: dict[str, Any] = {
@@ -235,35 +245,38 @@ def tab(context: Context) -> tuple[Controls, Any]:
         "concurrency_limit": context.limits.at_once, "concurrency_id": RUN,
     }  # fmt: skip
     quiet: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden", "queue": False}
-    for method in (made.first, made.second):
-        method.scheme.input(_changed, [method.scheme], [*method.slots, method.text], **quiet).then(**load).success(
-            **start
-        )
-    made.model.input(choose, [made.model], made.inputs[1:], **quiet).then(**load).success(**start)
-    made.example.input(lambda: None, None, [made.upload], **quiet).then(**load).success(**start)
-    fresh.click(lambda seed: (int(seed or 0) + 1) % SEEDS, [made.seed], [made.seed], **quiet).then(**load).success(
-        **start
-    )
+    renewed = [
+        made.model.input(choose, [made.model], made.inputs[1:], **quiet),
+        made.example.input(another, [made.model, made.example], [made.upload, made.labels], **quiet),
+        made.upload.upload(lambda: "", None, [made.labels], **quiet),
+        made.upload.clear(lambda *chosen: another(*chosen)[1], [made.model, made.example], [made.labels], **quiet),
+        fresh.click(lambda seed: (int(seed or 0) + 1) % SEEDS, [made.seed], [made.seed], **quiet),
+    ]
+    renewed += [m.scheme.input(_changed, [m.scheme], [*m.slots, m.text], **quiet) for m in (made.first, made.second)]
+    for event in renewed:
+        event.then(**load).success(**start)
     typed = [*made.first.slots, made.first.text, *made.second.slots, made.second.text, made.n, made.seed, made.labels]
     changed = [
-        made.sigma.input, made.noise.input, made.alpha.input, made.upload.upload, made.upload.clear,
+        made.sigma.input, made.noise.input, made.alpha.input,
         *(box.submit for box in typed),
     ]  # fmt: skip
     gr.on(changed, **load, trigger_mode="always_last").success(**start)
+    gone = gr.on([box.blur for box in typed], left, made.inputs, None, api_visibility="private")
+    gone.success(**load).success(**start)
     go.click(**load).success(**start)
     stop.click(halt, None, None, **quiet)
     return made, (load, start)
 
 
-def _started(subject: Subject) -> list[Any]:
+def started(subject: Subject) -> list[Any]:
     """All controls but the model, as they suit it to begin with."""
     titles = [e.title for e in subject.examples]
     methods = [
         [gr.Dropdown(value=scheme), *_changed(scheme, given)] for scheme, given in (subject.first, subject.second)
     ]
     return [
-        gr.Radio(titles, value=titles[0]), None, subject.labels, "gaussian", subject.sigma, *methods[0], *methods[1],
-        subject.samples, 0.001, 0,
+        gr.Radio(titles, value=titles[0]), None, subject.examples[0].labels, "gaussian", subject.sigma, *methods[0],
+        *methods[1], subject.samples, 0.001, 0,
     ]  # fmt: skip
 
 
