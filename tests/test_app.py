@@ -297,6 +297,26 @@ def save(path: Path, picture: Image.Image) -> Path:
     return path
 
 
+def test_the_worst_direction_goes_through_filters_and_is_the_worse_of_two() -> None:
+    w = torch.randn(1, 28, 28, generator=torch.Generator().manual_seed(0))
+    model = Model(Linear(w, 0.1), "linear", 2, None, (1, 28, 28))
+    loaded = Loaded(model, model, "torch", open_dataset("builtin:mnist5k"))
+    schemes = (None, parse_partition("gauss:sigma=2"), parse_partition("slic:n_segments=20/soft"))
+    asked = dataclasses.replace(ask(loaded), schemes=schemes)
+    with Turns().take() as mine:
+        plain, gauss, soft = (radius.worst_direction(asked, i, mine) for i in range(3))
+        # The slope of the margin along each picture's values, one by one: what the filter does to a single one.
+        single = schemes[1].apply(torch.eye(784).reshape(784, 1, 28, 28))
+        known = (single * w).sum((1, 2, 3)).double().reshape(1, 28, 28)
+        assert abs(float((gauss.unit * known / known.norm()).sum())) == pytest.approx(1, abs=1e-4)
+        assert "through the filter" in gauss.how
+        made = schemes[2].at(0.25, (1, 28, 28))
+        label = radius._label(asked, made, mine)
+        falls = [radius._moved_margin(asked, made, one.unit, label, mine) for one in (soft, plain)]
+    assert falls[0] <= falls[1]
+    assert "the worse of two" in soft.how
+
+
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 40 30\n%%EndComments\nshowpage\n%%EOF\n"
 
 

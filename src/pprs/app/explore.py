@@ -124,7 +124,7 @@ def _tiles(scheme: Partition | None, noisy: Array, noise: Noise) -> list[Tile]:
         return [Tile("noisy: nothing is averaged", figures.shown(noisy))]
     made = scheme.at(noise.sigma, noisy.shape)
     averaged = made.apply(noisy[None])[0]
-    hard = _segments(made)
+    hard = segments_of(made)
     if hard is None:
         return [Tile("noisy", figures.shown(noisy)), Tile("averaged: what the network sees", figures.shown(averaged))]
     labels = hard.labels(noisy[None])[0]
@@ -142,12 +142,12 @@ def _larger(picture: Array) -> Array:
     return picture.repeat(zoom, 0).repeat(zoom, 1)
 
 
-def _segments(made: Partition) -> Superpixels | None:
+def segments_of(made: Partition) -> Superpixels | None:
     """The segments that a partition begins with, if it does with any."""
     if isinstance(made, Superpixels):
         return made
     of = made.parts[0] if isinstance(made, Mean) else getattr(made, "of", None)
-    return _segments(of) if isinstance(of, Partition) else None
+    return segments_of(of) if isinstance(of, Partition) else None
 
 
 @dataclass(frozen=True)
