@@ -164,7 +164,8 @@ def gallery(one: Method, other: Method) -> str:
         label = int(one.label[one.idx == a.idx][0])
         truth = "" if label < 0 else f" ({figures.class_name(label, one.settings.get('class_names'))})"
         lines = "".join(
-            f'<br><b title="{html.escape(m.name)}">{html.escape(_brief(m.name))}</b>: {html.escape(_outcome(m, a.idx))}'
+            f'<br><b title="{html.escape(m.name)}">{html.escape(_brief(m.name))}</b>: '
+            + number(_outcome(m, a.idx), "", "What it takes the image for, and its certified L2 radius.")
             for m in (one, other)
         )
         seen = _picture(one, other, data, a.idx)

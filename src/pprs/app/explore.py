@@ -34,6 +34,8 @@ Array = npt.NDArray[Any]
 STOP = "width:0.002"  # sampling ends by itself when more would hardly help; the bound holds at every moment
 N0 = 100
 LOOK = 0.25  # seconds between two pictures of how it stands
+SIGMA = "Standard deviation of the noise, where black is 0 and white is 1."
+COUNTED = "Segments of this noisy copy; each pixel is given the mean of its own."
 NAMES = ("RS", "A", "B")
 
 
@@ -93,6 +95,7 @@ def make_plan(n: int, alpha: float) -> Plan:
 class Tile:
     caption: str
     picture: Array  # [H, W, 3] in [0, 1]
+    tip: str = ""  # of a number in the caption
 
 
 def check_costs(asked: Asked, mine: Turn) -> None:
@@ -111,7 +114,10 @@ def pictures(asked: Asked, mine: Turn) -> list[list[Tile]]:
     check_costs(asked, mine)
     clean = asked.picture.numpy()
     noisy = noisy_chunk(asked.picture, asked.noise, asked.seed, asked.index)[0].numpy()
-    plain = [Tile("original", figures.shown(clean)), Tile(f"noisy, sigma {asked.noise.sigma:g}", figures.shown(noisy))]
+    plain = [
+        Tile("original", figures.shown(clean)),
+        Tile(f"noisy, sigma {asked.noise.sigma:g}", figures.shown(noisy), SIGMA),
+    ]
     rows = [plain]
     for scheme in asked.schemes[1:]:
         mine.breathe()
@@ -131,7 +137,7 @@ def _tiles(scheme: Partition | None, noisy: Array, noise: Noise) -> list[Tile]:
     count = int(labels.max()) + 1
     caption = f"{count} superpixels" if hard is made else f"{count} superpixels, before they are softened"
     return [
-        Tile(caption, figures.borders(_larger(figures.shown(noisy)), _larger(labels))),
+        Tile(caption, figures.borders(_larger(figures.shown(noisy)), _larger(labels)), COUNTED),
         Tile("averaged: what the network sees", figures.shown(averaged)),
     ]
 

@@ -6,6 +6,7 @@ copies; nobody claims that there is none worse.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -179,7 +180,6 @@ def votes(asked: Asked, method: int, picture: torch.Tensor, mine: Turn) -> tuple
     return int(counts.argmax()), int(counts.max())
 
 
-def in_words(norm: float, shape: Sequence[int]) -> str:
+def evenly(norm: float, shape: Sequence[int]) -> float:
     """The same norm spread evenly over all values, in steps of 8 bits."""
-    even = norm / float(np.sqrt(np.prod(shape)))
-    return f"the norm of changing each of the {int(np.prod(shape)):,} values by {255 * even:.1f} of 255"
+    return 255 * norm / math.sqrt(math.prod(shape))

@@ -60,6 +60,8 @@ def application(context: Context, uploads: Path, *, local: bool = True) -> Guard
     theme = gr.themes.Default(
         primary_hue="blue", font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
     ).set(
+        body_text_color_subdued="*neutral_600",
+        body_text_color_subdued_dark="*neutral_300",
         block_info_text_color="*neutral_600",
         block_info_text_color_dark="*neutral_300",
         block_label_text_color_dark="*neutral_200",

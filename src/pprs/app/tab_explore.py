@@ -25,11 +25,9 @@ SEEDS = 2**31 - 1
 RUN = "certify"
 
 
-class Refused(gr.Error):
-    """Of what the page has told already: Gradio is to say no more of it."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text, visible=False, print_exception=False)
+def refused(text: str) -> Any:
+    """An error that the page has told already: what follows does not begin, and Gradio says no more of it."""
+    return gr.Error(text, visible=False, print_exception=False)
 
 
 @dataclass(frozen=True)
@@ -205,7 +203,7 @@ def tab(context: Context) -> tuple[Controls, Any]:
                 rows = pictures(asked, mine)
         except PprsError as error:
             yield show.note(str(error), "error"), ""
-            raise Refused(str(error)) from None  # what follows does not begin
+            raise refused(str(error)) from None
         titles = [
             (name, "plain smoothing" if s is None else s.short) for name, s in zip(NAMES, asked.schemes, strict=True)
         ]
@@ -237,7 +235,7 @@ def tab(context: Context) -> tuple[Controls, Any]:
     def left(request: gr.Request, *values: Any) -> None:
         """A box was left, and nothing follows unless something was written into it."""
         if context.sessions.asked(_who(request)) == values:
-            raise Refused("nothing was changed")
+            raise refused("nothing was changed")
 
     load: dict[str, Any] = {"fn": preview, "inputs": made.inputs, "outputs": [seen, live], "api_visibility": "private"}
     start: dict[str, Any] = {

@@ -101,9 +101,15 @@ def _drawn(context: Context, norm: float, method: str, which: int, values: tuple
                 + " at most</p></div>"
             )
     exact = show.number(f"{norm:.2f}", "L2", "Norm of each of the changes below.", norm=norm)
-    words = html.escape(ways.in_words(norm, asked.picture.shape))
+    many = show.number(
+        f"{asked.picture.numel():,}", "values", "Pixels times channels of the picture that the network takes."
+    )
+    even = show.number(
+        f"{ways.evenly(norm, asked.picture.shape):.1f}", "of 255",
+        "In steps of 8 bits, if the change were spread evenly over all values.",
+    )  # fmt: skip
     return (
-        f"<div class='pp' id='directions'><p>Changes of norm {exact}: {words}.</p>"
+        f"<div class='pp' id='directions'><p>Changes of norm {exact}: the norm of changing each of the {many} by {even}.</p>"
         f"<div class='tiles five'>{''.join(tiles)}</div><p class='note'>Shown clipped to what a screen can show; the "
         f"changes themselves are not clipped. The votes are {ways.VOTES} noisy copies each, for a feeling: no "
         f"certificate is made from them. {html.escape(asked.told)}.</p></div>"
