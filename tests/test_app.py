@@ -559,7 +559,7 @@ def test_exposure_comes_with_a_warning(tmp_path: Path, digits_model: Path, monke
     asked: list[object] = []
     monkeypatch.setattr("pprs.app.serve.bind", lambda port, host: (asked.append(host), socket.socket())[1])
     monkeypatch.setattr("pprs.app.serve.serve", lambda context, at, local, ready: asked.append(local))
-    told = pprs("app", "--expose", "--runs", tmp_path, "--engine", "torch").stderr
+    told = pprs("app", "--expose", "--runs", tmp_path, "--engine", "torch").stdout
     assert "WARNING: --expose. Anyone who can reach this machine" in " ".join(told.split())
-    assert "WARNING" not in pprs("app", "--runs", tmp_path, "--engine", "torch").stderr
+    assert "WARNING" not in pprs("app", "--runs", tmp_path, "--engine", "torch").stdout
     assert asked == ["0.0.0.0", False, "127.0.0.1", True]

@@ -109,7 +109,8 @@ def _drawn(context: Context, norm: float, method: str, which: int, values: tuple
         "In steps of 8 bits, if the change were spread evenly over all values.",
     )  # fmt: skip
     return (
-        f"<div class='pp' id='directions'><p>Changes of norm {exact}: the norm of changing each of the {many} by {even}.</p>"
+        f"<div class='pp' id='directions'><p>Changes of norm {exact}: the norm of "
+        f"changing each of the {many} by {even}.</p>"
         f"<div class='tiles five'>{''.join(tiles)}</div><p class='note'>Shown clipped to what a screen can show; the "
         f"changes themselves are not clipped. The votes are {ways.VOTES} noisy copies each, for a feeling: no "
         f"certificate is made from them. {html.escape(asked.told)}.</p></div>"
