@@ -237,7 +237,10 @@ def tab(context: Context) -> tuple[Controls, Any]:
         if context.sessions.asked(_who(request)) == values:
             raise refused("nothing was changed")
 
-    load: dict[str, Any] = {"fn": preview, "inputs": made.inputs, "outputs": [seen, live], "api_visibility": "private"}
+    load: dict[str, Any] = {
+        "fn": preview, "inputs": made.inputs, "outputs": [seen, live], "api_visibility": "private",
+        "show_progress": "hidden",  # which would lay "Error" over what is told
+    }  # fmt: skip
     start: dict[str, Any] = {
         "fn": run, "inputs": made.inputs, "outputs": [live], "api_visibility": "private", "show_progress": "hidden",
         "concurrency_limit": context.limits.at_once, "concurrency_id": RUN,
