@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import io
+import json
+import os
+import shutil
+import socket
+import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,19 +22,23 @@ import torch
 from helpers import Linear, pprs
 from PIL import Image
 
-from pprs.app import compare, radius, schemes, show
-from pprs.app.context import Sessions
+from pprs.app import compare, cost, radius, schemes, show, tab_radius, tab_tune
+from pprs.app.context import Context, Sessions
+from pprs.app.cost import chunk_seconds
 from pprs.app.explore import STOP, Asked, Standing, make_plan, pictures, statement, watch
+from pprs.app.guard import HOSTS, Guard
 from pprs.app.limits import Limits, check_number, check_partition, read_upload
 from pprs.app.subjects import Example, Loaded, Shelf, Subject, read_labels
-from pprs.app.tuning import search
+from pprs.app.tab_explore import read
+from pprs.app.tuning import progress, search
 from pprs.app.turns import Stopped, Turns
 from pprs.bound import clopper_pearson_lower
 from pprs.data import open_dataset
 from pprs.errors import PprsError
+from pprs.kernels import threads
 from pprs.model import Model, load_model
 from pprs.noise import Gaussian
-from pprs.partition import parse_partition
+from pprs.partition import TotalVariation, parse_partition
 from pprs.smooth import Certifying, SmoothedClassifier
 
 
@@ -58,7 +69,8 @@ def test_what_is_shown_on_the_way_holds_at_every_moment(loaded: Loaded) -> None:
     shown = [s.certificate for now in watch(asked, Turns(), threading.Event(), Limits()) for s in now[1:2]]
     on_the_way = [made for made in shown if made is not None and made.n < 4000]
     assert on_the_way
-    again = Certifying(asked.smoothed(1), asked.plan, asked.index)
+    g = SmoothedClassifier(loaded.model.module, 10, asked.noise, asked.schemes[1], seed=3, threads=1)
+    again = Certifying(g, asked.plan, asked.index)
     for made in on_the_way:
         again.advance(asked.picture, lambda total, made=made: total >= made.n)
         assert again.certificate() == made
@@ -124,6 +136,64 @@ def test_statements_tell_what_is_proved_or_what_would_help(loaded: Loaded) -> No
         assert "would help" in told
 
 
+def controls(**changed: object) -> tuple[object, ...]:
+    """What the page sends, in its order."""
+    sent: dict[str, object] = {
+        "model": "digits", "example": "a 3", "upload": None, "labels": "", "noise": "gaussian", "sigma": 0.25,
+        "A": ("as text", "", "", "", "", "grid:size=2"), "B": ("as text", "", "", "", "", "none"), "n": 300,
+        "alpha": 0.001, "seed": 0,
+    }  # fmt: skip
+    parts = (value if isinstance(value, tuple) else (value,) for value in (sent | changed).values())
+    return tuple(part for value in parts for part in value)
+
+
+def context_of(loaded: Loaded) -> Context:
+    examples = (Example("a 3", 17), Example("a 2", 6, labels="2,3"))
+    return Context(Shelf([Subject("digits", lambda: loaded, examples)]), Path())
+
+
+def test_it_is_told_among_which_labels_and_of_which_picture(loaded: Loaded, tmp_path: Path) -> None:
+    context = context_of(loaded)
+    photo = save(tmp_path / "a.png", Image.new("RGB", (400, 300), "red"))
+    asked = read(context, controls(upload=str(photo), labels="2,3,5"))
+    assert "of the 28x28x1 picture that the network takes, made from your 400x300 one" in asked.told
+    assert "among 3 of 10 labels" in asked.told
+    *_, now = watch(asked, Turns(), threading.Event(), Limits())
+    made = show.standing(asked, now)
+    assert "can alter this label among 3 of 10 labels, with 99.9% confidence" in made
+    assert "28x28x1 picture that the network takes, made from your 400x300 one." in made  # the tip
+    everything = read(context, controls())
+    assert "among" not in everything.told
+    subject = context.shelf.subject("digits")
+    assert (subject.labels("a 3"), subject.labels("a 2"), subject.labels(None)) == ("", "2,3", "")
+
+
+def test_a_certified_radius_belongs_to_its_settings(loaded: Loaded) -> None:
+    context = context_of(loaded)
+    asked = read(context, controls())
+    *_, now = watch(asked, Turns(), threading.Event(), Limits())
+    context.sessions.remember("me", asked, now)
+    assert context.sessions.certified("me", read(context, controls()), 1) == now[1].certificate
+    assert context.sessions.certified("me", read(context, controls(n=500)), 1) == now[1].certificate
+    assert context.sessions.certified("you", asked, 1) is None
+    other = ("as text", "", "", "", "", "grid:size=4")
+    for changed in (
+        {"sigma": 0.3}, {"noise": "exponential"}, {"seed": 1}, {"alpha": 0.01}, {"labels": "2,3"}, {"example": "a 2"},
+        {"A": other},
+    ):  # fmt: skip
+        assert context.sessions.certified("me", read(context, controls(**changed)), 1) is None, changed
+
+
+def test_the_best_of_a_search_comes_with_its_noise_and_model(loaded: Loaded) -> None:
+    context = context_of(loaded)
+    for now in ("digits", "another"):
+        values = tab_tune.taken(context, "grid:size=2", "digits", 0.4, now)
+        assert len(values) == len(controls())
+        assert (values[0], values[4], values[5]) == ("digits", "gaussian", 0.4)
+        assert values[12] == "as text"
+        assert values[17].value == "grid:size=2"
+
+
 def test_html_is_escaped_and_every_number_has_a_tip(loaded: Loaded) -> None:
     *_, now = watch(ask(loaded, n=300), Turns(), threading.Event(), Limits())
     evil = Standing("RS", "<script>", now[0].certificate, now[0].trail, 1.0, "n")
@@ -134,12 +204,67 @@ def test_html_is_escaped_and_every_number_has_a_tip(loaded: Loaded) -> None:
 
 
 def test_pictures_have_borders_where_there_are_segments(loaded: Loaded) -> None:
-    rows = pictures(ask(loaded))
+    with Turns().take() as mine:
+        rows = pictures(ask(loaded), mine)
     assert [len(row) for row in rows] == [2, 2, 2]
     assert "superpixels" in rows[1][0].caption
-    slow = Asked(**{**ask(loaded).__dict__, "schemes": (None, parse_partition("tv:iterations=90000"), None)})
+
+
+def test_what_takes_too_long_is_refused_before_a_whole_picture_is_touched(
+    loaded: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By all that would apply a partition: pictures, certificates, changes of a radius."""
+    scheme = parse_partition("tv:weight=0.1,iterations=20000")
+    slow = dataclasses.replace(ask(loaded), schemes=(None, scheme, None))
+    touched = []
+    monkeypatch.setattr(TotalVariation, "_filter", lambda self, noisy, out: (touched.append(noisy.shape), spin(0.3)))
+    with Turns().take() as mine, pytest.raises(PprsError, match="too long for this page"):
+        pictures(dataclasses.replace(slow, picture=torch.rand(3, 224, 224)), mine)
+    assert max(height for _, _, height, _ in touched) < 32
+    monkeypatch.setattr("pprs.app.cost.SLOWEST", 0.0)
     with pytest.raises(PprsError, match="too long for this page"):
-        pictures(slow)
+        list(watch(slow, Turns(), threading.Event(), Limits()))
+    with pytest.raises(PprsError, match="too long for this page"):
+        tab_radius._drawn(context_of(loaded), 0.5, "RS", 0, controls())
+
+
+def spin(seconds: float) -> None:
+    ends = time.thread_time() + seconds
+    while time.thread_time() < ends:
+        pass
+
+
+@pytest.mark.parametrize("text", ["slic:iterations=6/soft/shifts:k=2", "median:size=9"])
+def test_what_a_chunk_takes_is_known_from_strips(text: str) -> None:
+    shape = (3, 160, 160)
+    scheme = parse_partition(text).at(0.25, shape)
+    chunk = torch.rand(32, *shape)
+    pool = threads.pool(threads.get_threads())
+    pool.submit(cost._seconds, scheme, chunk[:16]).result()  # compiled
+    chunk_seconds.cache_clear()
+    known, taken = chunk_seconds(scheme, shape), pool.submit(cost._seconds, scheme, chunk).result()
+    assert taken / 4 < known < taken * 4  # one picture of 16 abreast would be 16 times off
+
+
+SLEEPER = """
+import threading, time, signal, os
+from pathlib import Path
+from pprs.app import serve
+from pprs.app.context import Context
+from pprs.app.tab_explore import read
+from pprs.app.subjects import Example, Shelf, Subject
+serve.GRACE = 0.5
+shelf = Shelf([Subject("none", lambda: None, (Example("a 3", 17),))])
+threading.Thread(target=time.sleep, args=(3600,)).start()
+ready = lambda: threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
+serve.serve(Context(shelf, Path()), serve.bind(0), ready=ready)
+"""
+
+
+def test_the_process_ends_although_a_thread_is_busy(tmp_path: Path) -> None:
+    made = subprocess.run([sys.executable, "-c", SLEEPER], env=os.environ | {"TMPDIR": str(tmp_path)}, timeout=120)
+    assert made.returncode == 0
+    assert list(tmp_path.glob("pprs-app-*")) == []
 
 
 def test_changes_have_exactly_the_norm(loaded: Loaded) -> None:
@@ -172,10 +297,33 @@ def save(path: Path, picture: Image.Image) -> Path:
     return path
 
 
+def test_the_worst_direction_goes_through_filters_and_is_the_worse_of_two() -> None:
+    w = torch.randn(1, 28, 28, generator=torch.Generator().manual_seed(0))
+    model = Model(Linear(w, 0.1), "linear", 2, None, (1, 28, 28))
+    loaded = Loaded(model, model, "torch", open_dataset("builtin:mnist5k"))
+    schemes = (None, parse_partition("gauss:sigma=2"), parse_partition("slic:n_segments=20/soft"))
+    asked = dataclasses.replace(ask(loaded), schemes=schemes)
+    with Turns().take() as mine:
+        plain, gauss, soft = (radius.worst_direction(asked, i, mine) for i in range(3))
+        # The slope of the margin along each picture's values, one by one: what the filter does to a single one.
+        single = schemes[1].apply(torch.eye(784).reshape(784, 1, 28, 28))
+        known = (single * w).sum((1, 2, 3)).double().reshape(1, 28, 28)
+        assert abs(float((gauss.unit * known / known.norm()).sum())) == pytest.approx(1, abs=1e-4)
+        assert "through the filter" in gauss.how
+        made = schemes[2].at(0.25, (1, 28, 28))
+        label = radius._label(asked, made, mine)
+        falls = [radius._moved_margin(asked, made, one.unit, label, mine) for one in (soft, plain)]
+    assert falls[0] <= falls[1]
+    assert "the worse of two" in soft.how
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 40 30\n%%EndComments\nshowpage\n%%EOF\n"
+
+
 def test_uploads_are_read_made_smaller_or_refused(tmp_path: Path) -> None:
     small, told = read_upload(save(tmp_path / "a.png", Image.new("RGB", (40, 30), "red")), Limits())
     assert tuple(small.shape) == (3, 30, 40)
-    assert told == ""
+    assert told == "40x30"
     large, told = read_upload(save(tmp_path / "b.png", Image.new("P", (3000, 2000))), Limits())
     assert max(large.shape) <= 2048
     assert "3000x2000" in told
@@ -186,16 +334,24 @@ def test_uploads_are_read_made_smaller_or_refused(tmp_path: Path) -> None:
     (tmp_path / "d.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(1000))
     with pytest.raises(PprsError, match="cannot be read as a picture"):
         read_upload(tmp_path / "d.png", Limits())
+    (tmp_path / "e.png").write_bytes(EPS)  # a program, whatever its name
+    with Image.open(tmp_path / "e.png") as file:
+        assert file.format == "EPS"
+    with pytest.raises(PprsError, match="cannot be read as a picture"):
+        read_upload(tmp_path / "e.png", Limits())
     with pytest.raises(PprsError, match="MB are taken"):
         read_upload(tmp_path / "a.png", Limits(upload_bytes=10))
 
 
 def test_options_have_limits() -> None:
-    for text in ("tv:iterations=10000000", "slic/soft/shifts:k=1000", "grid:size=2+nlm:distance=60"):
+    for text in (
+        "tv:iterations=10000000", "slic/soft/shifts:k=1000", "grid:size=2+nlm:distance=60",
+        "slic:iterations=80/soft/shifts:k=2", "tv:iterations=50+tv:iterations=50",
+    ):  # fmt: skip
         with pytest.raises(PprsError, match="on this page"):
             check_partition(parse_partition(text))
-    with pytest.raises(PprsError, match="at most 4"):
-        check_partition(parse_partition("+".join(["blur"] * 5)))
+    with pytest.raises(PprsError, match="at most 3"):
+        check_partition(parse_partition("+".join(["blur"] * 4)))
     for value in (None, "1", float("nan"), True, 2.5, 1e9):
         with pytest.raises(PprsError, match="n must"):
             check_number(value, "n", 1, 100, whole=True)
@@ -247,6 +403,8 @@ def test_runs_are_compared_and_nothing_else_is_read(runs: Path, tmp_path: Path) 
     rows = compare.rows_csv([one, other]).splitlines()
     assert len(rows) == 1 + 18
     assert compare.table([one, other]).count("<tr>") == 3
+    shutil.copytree(runs / "rs", runs / "again")
+    assert [m.name for m in compare.open_runs(runs, ["rs", "again"])] == ["RS (rs)", "RS (again)"]
     assert Image.open(io.BytesIO(compare.curves_png([one, other]))).width > 500
 
 
@@ -257,10 +415,52 @@ def test_a_search_is_told_as_it_goes_and_can_be_stopped(loaded: Loaded) -> None:
     halt = threading.Event()
     for now in search(loaded, Gaussian(0.25), 60.0, ["none", "superpixels"], 0, Turns(), halt):  # noqa: B007
         halt.set()
-    assert now.stopped
+    assert now.stopped == "stopped by you"
     with pytest.raises(PprsError, match="16 pictures at least"):
         few = Loaded(loaded.model, loaded.model, "torch", open_dataset("builtin:cat"))
         list(search(few, Gaussian(0.25), 1.0, ["none"], 0, Turns(), threading.Event()))
+
+
+def test_a_search_ends_when_its_time_is_over(loaded: Loaded) -> None:
+    slow = dataclasses.replace(loaded.model, module=Slow(loaded.model.module))
+    began = time.monotonic()
+    *_, now = search(
+        Loaded(slow, slow, "torch", loaded.pictures), Gaussian(0.25), 1.0, ["none"], 0, Turns(), threading.Event()
+    )
+    assert now.stopped == "time over"
+    assert time.monotonic() - began < 60
+    assert "time over" in progress(now, 1.0)
+
+
+class Slow(torch.nn.Module):
+    """A network that takes its time."""
+
+    def __init__(self, of: torch.nn.Module) -> None:
+        super().__init__()
+        self.of, self.calls = of, 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += len(x)
+        time.sleep(0.5)
+        return self.of(x)
+
+
+def test_time_is_that_of_its_own_turns() -> None:
+    turns = Turns(length=0.0)
+    with turns.take() as mine:
+        other = threading.Thread(target=lambda: hold(turns, 0.5))
+        other.start()
+        while len(turns._queue) < 2:
+            time.sleep(0.01)
+        before = mine.held
+        mine.breathe()  # until the other is done
+        assert mine.held - before < 0.3
+    other.join()
+
+
+def hold(turns: Turns, seconds: float) -> None:
+    with turns.take():
+        time.sleep(seconds)
 
 
 def test_a_model_is_loaded_once_and_only_if_the_page_has_it(loaded: Loaded) -> None:
@@ -303,3 +503,63 @@ def test_garbage_on_the_command_line_is_told(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "gradio", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert "pip install 'pprs[app]'" in pprs("app", code=2).stderr
+
+
+def answer(guard: Guard, method: str, path: str, headers: dict[str, str], body: bytes = b"{}") -> int:
+    """The status that a request is answered with; 200 where it is let through."""
+    sent: list[int] = []
+
+    async def receive() -> dict[str, object]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.extend([message["status"]] if "status" in message else [])
+
+    named = [(key.encode(), value.encode()) for key, value in ({"host": "localhost:7860"} | headers).items()]
+    asyncio.run(guard({"type": "http", "method": method, "path": path, "headers": named}, receive, send))
+    return sent[0]
+
+
+async def through(scope: object, receive: object, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200})
+
+
+def test_strangers_files_addresses_and_origins_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "uploads").mkdir()
+    (tmp_path / "uploads" / "a.png").write_bytes(bytes(90))
+    guard = Guard(through, hosts=HOSTS, most=1000, room=100, uploads=tmp_path / "uploads")
+    file, join, upload = "/gradio_api/file=", "/gradio_api/queue/join", "/gradio_api/upload"
+    assert answer(guard, "GET", f"{file}{tmp_path}/uploads/a.png", {}) == 200
+    for path in (
+        "http://localhost/x.png",
+        "https://a.example/x",
+        "/etc/passwd",
+        f"{tmp_path}/uploads/../b",
+        "a\0b",
+        "",
+    ):
+        assert answer(guard, "GET", file + path, {}) == 403, path
+        assert answer(guard, "POST", join, {}, json.dumps({"data": [{"path": path}]}).encode()) == 403, path
+    assert answer(guard, "POST", join, {}) == 200
+    assert answer(guard, "POST", join, {"origin": "http://localhost:7860", "sec-fetch-site": "same-origin"}) == 200
+    for headers in (
+        {"origin": "https://elsewhere.example"}, {"origin": "http://localhost:8000"}, {"origin": "null"},
+        {"sec-fetch-site": "cross-site"},
+    ):  # fmt: skip
+        assert answer(guard, "POST", join, headers) == 403, headers
+        assert answer(guard, "POST", upload, headers) == 403, headers
+    assert answer(guard, "POST", upload, {}) == 200
+    (tmp_path / "uploads" / "b.png").write_bytes(bytes(90))
+    assert answer(guard, "POST", upload, {}) == 507
+
+
+def test_exposure_comes_with_a_warning(tmp_path: Path, digits_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(digits_model, tmp_path / "digits-1.safetensors")
+    monkeypatch.setenv("PPRS_CACHE", str(tmp_path))
+    asked: list[object] = []
+    monkeypatch.setattr("pprs.app.serve.bind", lambda port, host: (asked.append(host), socket.socket())[1])
+    monkeypatch.setattr("pprs.app.serve.serve", lambda context, at, local, ready: asked.append(local))
+    told = pprs("app", "--expose", "--runs", tmp_path, "--engine", "torch").stdout
+    assert "WARNING: --expose. Anyone who can reach this machine" in " ".join(told.split())
+    assert "WARNING" not in pprs("app", "--runs", tmp_path, "--engine", "torch").stdout
+    assert asked == ["0.0.0.0", False, "127.0.0.1", True]

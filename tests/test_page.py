@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import pprs
 from PIL import Image
 
 from pprs.app.explore import STOP
@@ -44,7 +45,11 @@ def url(tmp_path_factory: pytest.TempPathFactory, digits_model: Path) -> Iterato
     """A page of its own, on any free port."""
     folder = tmp_path_factory.mktemp("page")
     (folder / "cache").mkdir()
-    (folder / "runs").mkdir()
+    for name, partition in (("rs", "none"), ("slic", "slic:n_segments=50,blur=3")):
+        pprs(
+            "certify", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.25, "--n", 100, "--limit", 6,
+            "--partition", partition, "--engine", "torch", "--out", folder / "runs" / name,
+        )  # fmt: skip
     shutil.copy(digits_model, folder / "cache" / "digits-1.safetensors")
     env = os.environ | {"PPRS_CACHE": str(folder / "cache"), "COLUMNS": "200", "PYTHONUNBUFFERED": "1"}
     with (folder / "log").open("w") as log:
@@ -199,11 +204,14 @@ def test_uploads_of_all_kinds(page: Page, tmp_path: Path) -> None:
     (tmp_path / "garbage.png").write_bytes(np.random.default_rng(0).bytes(5000))
     page.one("#upload input[type=file]").send_keys(str(tmp_path / "garbage.png"))
     page.wait("#seen .error", "cannot be read as a picture", "really an image")
+    time.sleep(1)
+    assert page.all("#standing .pp") == []  # nothing was started, and it is told once
+    assert "Error" not in page.one("#seen").text
     Image.linear_gradient("L").resize((6000, 5000)).save(tmp_path / "large.png", compress_level=1)
     page.driver.refresh()
     page.done("seed 0")
     page.one("#upload input[type=file]").send_keys(str(tmp_path / "large.png"))
-    page.done("made smaller from 6000x5000 pixels")
+    page.done("28x28x1 picture that the network takes, made from your 6000x5000 one")
     assert len(page.all("#pictures figure")) == 6
 
 
@@ -218,6 +226,9 @@ def test_other_tabs_a_narrow_window_and_the_keyboard(page: Page) -> None:
             break
     else:
         raise AssertionError("the keyboard does not reach the button")
+    page.driver.execute_script("document.querySelector('#live').dataset.before = 1")
+    ActionChains(page.driver).send_keys(Keys.ENTER).perform()
+    page.wait("#live[data-state=done]:not([data-before])", "seed 0")
     next(b for b in page.all("button[role=tab]") if b.text == "See a radius").click()
     page.wait("#directions", "a random direction", "no attack is claimed")
     page.write("#norm input[type=number]", "0.71")
@@ -229,7 +240,8 @@ def test_other_tabs_a_narrow_window_and_the_keyboard(page: Page) -> None:
     try:
         assert page.driver.execute_script("return document.documentElement.scrollWidth") <= 390
         next(b for b in page.all("button[role=tab]") if b.text == "Compare").click()
-        page.wait("#compare-told", "No run is chosen", "pprs certify")
+        page.wait("#numbers", "slic:", "RS", "image by image")
+        until(lambda: len(page.all("#gallery figure")) == 6, "the gallery")
         assert page.driver.execute_script("return document.documentElement.scrollWidth") <= 390
         next(b for b in page.all("button[role=tab]") if b.text == "Tune").click()
         page.write("#budget input[type=number]", "10")
@@ -239,6 +251,21 @@ def test_other_tabs_a_narrow_window_and_the_keyboard(page: Page) -> None:
         page.wait("#search-state", "stopped by you")
     finally:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_runs_are_compared_and_downloaded(page: Page, tmp_path: Path) -> None:
+    fetch = {"behavior": "allow", "downloadPath": str(tmp_path)}
+    page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", fetch)
+    next(b for b in page.all("button[role=tab]") if b.text == "Compare").click()
+    page.wait("#numbers", "slic:", "RS")
+    for button, name in (("#csv", "rows.csv"), ("#png", "curves.png")):
+        until(lambda css=button: page.one(css).is_enabled(), button)
+        page.one(button).click()
+        until(lambda name=name: (tmp_path / name).exists(), name)
+    rows = (tmp_path / "rows.csv").read_text().splitlines()
+    assert len(rows) == 1 + 12
+    assert rows[0].startswith("method,idx,label,predict,radius")
+    assert Image.open(tmp_path / "curves.png").width > 500
 
 
 def get(url: str, **headers: str) -> int:

@@ -6,6 +6,8 @@ import dataclasses
 import json
 import math
 import sqlite3
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -435,3 +437,34 @@ def test_commands_that_cannot_be_meant(digits_model: Path, tmp_path: Path) -> No
     assert "are left undecided: the same command goes on" in told
     told = pprs(*base, "--stop", "width:0.01", "--n", 2000, "--limit", 5, "--target-accuracy-error", 0.45).stdout
     assert "certified accuracy is known to within" in told
+
+
+class Counting(torch.nn.Module):
+    """A network that counts the pictures it is shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen, self.lock = 0, threading.Lock()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with self.lock:
+            self.seen += len(x)
+        time.sleep(0.01)
+        return torch.stack([x.mean((1, 2, 3)) - 0.5, 0.5 - x.mean((1, 2, 3))], dim=1) + torch.tensor([1.0, 0.0])
+
+
+@pytest.mark.parametrize("stop", [None, "width:0.0001"])
+def test_nothing_is_drawn_twice_when_it_is_paused(stop: str | None) -> None:
+    """Samples that other threads are at when `pause` says so are counted, not thrown away."""
+    model, x, plan = Counting(), torch.full((1, 8, 8), 0.6), Plan(100, 64 * 40, 0.001, "one-sided", stop)
+    work = Certifying(SmoothedClassifier(model, 2, Gaussian(0.25), threads=3), plan, 0)
+    turns = 0
+    while work.stopped is None:
+        work.advance(x, pause=lambda _: True)
+        turns += 1
+        if work.stopped is None:
+            assert model.seen == plan.n0 + work.samples
+    assert turns > 3
+    assert work.samples == plan.n
+    whole = SmoothedClassifier(Counting(), 2, Gaussian(0.25), threads=1).certify(x, n=plan.n, stop=stop)
+    assert work.certificate() == whole

@@ -8,7 +8,7 @@ import io
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,12 @@ def open_runs(folder: Path, names: Sequence[str]) -> list[Method]:
             )
     if not names:
         raise PprsError("choose one run or more")
-    return read_all([folder.resolve() / name for name in names])
+    paths = [folder.resolve() / name for name in names]
+    # Where their partitions do not tell them apart, runs are called by their places, which are nobody's business.
+    return [
+        replace(method, name=method.name.replace(str(path), name))
+        for method, path, name in zip(read_all(paths), paths, names, strict=True)
+    ]
 
 
 def curves_png(methods: list[Method]) -> bytes:
@@ -159,7 +164,8 @@ def gallery(one: Method, other: Method) -> str:
         label = int(one.label[one.idx == a.idx][0])
         truth = "" if label < 0 else f" ({figures.class_name(label, one.settings.get('class_names'))})"
         lines = "".join(
-            f'<br><b title="{html.escape(m.name)}">{html.escape(_brief(m.name))}</b>: {html.escape(_outcome(m, a.idx))}'
+            f'<br><b title="{html.escape(m.name)}">{html.escape(_brief(m.name))}</b>: '
+            + number(_outcome(m, a.idx), "", "What it takes the image for, and its certified L2 radius.")
             for m in (one, other)
         )
         seen = _picture(one, other, data, a.idx)

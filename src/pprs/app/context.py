@@ -7,10 +7,11 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pprs.app.explore import Standing
+from pprs.app.explore import Asked, Standing
 from pprs.app.limits import Limits
 from pprs.app.subjects import Shelf
 from pprs.app.turns import Turns
+from pprs.certificate import Certificate
 
 KEPT = 1000  # sessions that are remembered
 
@@ -20,7 +21,8 @@ class Sessions:
 
     def __init__(self) -> None:
         self._halts: OrderedDict[tuple[str, str], threading.Event] = OrderedDict()
-        self._last: OrderedDict[str, list[Standing]] = OrderedDict()
+        self._last: OrderedDict[str, tuple[Asked, list[Standing]]] = OrderedDict()
+        self._asked: OrderedDict[str, tuple[object, ...]] = OrderedDict()
         self._lock = threading.Lock()
 
     def begin(self, session: str, kind: str) -> threading.Event:
@@ -44,6 +46,12 @@ class Sessions:
         with self._lock:
             self._end(session, kind)
 
+    def end_all(self) -> None:
+        """The page is being closed."""
+        with self._lock:
+            for halt in self._halts.values():
+                halt.set()
+
     def _end(self, session: str, kind: str) -> None:
         before = self._halts.pop((session, kind), None)
         if before is not None:
@@ -54,15 +62,31 @@ class Sessions:
         with self._lock:
             return self._halts.get((session, kind)) is halt
 
-    def remember(self, session: str, now: list[Standing]) -> None:
+    def ask(self, session: str, values: tuple[object, ...]) -> None:
+        """What the controls held when a visitor last asked for something."""
         with self._lock:
-            self._last[session] = now
+            self._asked[session] = values
+            while len(self._asked) > KEPT:
+                self._asked.popitem(last=False)
+
+    def asked(self, session: str) -> tuple[object, ...] | None:
+        with self._lock:
+            return self._asked.get(session)
+
+    def remember(self, session: str, asked: Asked, now: list[Standing]) -> None:
+        with self._lock:
+            self._last[session] = asked, now
             while len(self._last) > KEPT:
                 self._last.popitem(last=False)
 
-    def last(self, session: str) -> list[Standing]:
+    def certified(self, session: str, asked: Asked, method: int) -> Certificate | None:
+        """What is proved by now of just what is asked, not of other settings."""
         with self._lock:
-            return self._last.get(session, [])
+            before, now = self._last.get(session, (None, []))
+        if before is None or before.key(method) != asked.key(method):
+            return None
+        made = now[method].certificate
+        return None if made is None or made.abstained else made
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ The page is looked at all the time and stopped when it pleases, so every radius 
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -16,23 +18,24 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from pprs.app.cost import check_cost
 from pprs.app.limits import Limits
 from pprs.app.subjects import Loaded
 from pprs.app.turns import Stopped, Turn, Turns
 from pprs.certificate import Certificate, confidence, round_down
-from pprs.errors import PprsError
 from pprs.noise import Noise
 from pprs.partition import Mean, Partition, Superpixels
 from pprs.partition.base import check_picture_shape
 from pprs.report import figures
-from pprs.smooth import Certifying, SmoothedClassifier, chunk_size, noisy_chunk
+from pprs.smooth import Certifying, SmoothedClassifier, noisy_chunk
 from pprs.stop import Plan
 
 Array = npt.NDArray[Any]
 STOP = "width:0.002"  # sampling ends by itself when more would hardly help; the bound holds at every moment
 N0 = 100
 LOOK = 0.25  # seconds between two pictures of how it stands
-SLOWEST = 20.0  # seconds of a processor for what cannot be left in its midst: a chunk of samples
+SIGMA = "Standard deviation of the noise, where black is 0 and white is 1."
+COUNTED = "Segments of this noisy copy; each pixel is given the mean of its own."
 NAMES = ("RS", "A", "B")
 
 
@@ -49,6 +52,8 @@ class Asked:
     plan: Plan
     seed: int
     truth: int | None = None  # the label, where it is known; only ever shown
+    among: str = ""  # "10 of 1000 labels", where not all may be chosen
+    size: str = ""  # of the upload that the picture was made from
 
     def smoothed(self, method: int) -> SmoothedClassifier:
         return SmoothedClassifier(
@@ -58,10 +63,27 @@ class Asked:
     @property
     def told(self) -> str:
         """The settings in a line: a number is worth nothing without them."""
+        among = f"among {self.among}; " if self.among else ""
         return (
-            f"{self.title}; {self.noise}; seed {self.seed}, image index {self.index}; {self.plan.n0} + at most "
-            f"{self.plan.n:,} samples; alpha {self.plan.alpha:g}; engine {self.loaded.engine}"
+            f"{self.title}; the guarantee is {self.taken}; {among}{self.noise}; seed {self.seed}, image index "
+            f"{self.index}; {self.plan.n0} + at most {self.plan.n:,} samples; alpha {self.plan.alpha:g}; engine "
+            f"{self.loaded.engine}"
         )
+
+    @property
+    def taken(self) -> str:
+        """What a certificate is about: a change of this picture, not of the file that it came from."""
+        channels, height, width = self.picture.shape
+        made = f", made from your {self.size} one" if self.size else ""
+        return f"of the {width}x{height}x{channels} picture that the network takes{made}"
+
+    def key(self, method: int) -> tuple[object, ...]:
+        """All that a certificate of this method is about: equal for two requests only if they ask for the same."""
+        model, picture = self.loaded.model, hashlib.sha256(self.picture.numpy().tobytes()).hexdigest()
+        return (
+            model.source, model.num_classes, model.class_names, picture, self.index, str(self.noise),
+            str(self.schemes[method]), self.seed, self.plan.alpha,
+        )  # fmt: skip
 
 
 def make_plan(n: int, alpha: float) -> Plan:
@@ -73,41 +95,49 @@ def make_plan(n: int, alpha: float) -> Plan:
 class Tile:
     caption: str
     picture: Array  # [H, W, 3] in [0, 1]
+    tip: str = ""  # of a number in the caption
 
 
-def pictures(asked: Asked) -> list[list[Tile]]:
+def check_costs(asked: Asked, mine: Turn) -> None:
+    """Refuse what would keep everybody waiting. To be called before any partition is applied."""
+    shape = tuple(asked.picture.shape)
+    check_picture_shape(shape)
+    for scheme in asked.schemes:
+        check_cost(None if scheme is None else scheme.at(asked.noise.sigma, shape), shape, mine)
+
+
+def pictures(asked: Asked, mine: Turn) -> list[list[Tile]]:
     """For each method what one sees: original and noisy for plain smoothing, borders and average for the others.
 
     The noisy picture is the first one of those that the certificate is made from.
     """
-    check_picture_shape(tuple(asked.picture.shape))
+    check_costs(asked, mine)
     clean = asked.picture.numpy()
     noisy = noisy_chunk(asked.picture, asked.noise, asked.seed, asked.index)[0].numpy()
-    plain = [Tile("original", figures.shown(clean)), Tile(f"noisy, sigma {asked.noise.sigma:g}", figures.shown(noisy))]
-    return [plain, *(_tiles(scheme, noisy, asked.noise) for scheme in asked.schemes[1:])]
+    plain = [
+        Tile("original", figures.shown(clean)),
+        Tile(f"noisy, sigma {asked.noise.sigma:g}", figures.shown(noisy), SIGMA),
+    ]
+    rows = [plain]
+    for scheme in asked.schemes[1:]:
+        mine.breathe()
+        rows.append(_tiles(scheme, noisy, asked.noise))
+    return rows
 
 
 def _tiles(scheme: Partition | None, noisy: Array, noise: Noise) -> list[Tile]:
     if scheme is None:
         return [Tile("noisy: nothing is averaged", figures.shown(noisy))]
     made = scheme.at(noise.sigma, noisy.shape)
-    made.apply(noisy[None])  # compiled, the first time
-    began = time.thread_time()  # of a processor: on a busy machine all else takes long
     averaged = made.apply(noisy[None])[0]
-    chunk = (time.thread_time() - began) * chunk_size(noisy.size)
-    if chunk > SLOWEST:
-        raise PprsError(
-            f"{made.short} takes about {chunk:.0f} s for {chunk_size(noisy.size)} samples, too long for this page. "
-            "Choose smaller options, or use `pprs certify`."
-        )
-    hard = _segments(made)
+    hard = segments_of(made)
     if hard is None:
         return [Tile("noisy", figures.shown(noisy)), Tile("averaged: what the network sees", figures.shown(averaged))]
     labels = hard.labels(noisy[None])[0]
     count = int(labels.max()) + 1
     caption = f"{count} superpixels" if hard is made else f"{count} superpixels, before they are softened"
     return [
-        Tile(caption, figures.borders(_larger(figures.shown(noisy)), _larger(labels))),
+        Tile(caption, figures.borders(_larger(figures.shown(noisy)), _larger(labels)), COUNTED),
         Tile("averaged: what the network sees", figures.shown(averaged)),
     ]
 
@@ -118,12 +148,12 @@ def _larger(picture: Array) -> Array:
     return picture.repeat(zoom, 0).repeat(zoom, 1)
 
 
-def _segments(made: Partition) -> Superpixels | None:
+def segments_of(made: Partition) -> Superpixels | None:
     """The segments that a partition begins with, if it does with any."""
     if isinstance(made, Superpixels):
         return made
     of = made.parts[0] if isinstance(made, Mean) else getattr(made, "of", None)
-    return _segments(of) if isinstance(of, Partition) else None
+    return segments_of(of) if isinstance(of, Partition) else None
 
 
 @dataclass(frozen=True)
@@ -151,6 +181,8 @@ def watch(asked: Asked, turns: Turns, halt: threading.Event, limits: Limits) -> 
 
     Where it ends by itself, each certificate is the one that `SmoothedClassifier.certify` gives with this plan.
     """
+    with contextlib.suppress(Stopped), turns.take(lambda: not halt.is_set()) as mine:
+        check_costs(asked, mine)
     works = [_Work(Certifying(asked.smoothed(i), asked.plan, asked.index)) for i in range(len(asked.schemes))]
     while True:
         for work in works:
@@ -174,7 +206,7 @@ def _advance(asked: Asked, work: _Work, turns: Turns, halt: threading.Event) -> 
                     lambda count: _counted(work, count, mine),
                 )
             finally:
-                work.seconds += time.monotonic() - began
+                work.seconds += mine.held
     except Stopped:
         pass
     if work.certifying.begun:
@@ -200,14 +232,14 @@ def _standing(asked: Asked, method: int, work: _Work, why: str | None) -> Standi
     )
 
 
-def statement(made: Certificate | None, name: str, done: str | None) -> str:
+def statement(made: Certificate | None, name: str, done: str | None, among: str = "") -> str:
     """What is proved, in one sentence; or why nothing is, and what would help."""
     if made is None:
         return "Stopped before anything was proved." if done else "Choosing the label to prove …"
     if not made.abstained:
         return (
-            f"{name}: no change of L2 norm up to {round_down(made.radius)} can alter this label, "
-            f"with {confidence(made.alpha)} confidence."
+            f"{name}: no change of L2 norm up to {round_down(made.radius)} can alter this label"
+            f"{f' among {among}' if among else ''}, with {confidence(made.alpha)} confidence."
         )
     share = made.counts[made.selected] / made.n
     votes = f"{name} has {share:.0%} of {made.n:,} votes"

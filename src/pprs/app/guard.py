@@ -6,10 +6,13 @@ Gradio offers far more than this page uses. What is not listed here is not there
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 HOSTS = ("localhost", "127.0.0.1", "[::1]")
 # What the page may load, and where it may send: itself. The browser holds it to that.
@@ -35,7 +38,8 @@ EXACT = {"/", "/config", "/config/", "/theme.css", "/favicon.ico", "/robots.txt"
 EXACT |= {
     f"/gradio_api/{name}" for name in ("info", "theme.css", "queue/data", "upload_progress", "startup-events", "app_id")
 }
-BELOW = ("/assets/", "/static/", "/svelte/", "/gradio_api/heartbeat/", "/gradio_api/file=")
+BELOW = ("/assets/", "/static/", "/svelte/", "/gradio_api/heartbeat/")
+FILE = "/gradio_api/file="
 UPLOAD = "/gradio_api/upload"
 POSTED = {UPLOAD, *(f"/gradio_api/{name}" for name in ("queue/join", "run/predict", "cancel", "reset", "reset/"))}
 WORDS = 2**20  # bytes of a request that is no upload
@@ -46,9 +50,13 @@ Send = Callable[[Message], Awaitable[None]]
 
 
 class Guard:
-    """An ASGI application around Gradio's. `hosts`: the names that it answers to, None: any."""
+    """An ASGI application around Gradio's.
 
-    def __init__(self, app: Any, *, hosts: tuple[str, ...] | None, most: int, uploads: Path) -> None:
+    hosts: the names that it answers to, None: any. most: bytes of an upload; room: of all of them.
+    """
+
+    def __init__(self, app: Any, *, hosts: tuple[str, ...] | None, most: int, room: int, uploads: Path) -> None:
+        self._room = room
         self._app, self._hosts, self._most, self._uploads = app, hosts, most, uploads.resolve()
         self.closing: Callable[[], bool] = lambda: False
 
@@ -82,6 +90,12 @@ class Guard:
         if self._hosts is not None and headers.get("host", "").rsplit(":", 1)[0] not in self._hosts:
             return 403, "This page answers to localhost alone."
         path, method = scope["path"], scope["method"]
+        if method in ("GET", "HEAD") and path.startswith(FILE):  # an address would be fetched by this machine
+            return None if self._uploaded(path.removeprefix(FILE)) else (403, "There is no such file.")
+        if method == "POST" and _from_elsewhere(headers):
+            return 403, "Another site's page cannot use this one."
+        if path == UPLOAD and self._held() > self._room:
+            return 507, "There is no room for more pictures for now. Try again in an hour."
         looked_at = method in ("GET", "HEAD") and (path in EXACT or path.startswith(BELOW))
         if not looked_at and not (method == "POST" and path in POSTED):
             return 404, "There is no such page."
@@ -137,9 +151,32 @@ class Guard:
         if not isinstance(sent, dict):
             return False
         path = sent.get("path")
-        if path is not None and not (isinstance(path, str) and Path(path).resolve().is_relative_to(self._uploads)):
+        if path is not None and not (isinstance(path, str) and self._uploaded(path)):
             return True
         return any(self._names_foreign_file(part) for part in sent.values())
+
+    def _uploaded(self, path: str) -> bool:
+        try:
+            return os.path.isabs(path) and Path(path).resolve().is_relative_to(self._uploads)
+        except (ValueError, OSError):  # no name of any file
+            return False
+
+    def _held(self) -> int:
+        """Bytes of all that lies among the uploads."""
+        total = 0
+        for folder, _, names in os.walk(self._uploads):
+            for name in names:
+                with contextlib.suppress(OSError):  # deleted meanwhile
+                    total += os.stat(os.path.join(folder, name)).st_size
+        return total
+
+
+def _from_elsewhere(headers: dict[str, str]) -> bool:
+    """Whether a page of another origin sends this, as a browser tells."""
+    origin = headers.get("origin")
+    return headers.get("sec-fetch-site") == "cross-site" or (
+        origin is not None and urlsplit(origin).netloc != headers.get("host")
+    )
 
 
 async def _refuse(send: Send, status: int, text: str) -> None:

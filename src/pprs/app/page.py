@@ -28,8 +28,8 @@ def build(context: Context) -> Any:
             with gr.Tab("Compare", id="compare") as compare:
                 runs = tab_compare.tab(context)
             with gr.Tab("Tune", id="tune"):
-                tab_tune.tab(context, made)
-        page.load(**load).then(**start)
+                tab_tune.tab(context, made, load, start)
+        page.load(**load).success(**start)
         radius.select(**draw)
         compare.select(**runs["look"]).then(**runs["draw"])
     page.queue(max_size=context.limits.waiting, default_concurrency_limit=context.limits.at_once, api_open=False)

@@ -6,6 +6,7 @@ copies; nobody claims that there is none worse.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,17 +15,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pprs.app.explore import Asked
+from pprs.app.explore import Asked, segments_of
 from pprs.app.turns import Turn
 from pprs.errors import PprsError
 from pprs.model.onnx import OnnxNetwork
 from pprs.partition import Partition, Superpixels
+from pprs.partition.base import Filter
 from pprs.smooth import PREDICT, TUNE, noisy_chunk
 
 COPIES = 32  # noisy copies that the margin is estimated from
 VOTES = 64  # of the small vote on each picture
 BATCH = 8
 HONEST = "the direction in which this classifier's margin falls fastest, by an estimate: no attack is claimed"
+AS_IF_NOTHING = "what averages is passed through as if it did nothing"
 Array = npt.NDArray[Any]
 
 
@@ -57,7 +60,21 @@ def worst_direction(asked: Asked, method: int, mine: Turn) -> Direction:
     """Where the margin of the smoothed classifier's base falls fastest, by an estimate."""
     if any(isinstance(m, OnnxNetwork) for m in asked.loaded.model.module.modules()):
         return _searched(asked, method, mine)
-    return Direction("the worst direction found", HONEST, unit(-_gradient(asked, method, mine)))
+    scheme = asked.schemes[method]
+    made = None if scheme is None else scheme.at(asked.noise.sigma, tuple(asked.picture.shape))
+    ways = {how: unit(-slope) for how, slope in _slopes(asked, made, mine).items()}
+    how = next(iter(ways))
+    if len(ways) > 1:
+        label = _label(asked, made, mine)
+        how = min(ways, key=lambda how: _moved_margin(asked, made, ways[how], label, mine))
+    told = f"{HONEST}; {how}{', the worse of two' if len(ways) > 1 else ''}" if how else HONEST
+    return Direction("the worst direction found", told, ways[how])
+
+
+def _moved_margin(asked: Asked, made: Partition | None, way: torch.Tensor, label: int, mine: Turn) -> float:
+    """The margin where the picture is moved so, by two standard deviations of the noise."""
+    noisy = _noisy(asked)[: 2 * BATCH] + (2 * asked.noise.sigma * way).float()
+    return float(_margin(_scores(asked, made, noisy, mine), label).mean())
 
 
 def _noisy(asked: Asked) -> torch.Tensor:
@@ -73,22 +90,38 @@ def _margin(scores: torch.Tensor, label: int) -> torch.Tensor:
     return scores[:, label] - others.amax(1)
 
 
-def _gradient(asked: Asked, method: int, mine: Turn) -> torch.Tensor:
-    """Of the mean margin. Segments are held as they are; what has none is passed through as if it did nothing."""
-    net, scheme = asked.loaded.model.module.eval(), asked.schemes[method]
-    made = None if scheme is None else scheme.at(asked.noise.sigma, tuple(asked.picture.shape))
+def _slopes(asked: Asked, made: Partition | None, mine: Turn) -> dict[str, torch.Tensor]:
+    """Of the mean margin by the noisy picture; of more than one kind where the average's own is not known."""
+    net = asked.loaded.model.module.eval()
     label = _label(asked, made, mine)
-    total = torch.zeros_like(asked.picture)
+    found: dict[str, torch.Tensor] = {}
     for noisy in _noisy(asked).split(BATCH):
         seen = (noisy if made is None else made.run(noisy)[0]).clone().requires_grad_()
         with torch.enable_grad():
             margin = _margin(net(seen), label).sum()
             (slope,) = torch.autograd.grad(margin, seen)
-        if isinstance(made, Superpixels):
-            slope = _mean_over(made.labels(noisy), slope)
-        total += slope.sum(0)
+        for how, one in _through(made, noisy, slope).items():
+            found[how] = found.get(how, torch.zeros_like(asked.picture)) + one.sum(0)
         mine.breathe()
-    return total
+    return found
+
+
+def _through(made: Partition | None, noisy: torch.Tensor, slope: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The slope by what was averaged, of that by the average."""
+    if made is None:
+        return {"": slope}
+    if isinstance(made, Superpixels):
+        return {"segments held as they are": _mean_over(made.labels(noisy), slope)}
+    if isinstance(made, Filter) and made.static:
+        with torch.enable_grad():
+            moved = noisy.clone().requires_grad_()
+            (back,) = torch.autograd.grad(made._run_device(moved)[0], moved, slope)  # in torch, so it knows its slope
+        return {"through the filter": back}
+    found = {AS_IF_NOTHING: slope}
+    hard = segments_of(made)
+    if hard is not None:
+        found["averaged over the segments that it begins with"] = _mean_over(hard.labels(noisy), slope)
+    return found
 
 
 def _mean_over(labels: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
@@ -120,20 +153,15 @@ def _searched(asked: Asked, method: int, mine: Turn) -> Direction:
     """For a network without gradients: the worst among those towards other pictures and some random ones."""
     scheme = asked.schemes[method]
     made = None if scheme is None else scheme.at(asked.noise.sigma, tuple(asked.picture.shape))
-    label, noisy = _label(asked, made, mine), _noisy(asked)[:BATCH]
+    label = _label(asked, made, mine)
     ways = [random_direction(asked, 1000 + i).unit for i in range(8)]
     for index in range(min(len(asked.loaded.pictures), 24)):
         other = asked.loaded.pictures[index].image
         if other.shape == asked.picture.shape and not torch.equal(other, asked.picture):
             ways.append(unit(other.double() - asked.picture.double()))
-    step = 2 * asked.noise.sigma
-
-    def margin(way: torch.Tensor) -> float:
-        moved = noisy + (step * way).float()
-        return float(_margin(_scores(asked, made, moved, mine), label).mean())
-
     how = "the worst of some random directions and those towards other pictures, for a network that shows no gradient"
-    return Direction("the worst direction found", f"{how}: no attack is claimed", min(ways, key=margin))
+    worst = min(ways, key=lambda way: _moved_margin(asked, made, way, label, mine))
+    return Direction("the worst direction found", f"{how}: no attack is claimed", worst)
 
 
 def moved(asked: Asked, direction: Direction, norm: float) -> torch.Tensor:
@@ -152,7 +180,6 @@ def votes(asked: Asked, method: int, picture: torch.Tensor, mine: Turn) -> tuple
     return int(counts.argmax()), int(counts.max())
 
 
-def in_words(norm: float, shape: Sequence[int]) -> str:
+def evenly(norm: float, shape: Sequence[int]) -> float:
     """The same norm spread evenly over all values, in steps of 8 bits."""
-    even = norm / float(np.sqrt(np.prod(shape)))
-    return f"the norm of changing each of the {int(np.prod(shape)):,} values by {255 * even:.1f} of 255"
+    return 255 * norm / math.sqrt(math.prod(shape))

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import tempfile
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pprs.app.context import Context
 from pprs.app.guard import HOSTS, Guard
 from pprs.app.style import STYLE
 from pprs.errors import PprsError
 
+if TYPE_CHECKING:
+    import uvicorn
+
+GRACE = 5.0  # seconds that work has to end when the page is closed
 LOCAL = "127.0.0.1"
 
 
@@ -52,6 +60,8 @@ def application(context: Context, uploads: Path, *, local: bool = True) -> Guard
     theme = gr.themes.Default(
         primary_hue="blue", font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
     ).set(
+        body_text_color_subdued="*neutral_600",
+        body_text_color_subdued_dark="*neutral_300",
         block_info_text_color="*neutral_600",
         block_info_text_color_dark="*neutral_300",
         block_label_text_color_dark="*neutral_200",
@@ -64,7 +74,7 @@ def application(context: Context, uploads: Path, *, local: bool = True) -> Guard
         enable_monitoring=False, pwa=False, mcp_server=False, theme=theme, css=STYLE, show_error=True,
     )  # fmt: skip
     page.has_launched = True  # else Gradio takes any path that a request names for an upload
-    return Guard(app, hosts=HOSTS if local else None, most=most, uploads=uploads)
+    return Guard(app, hosts=HOSTS if local else None, most=most, room=context.limits.uploads_bytes, uploads=uploads)
 
 
 def serve(context: Context, at: socket.socket, *, local: bool = True, ready: Callable[[], None] = lambda: None) -> None:
@@ -81,7 +91,18 @@ def serve(context: Context, at: socket.socket, *, local: bool = True, ready: Cal
         app.closing = lambda: bool(server.should_exit)
         at.listen(128)
         ready()
+        threading.Thread(target=_end, args=(server, context, folder), name="pprs-end", daemon=True).start()
         # Uvicorn closes everything and then raises the signal again, which must not end us before the folder is gone.
         signal.signal(signal.SIGTERM, lambda *_: None)
         with contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=[at])
+
+
+def _end(server: uvicorn.Server, context: Context, folder: str) -> None:
+    """When the page is closed: end all work, and the process too where a thread is too busy to hear of it."""
+    while not server.should_exit:
+        time.sleep(0.2)
+    context.sessions.end_all()
+    time.sleep(GRACE)
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)

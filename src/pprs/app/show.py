@@ -29,11 +29,11 @@ def note(text: str, kind: str = "note") -> str:
     return f'<div class="pp {kind}"{role}>{html.escape(text)}</div>'
 
 
-def image(picture: Any, caption: str, *, alt: str = "") -> str:
+def image(picture: Any, caption: str, *, alt: str = "", tip: str = "") -> str:
     data = base64.b64encode(figures.png(picture)).decode()
     return (
         f'<figure><img tabindex="0" alt="{html.escape(alt or caption)}" src="data:image/png;base64,{data}">'
-        f"<figcaption>{html.escape(caption)}</figcaption></figure>"
+        f"<figcaption>{number(caption, '', tip) if tip else html.escape(caption)}</figcaption></figure>"
     )
 
 
@@ -46,7 +46,7 @@ def columns(rows: Sequence[Sequence[Tile]], titles: Sequence[tuple[str, str]]) -
     """The pictures of each method, side by side."""
     blocks = []
     for i, (row, (name, scheme)) in enumerate(zip(rows, titles, strict=True)):
-        tiles = "".join(image(tile.picture, tile.caption, alt=f"{name}: {tile.caption}") for tile in row)
+        tiles = "".join(image(tile.picture, tile.caption, alt=f"{name}: {tile.caption}", tip=tile.tip) for tile in row)
         blocks.append(
             f'<section class="card" style="--c:{COLOURS[i]}">{_head(name, scheme)}'
             f'<div class="tiles">{tiles}</div></section>'
@@ -77,18 +77,20 @@ def _card(asked: Asked, i: int, s: Standing) -> str:
     radius = round_down(made.radius) if made is not None and certified else "–"
     tip = (
         "Certified radius: the largest L2 norm of a change that provably cannot alter the label. Pictures are in "
-        "[0, 1]; the norm is the root of the sum of squares over all pixels and channels."
+        f"[0, 1]; the norm is the root of the sum of squares over all pixels and channels, {asked.taken}."
     )
     exact = {"radius": repr(made.radius), "samples": made.n} if made is not None else {}
     big = number(
         radius, "L2" if certified else "", tip if certified else "Nothing is proved (yet): no radius.", **exact
     )
+    said = html.escape(statement(made, name, s.done, asked.among) + _wrong(asked, made))
+    if certified:
+        said = f"up to {number(radius, '', tip)} can".join(said.split(f"up to {radius} can", 1))
     return (
         f'<section class="card" id="m{i}" style="--c:{COLOURS[i]}" data-done="{s.done or ""}">'
         f"{_head(s.name, s.scheme)}"
         f'<div class="big"><b class="label">{html.escape(name) or "…"}</b>{big}</div>'
-        f'<p class="statement{"" if certified else " abstained"}">{html.escape(statement(made, name, s.done))}'
-        f"{html.escape(_wrong(asked, made))}</p>"
+        f'<p class="statement{"" if certified else " abstained"}">{said}</p>'
         f"{_votes(asked, made)}<p class='note'>{_pace(s)}</p></section>"
     )
 

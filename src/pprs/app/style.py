@@ -48,6 +48,7 @@ STYLE = """
   background: color-mix(in srgb, var(--c) 55%, transparent); }
 .pp .chosen .rail i { background: var(--c); } .pp .chosen .name { font-weight: 700; }
 .pp .num { position: relative; border-bottom: 1px dotted currentColor; cursor: help; white-space: nowrap; }
+.pp figcaption .num, .pp .tiles.wide .num { white-space: normal; }
 .pp .num small { font-size: max(.62em, 11px); font-weight: 400; }
 .pp .num:focus-visible { outline: 2px solid var(--color-accent); outline-offset: 2px; border-radius: 2px; }
 .pp .num:hover::after, .pp .num:focus::after { content: attr(data-tip); position: fixed; left: 50%; bottom: 16px;

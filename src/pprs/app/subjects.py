@@ -53,6 +53,7 @@ class Example:
     title: str
     index: int
     pictures: Callable[[Loaded], ImageSet] = lambda loaded: loaded.pictures
+    labels: str = ""  # that it is to be told apart by; none: all that the model knows
 
 
 @dataclass(frozen=True)
@@ -62,11 +63,14 @@ class Subject:
     name: str
     load: Callable[[], Loaded]
     examples: tuple[Example, ...]
-    labels: str = ""
     sigma: float = 0.25
     samples: int = 2000
     first: tuple[str, dict[str, float]] = ("SLIC superpixels", {})
     second: tuple[str, dict[str, float]] = ("soft SLIC, shifted grids", {})
+
+    def labels(self, title: str | None) -> str:
+        """Those of an example; another picture has all."""
+        return next((e.labels for e in self.examples if e.title == title), "")
 
 
 class Shelf:

@@ -25,6 +25,11 @@ SEEDS = 2**31 - 1
 RUN = "certify"
 
 
+def refused(text: str) -> Any:
+    """An error that the page has told already: what follows does not begin, and Gradio says no more of it."""
+    return gr.Error(text, visible=False, print_exception=False)
+
+
 @dataclass(frozen=True)
 class Method:
     """The controls of one partition."""
@@ -76,11 +81,12 @@ def read(context: Context, values: tuple[Any, ...]) -> Asked:
     partitions = tuple(schemes.make(one[0], schemes.numbers(one[0], one[1:-1]), one[-1]) for one in (first, second))
     subject, loaded = context.shelf.subject(model), context.shelf.get(model)
     some = read_labels(labels)
-    loaded, truth = loaded.restricted(some), None
+    all_classes = loaded.num_classes
+    loaded, truth, size = loaded.restricted(some), None, ""
+    among = f"{loaded.num_classes} of {all_classes} labels" if loaded.num_classes < all_classes else ""
     if upload:
-        picture, told = read_upload(Path(upload), context.limits)
-        picture, index = loaded.prepare(picture), 0
-        title = "your picture" + (f" ({told})" if told else "")
+        picture, size = read_upload(Path(upload), context.limits)
+        picture, index, title = loaded.prepare(picture), 0, "your picture"
     else:
         chosen = next((e for e in subject.examples if e.title == example), None)
         if chosen is None:
@@ -90,7 +96,7 @@ def read(context: Context, values: tuple[Any, ...]) -> Asked:
         truth = None if some else found.label
     plan = make_plan(n, alpha)
     law = parse_noise(f"{noise}:sigma={sigma:g}")
-    return Asked(loaded, picture, index, title, law, (None, *partitions), plan, seed, truth)
+    return Asked(loaded, picture, index, title, law, (None, *partitions), plan, seed, truth, among, size)
 
 
 def _scheme(name: str, given: tuple[str, dict[str, float]]) -> Any:
@@ -172,7 +178,7 @@ def controls(context: Context) -> tuple[Controls, Any, Any, Any]:
             info="Of all randomness: the same seed gives the same numbers.",
         )  # fmt: skip
         labels = gr.Textbox(
-            subject.labels, label="Labels to choose from", elem_id="labels", max_length=20_000,
+            subject.examples[0].labels, label="Labels to choose from", elem_id="labels", max_length=20_000,
             info="Names or numbers with commas; empty: all that the model knows.",
         )  # fmt: skip
     fresh = gr.Button("Another seed", size="sm", elem_id="fresh")
@@ -188,18 +194,20 @@ def tab(context: Context) -> tuple[Controls, Any]:
             seen = gr.HTML(show.note("Loading the example …", "empty"), elem_id="seen", padding=False)
             live = gr.HTML("", elem_id="standing", padding=False)
 
-    def preview(request: gr.Request, *values: Any) -> Any:
+    def preview(request: gr.Request, *values: Any) -> Iterator[Any]:
         context.sessions.end(_who(request), RUN)
+        context.sessions.ask(_who(request), values)
         try:
             asked = read(context, values)
-            with context.turns.take():
-                rows = pictures(asked)
+            with context.turns.take() as mine:
+                rows = pictures(asked, mine)
         except PprsError as error:
-            return show.note(str(error), "error"), ""
+            yield show.note(str(error), "error"), ""
+            raise refused(str(error)) from None
         titles = [
             (name, "plain smoothing" if s is None else s.short) for name, s in zip(NAMES, asked.schemes, strict=True)
         ]
-        return show.columns(rows, titles), show.note("Starting anew with these settings …", "empty")
+        yield show.columns(rows, titles), show.note("Starting anew with these settings …", "empty")
 
     def run(request: gr.Request, *values: Any) -> Iterator[Any]:
         halt = context.sessions.begin(_who(request), RUN)
@@ -208,7 +216,7 @@ def tab(context: Context) -> tuple[Controls, Any]:
             for now in watch(asked, context.turns, halt, context.limits):
                 if not context.sessions.is_current(_who(request), RUN, halt):
                     return  # newer settings took its place
-                context.sessions.remember(_who(request), now)
+                context.sessions.remember(_who(request), asked, now)
                 yield show.standing(asked, now)
         except PprsError as error:
             yield show.note(str(error), "error")
@@ -219,39 +227,57 @@ def tab(context: Context) -> tuple[Controls, Any]:
         context.sessions.stop(_who(request), RUN)
 
     def choose(name: str) -> Any:
-        return _started(context.shelf.subject(name))
+        return started(context.shelf.subject(name))
 
-    load: dict[str, Any] = {"fn": preview, "inputs": made.inputs, "outputs": [seen, live], "api_visibility": "private"}
+    def another(model: str, example: str) -> Any:
+        return None, context.shelf.subject(model).labels(example)
+
+    def left(request: gr.Request, *values: Any) -> None:
+        """A box was left, and nothing follows unless something was written into it."""
+        if context.sessions.asked(_who(request)) == values:
+            raise refused("nothing was changed")
+
+    load: dict[str, Any] = {
+        "fn": preview, "inputs": made.inputs, "outputs": [seen, live], "api_visibility": "private",
+        "show_progress": "hidden",  # which would lay "Error" over what is told
+    }  # fmt: skip
     start: dict[str, Any] = {
         "fn": run, "inputs": made.inputs, "outputs": [live], "api_visibility": "private", "show_progress": "hidden",
         "concurrency_limit": context.limits.at_once, "concurrency_id": RUN,
     }  # fmt: skip
     quiet: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden", "queue": False}
-    for method in (made.first, made.second):
-        method.scheme.input(_changed, [method.scheme], [*method.slots, method.text], **quiet).then(**load).then(**start)
-    made.model.input(choose, [made.model], made.inputs[1:], **quiet).then(**load).then(**start)
-    made.example.input(lambda: None, None, [made.upload], **quiet).then(**load).then(**start)
-    fresh.click(lambda seed: (int(seed or 0) + 1) % SEEDS, [made.seed], [made.seed], **quiet).then(**load).then(**start)
+    renewed = [
+        made.model.input(choose, [made.model], made.inputs[1:], **quiet),
+        made.example.input(another, [made.model, made.example], [made.upload, made.labels], **quiet),
+        made.upload.upload(lambda: "", None, [made.labels], **quiet),
+        made.upload.clear(lambda *chosen: another(*chosen)[1], [made.model, made.example], [made.labels], **quiet),
+        fresh.click(lambda seed: (int(seed or 0) + 1) % SEEDS, [made.seed], [made.seed], **quiet),
+    ]
+    renewed += [m.scheme.input(_changed, [m.scheme], [*m.slots, m.text], **quiet) for m in (made.first, made.second)]
+    for event in renewed:
+        event.then(**load).success(**start)
     typed = [*made.first.slots, made.first.text, *made.second.slots, made.second.text, made.n, made.seed, made.labels]
     changed = [
-        made.sigma.input, made.noise.input, made.alpha.input, made.upload.upload, made.upload.clear,
+        made.sigma.input, made.noise.input, made.alpha.input,
         *(box.submit for box in typed),
     ]  # fmt: skip
-    gr.on(changed, **load, trigger_mode="always_last").then(**start)
-    go.click(**load).then(**start)
+    gr.on(changed, **load, trigger_mode="always_last").success(**start)
+    gone = gr.on([box.blur for box in typed], left, made.inputs, None, api_visibility="private")
+    gone.success(**load).success(**start)
+    go.click(**load).success(**start)
     stop.click(halt, None, None, **quiet)
     return made, (load, start)
 
 
-def _started(subject: Subject) -> list[Any]:
+def started(subject: Subject) -> list[Any]:
     """All controls but the model, as they suit it to begin with."""
     titles = [e.title for e in subject.examples]
     methods = [
         [gr.Dropdown(value=scheme), *_changed(scheme, given)] for scheme, given in (subject.first, subject.second)
     ]
     return [
-        gr.Radio(titles, value=titles[0]), None, subject.labels, "gaussian", subject.sigma, *methods[0], *methods[1],
-        subject.samples, 0.001, 0,
+        gr.Radio(titles, value=titles[0]), None, subject.examples[0].labels, "gaussian", subject.sigma, *methods[0],
+        *methods[1], subject.samples, 0.001, 0,
     ]  # fmt: skip
 
 

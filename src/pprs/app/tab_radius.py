@@ -10,7 +10,7 @@ import gradio as gr
 from pprs.app import radius as ways
 from pprs.app import show
 from pprs.app.context import Context
-from pprs.app.explore import NAMES
+from pprs.app.explore import NAMES, check_costs
 from pprs.app.limits import check_number
 from pprs.app.tab_explore import Controls, read
 from pprs.certificate import round_down
@@ -51,12 +51,16 @@ def tab(context: Context, made: Controls) -> tuple[Any, dict[str, Any]]:
         except PprsError as error:
             return show.note(str(error), "error")
 
-    def to_certified(method: str, norm: float, request: gr.Request) -> float:
-        last = [s for s in context.sessions.last(str(request.session_hash)) if s.name == method]
-        if not last or last[0].certificate is None or last[0].certificate.abstained:
-            gr.Info(f"{method} has no certified radius yet: press Certify on the Explore tab.")
+    def to_certified(request: gr.Request, method: str, norm: float, *values: Any) -> float:
+        try:
+            asked, i = read(context, values), _index(method)
+            found = context.sessions.certified(str(request.session_hash), asked, i)
+            if found is None:
+                raise PprsError(f"{method} has no certified radius: certify these settings first, on the Explore tab.")
+        except PprsError as error:
+            gr.Info(html.escape(str(error)))
             return norm
-        return min(LARGEST, float(round_down(last[0].certificate.radius, 2)))
+        return min(LARGEST, float(round_down(found.radius, 2)))
 
     event: dict[str, Any] = {
         "fn": draw, "inputs": [norm, method, which, *made.inputs], "outputs": [seen], "api_visibility": "private",
@@ -65,16 +69,21 @@ def tab(context: Context, made: Controls) -> tuple[Any, dict[str, Any]]:
     quiet: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden", "queue": False}
     gr.on([norm.input, method.input], **event, trigger_mode="always_last")
     again.click(lambda which: which + 1, [which], [which], **quiet).then(**event)
-    certified.click(to_certified, [method, norm], [norm], **quiet).then(**event)
+    certified.click(to_certified, [method, norm, *made.inputs], [norm], **quiet).then(**event)
     return norm, event
 
 
-def _drawn(context: Context, norm: float, method: str, which: int, values: tuple[Any, ...]) -> str:
+def _index(method: str) -> int:
     if method not in NAMES:
         raise PprsError(f"choose one of {', '.join(NAMES)}")
-    asked, i = read(context, values), NAMES.index(method)
+    return NAMES.index(method)
+
+
+def _drawn(context: Context, norm: float, method: str, which: int, values: tuple[Any, ...]) -> str:
+    asked, i = read(context, values), _index(method)
     tiles = []
     with context.turns.take() as mine:
+        check_costs(asked, mine)
         found = [ways.random_direction(asked, which), ways.worst_direction(asked, i, mine)]
         tiles.append(_tile(asked, i, asked.picture.double(), "original", "nothing is changed", mine))
         for direction in found:
@@ -92,9 +101,16 @@ def _drawn(context: Context, norm: float, method: str, which: int, values: tuple
                 + " at most</p></div>"
             )
     exact = show.number(f"{norm:.2f}", "L2", "Norm of each of the changes below.", norm=norm)
-    words = html.escape(ways.in_words(norm, asked.picture.shape))
+    many = show.number(
+        f"{asked.picture.numel():,}", "values", "Pixels times channels of the picture that the network takes."
+    )
+    even = show.number(
+        f"{ways.evenly(norm, asked.picture.shape):.1f}", "of 255",
+        "In steps of 8 bits, if the change were spread evenly over all values.",
+    )  # fmt: skip
     return (
-        f"<div class='pp' id='directions'><p>Changes of norm {exact}: {words}.</p>"
+        f"<div class='pp' id='directions'><p>Changes of norm {exact}: the norm of "
+        f"changing each of the {many} by {even}.</p>"
         f"<div class='tiles five'>{''.join(tiles)}</div><p class='note'>Shown clipped to what a screen can show; the "
         f"changes themselves are not clipped. The votes are {ways.VOTES} noisy copies each, for a feeling: no "
         f"certificate is made from them. {html.escape(asked.told)}.</p></div>"

@@ -10,8 +10,8 @@ import gradio as gr
 from pprs.app import show, tuning
 from pprs.app.context import Context
 from pprs.app.limits import check_number
-from pprs.app.schemes import AS_TEXT
-from pprs.app.tab_explore import SIGMAS, Controls, _changed
+from pprs.app.schemes import AS_TEXT, SLOTS
+from pprs.app.tab_explore import SIGMAS, Controls, _changed, started
 from pprs.errors import PprsError
 from pprs.noise import Gaussian
 from pprs.tune import FAMILIES, short
@@ -19,8 +19,8 @@ from pprs.tune import FAMILIES, short
 SEARCH = "search"
 
 
-def tab(context: Context, made: Controls) -> None:
-    """Build the tab."""
+def tab(context: Context, made: Controls, load: dict[str, Any], start: dict[str, Any]) -> None:
+    """Build the tab; `load` and `start` fill Explore."""
     subject = next(iter(context.shelf.subjects.values()))
     most = int(context.limits.search_seconds)
     with gr.Row():
@@ -53,7 +53,7 @@ def tab(context: Context, made: Controls) -> None:
             )  # fmt: skip
             chart = gr.HTML("", elem_id="search-chart", padding=False)
             result = gr.HTML("", elem_id="search-result", padding=False)
-    best = gr.State("")
+    best = gr.State(None)
 
     def run(model: str, sigma: Any, seconds: Any, families: list[str], request: gr.Request) -> Iterator[Any]:
         halt = context.sessions.begin(str(request.session_hash), SEARCH)
@@ -70,19 +70,23 @@ def tab(context: Context, made: Controls) -> None:
                 found = seen.found
                 yield (
                     tuning.progress(seen, time), shown, "" if found is None else tuning.result(found),
-                    "" if found is None else found.best.partition, gr.Button(interactive=found is not None),
+                    None if found is None else (found.best.partition, model, noise.sigma),
+                    gr.Button(interactive=found is not None),
                 )  # fmt: skip
         except PprsError as error:
-            yield show.note(str(error), "error"), gr.skip(), "", "", gr.Button(interactive=False)
+            yield show.note(str(error), "error"), gr.skip(), "", None, gr.Button(interactive=False)
         finally:
             halt.set()
 
     def halt(request: gr.Request) -> None:
         context.sessions.stop(str(request.session_hash), SEARCH)
 
-    def take(text: str, sigma: float) -> Any:
+    def take(best: tuple[str, str, float] | None, model: str) -> Any:
+        if best is None:
+            raise gr.Error("nothing was found yet")
+        text, searched, sigma = best
         gr.Info(f"B on the Explore tab is now {short(text)}")
-        return [AS_TEXT, *_changed(AS_TEXT)[:-1], gr.Textbox(text, visible=True), sigma]
+        return taken(context, text, searched, sigma, model)
 
     quiet: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
     go.click(
@@ -90,4 +94,15 @@ def tab(context: Context, made: Controls) -> None:
         concurrency_limit=2, concurrency_id=SEARCH, trigger_mode="multiple",
     )  # fmt: skip
     stop.click(halt, None, None, **quiet, queue=False)
-    use.click(take, [best, sigma], [*made.second.all, made.sigma], **quiet, queue=False)
+    chosen = use.click(take, [best, made.model], made.inputs, **quiet, queue=False)
+    chosen.success(**load).success(**start)
+
+
+def taken(context: Context, text: str, searched: str, sigma: float, model: str) -> list[Any]:
+    """All controls of Explore with what was found as B, under the noise and for the model that it was found with."""
+    subject = context.shelf.subject(searched)
+    width = SLOTS + 2
+    values = started(subject) if searched != model else [gr.skip() for _ in range(8 + 2 * width)]
+    values[3:5] = "gaussian", sigma  # after example, upload and labels
+    values[5 + width : 5 + 2 * width] = [AS_TEXT, *_changed(AS_TEXT)[:-1], gr.Textbox(text, visible=True)]
+    return [searched, *values]

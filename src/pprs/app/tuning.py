@@ -20,6 +20,7 @@ from pprs.report import figures
 from pprs.tune import ALPHA, FAMILIES, Trial, Tuned, best, points, short, tune, verdict
 
 PICTURES = 1000
+MARGIN = 0.5  # of its time that a search may take more
 WAIT = 0.5  # seconds between two charts at most
 
 
@@ -30,7 +31,7 @@ class Seen:
     spent: float  # share of the time
     trials: tuple[Trial, ...]
     found: Tuned | None = None
-    stopped: bool = False
+    stopped: str = ""  # why it ended before it was done
 
 
 def search(
@@ -54,6 +55,8 @@ def search(
     unknown = [f for f in families if f not in FAMILIES]
     if unknown:
         raise PprsError(f'no family of partitions is called "{unknown[0]}"')
+    most = (1 + MARGIN) * seconds + 5
+    over = threading.Event()
     told: queue.SimpleQueue[tuple[float, Trial | None] | Tuned | BaseException] = queue.SimpleQueue()
     module = loaded.ready.module.eval()
 
@@ -61,14 +64,20 @@ def search(
         try:
             with turns.take(lambda: not halt.is_set()) as mine:
 
-                def network(x: torch.Tensor) -> torch.Tensor:
+                def breathe() -> None:
+                    if mine.held > most:
+                        over.set()
+                        raise Stopped
                     mine.breathe()
+
+                def network(x: torch.Tensor) -> torch.Tensor:
+                    breathe()
                     scores: torch.Tensor = module(x)
                     return scores
 
                 def hear(spent: float, trial: Trial | None) -> None:
                     told.put((spent, trial))
-                    mine.breathe()
+                    breathe()
 
                 told.put(
                     tune(
@@ -90,7 +99,7 @@ def search(
                     yield Seen(1.0, news.trials, news)
                     return
                 if isinstance(news, Stopped):
-                    yield Seen(spent, tuple(trials), stopped=True)
+                    yield Seen(spent, tuple(trials), stopped="time over" if over.is_set() else "stopped by you")
                     return
                 if isinstance(news, BaseException):
                     raise news
@@ -124,7 +133,7 @@ def chart_png(seen: Seen, noise: Noise) -> bytes | None:
 
 def progress(seen: Seen, seconds: float) -> str:
     """How far it is, and the best so far."""
-    state = "done" if seen.found is not None else "stopped by you" if seen.stopped else "searching"
+    state = "done" if seen.found is not None else seen.stopped or "searching"
     told = (
         f"{state}: {number(str(len(seen.trials)), 'tries', 'Partitions measured so far, some of them several times.')}"
     )

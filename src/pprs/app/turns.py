@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -19,7 +20,12 @@ class Turn:
     """What is held while working. `breathe` hands it on when others wait and its time is over."""
 
     def __init__(self, turns: Turns, wanted: Callable[[], bool]) -> None:
-        self._turns, self._wanted, self.since = turns, wanted, 0.0
+        self._turns, self._wanted, self.since, self._before = turns, wanted, math.inf, 0.0
+
+    @property
+    def held(self) -> float:
+        """Seconds that it was held in all, without those of waiting."""
+        return self._before + max(0.0, time.monotonic() - self.since)
 
     def breathe(self) -> None:
         """To be called often. Raises Stopped where the work is not wanted any more."""
@@ -56,6 +62,7 @@ class Turns:
     def _hand_on(self, mine: Turn) -> None:
         with self._changed:
             if len(self._queue) > 1 and time.monotonic() - mine.since >= self._length:
+                mine._before, mine.since = mine.held, math.inf
                 self._queue.rotate(-1)
                 self._changed.notify_all()
                 self._wait(mine)

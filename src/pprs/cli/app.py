@@ -13,6 +13,7 @@ from pprs.errors import PprsError
 
 if TYPE_CHECKING:
     from pprs.app.subjects import Loaded, Subject
+    from pprs.data import ImageSet
 
 DIGITS, CAT, PHOTOS = "builtin:mnist5k", "builtin:cat", ("cat", "coffee", "rocket", "astronaut")
 CAT_LABELS = "tiger cat,red fox,lynx,leopard,lion,tiger,cheetah,brown bear,wombat,koala"
@@ -142,12 +143,15 @@ def _photos(engine: str) -> list[Subject]:
         return []
 
     def photo(name: str) -> Example:
-        return Example(name, 0, lambda loaded: View(open_dataset(f"builtin:{name}"), loaded.prepare, None, None))
+        def pictures(loaded: Loaded) -> ImageSet:
+            return View(open_dataset(f"builtin:{name}"), loaded.prepare, None, None)
+
+        return Example(name, 0, pictures, CAT_LABELS if name == "cat" else "")
 
     return [
         Subject(
             "photos (EfficientNet-Lite0, ImageNet)", lambda: _load("efficientnet-lite0", CAT, engine),
-            tuple(photo(name) for name in PHOTOS), labels=CAT_LABELS, samples=1000,
+            tuple(photo(name) for name in PHOTOS), samples=1000,
             first=("SLIC superpixels", {"n_segments": 2000}),
         )
     ]  # fmt: skip

@@ -133,7 +133,9 @@ class Crew(Runner):
             for _, made in self._listen(count):
                 yield made
 
-    def parts(self, x: torch.Tensor, samples: range, index: int, phase: int, eager: bool) -> Generator[Votes]:
+    def parts(
+        self, x: torch.Tensor, samples: range, index: int, phase: int, eager: bool, more: Callable[[], bool]
+    ) -> Generator[Votes]:
         """The votes of one image's samples, in order, each slice of them from whoever is free."""
         chunk = chunk_size(x.numel())
         # Where it may end early, little is drawn ahead.
@@ -143,6 +145,10 @@ class Crew(Runner):
         todo, found, turn = deque(samples[::step]), dict[int, list[Votes]](), samples.start
         mine: dict[int, int] = {}  # first sample by task
         while turn < samples.stop:
+            if not more():
+                todo.clear()
+                if not mine:
+                    return
             while (todo or self._again) and self._free() is not None:
                 if self._again:
                     order = self._again.popleft()
@@ -275,9 +281,16 @@ class _Spread(SmoothedClassifier):
         self._crew = crew
 
     def _votes(
-        self, x: torch.Tensor, samples: range, index: int, phase: int, *, eager: bool = True
+        self,
+        x: torch.Tensor,
+        samples: range,
+        index: int,
+        phase: int,
+        *,
+        eager: bool = True,
+        more: Callable[[], bool] = lambda: True,
     ) -> Generator[Votes]:
-        return self._crew.parts(x, samples, index, phase, eager)
+        return self._crew.parts(x, samples, index, phase, eager, more)
 
 
 def _nobody(pictures: torch.Tensor) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import threading
 from collections.abc import Callable
 from typing import Protocol
 
@@ -135,7 +136,10 @@ class Certifying:
     def advance(
         self, x: torch.Tensor, pause: Callable[[int], bool] | None = None, on_samples: OnSamples | None = None
     ) -> None:
-        """Draw samples until it is done, or until `pause`, asked after every chunk with how many there are, says so."""
+        """Draw samples until it is done, or until `pause`, asked after every chunk with how many there are, says so.
+
+        What other threads are at by then is counted too, not drawn a second time.
+        """
         g, plan = self._of, self.plan
         with g._context(x, self._index):
             x = g._checked(x)
@@ -143,7 +147,11 @@ class Certifying:
                 self._state = self._begin(x, on_samples)
             if self.stopped is not None:
                 return
-            parts = g._votes(x, range(self.samples, plan.n), self._index, ESTIMATE, eager=plan.stop is None)
+            paused = threading.Event()
+            parts = g._votes(
+                x, range(self.samples, plan.n), self._index, ESTIMATE,
+                eager=plan.stop is None, more=lambda: not paused.is_set(),
+            )  # fmt: skip
             with contextlib.closing(parts):
                 for part in parts:
                     votes, judge = self._state[0] + part, copy.copy(self._state[1])
@@ -151,8 +159,12 @@ class Certifying:
                     self._state = votes, judge
                     if on_samples is not None:
                         on_samples(int(part.counts.sum()))
-                    if judge.stopped is not None or (pause is not None and pause(self.samples)):
+                    if judge.stopped is not None:
                         return
+                    if pause is not None and not paused.is_set() and pause(self.samples):
+                        paused.set()
+            if paused.is_set():
+                return
             raise PprsError(f"{self.samples} votes were counted for {plan.n} samples: the model is not consistent")
 
     def _begin(self, x: torch.Tensor, on_samples: OnSamples | None) -> tuple[Votes, Judge]:

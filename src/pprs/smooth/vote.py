@@ -11,6 +11,7 @@ and estimation never share a draw.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import time
 from collections import deque
@@ -147,11 +148,19 @@ class Voter:
         return votes
 
     def _votes(
-        self, x: torch.Tensor, samples: range, index: int, phase: int, *, eager: bool = True
+        self,
+        x: torch.Tensor,
+        samples: range,
+        index: int,
+        phase: int,
+        *,
+        eager: bool = True,
+        more: Callable[[], bool] = lambda: True,
     ) -> Generator[Votes]:
         """The votes of these samples (from the start of a chunk on), chunk by chunk.
 
-        eager: work well ahead of what is asked for; else only so far that no thread is idle.
+        eager: work well ahead of what is asked for; else only so far that no thread is idle. more: whether to begin
+        with more samples; those that were begun with are told all the same.
         """
         if isinstance(self.model, torch.nn.Module):
             self.model.eval()  # here, not only once: it may have been trained on since
@@ -166,7 +175,7 @@ class Voter:
                     noisy_chunk(x, self.noise, self.seed, index, phase, i, out)
                 return self._count(noisy.flatten(0, 1)[: n - first], size, chunk)
 
-        for parts in self._spread(count, samples[::step], eager=eager):
+        for parts in self._spread(count, samples[::step], eager=eager, more=more):
             yield from parts
 
     def scheme(self, shape: tuple[int, ...]) -> Partition | None:
@@ -199,9 +208,10 @@ class Voter:
         return [Votes(*both) for both in zip(counts, segments, strict=True)]
 
     def _spread(
-        self, task: Callable[[int], list[Votes]], firsts: Iterable[int], *, eager: bool
+        self, task: Callable[[int], list[Votes]], firsts: Iterable[int], *, eager: bool, more: Callable[[], bool]
     ) -> Iterator[list[Votes]]:
         """The task's results in order, from the pool's threads where there are any to use."""
+        firsts = itertools.takewhile(lambda _: more(), firsts)
         if self.device.type != "cpu" or not isinstance(self.model, torch.nn.Module) or threads.pooled():
             yield from map(task, firsts)
             return
