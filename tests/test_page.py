@@ -103,6 +103,10 @@ class Page:
     def wait(self, css: str, *words: str) -> str:
         return str(until(lambda: all(w in self.text(css) for w in words) and self.text(css), f"{words} in {css}"))
 
+    def tab(self, name: str) -> None:
+        """Open this one, as soon as it is there."""
+        until(lambda: [b for b in self.all("button[role=tab]") if b.text == name], name)[0].click()
+
     def done(self, *words: str) -> None:
         """Until a certification that tells these words has ended."""
         self.wait("#live[data-state=done]", *words)
@@ -203,7 +207,7 @@ def test_uploads_of_all_kinds(page: Page, tmp_path: Path) -> None:
     page.done("seed 0")
     (tmp_path / "garbage.png").write_bytes(np.random.default_rng(0).bytes(5000))
     page.one("#upload input[type=file]").send_keys(str(tmp_path / "garbage.png"))
-    page.wait("#seen .error", "cannot be read as a picture", "really an image")
+    page.wait("#seen .pp.error", "cannot be read as a picture", "really an image")
     time.sleep(1)
     assert page.all("#standing .pp") == []  # nothing was started, and it is told once
     assert "Error" not in page.one("#seen").text
@@ -220,16 +224,17 @@ def test_other_tabs_a_narrow_window_and_the_keyboard(page: Page) -> None:
     from selenium.webdriver.common.keys import Keys
 
     page.done("seed 0")
+    page.driver.execute_script("document.querySelector('#live').dataset.before = 1")
     for _ in range(60):  # the keyboard reaches the button, and starts anew with it
         ActionChains(page.driver).send_keys(Keys.TAB).perform()
         if page.driver.switch_to.active_element.get_attribute("id") == "go":
             break
     else:
         raise AssertionError("the keyboard does not reach the button")
-    page.driver.execute_script("document.querySelector('#live').dataset.before = 1")
+    assert page.all("#live[data-before]") != []  # to pass by a control changes nothing
     ActionChains(page.driver).send_keys(Keys.ENTER).perform()
     page.wait("#live[data-state=done]:not([data-before])", "seed 0")
-    next(b for b in page.all("button[role=tab]") if b.text == "See a radius").click()
+    page.tab("See a radius")
     page.wait("#directions", "a random direction", "no attack is claimed")
     page.write("#norm input[type=number]", "0.71")
     page.wait("#directions", "0.71")
@@ -239,11 +244,11 @@ def test_other_tabs_a_narrow_window_and_the_keyboard(page: Page) -> None:
     page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
         assert page.driver.execute_script("return document.documentElement.scrollWidth") <= 390
-        next(b for b in page.all("button[role=tab]") if b.text == "Compare").click()
+        page.tab("Compare")
         page.wait("#numbers", "slic:", "RS", "image by image")
         until(lambda: len(page.all("#gallery figure")) == 6, "the gallery")
         assert page.driver.execute_script("return document.documentElement.scrollWidth") <= 390
-        next(b for b in page.all("button[role=tab]") if b.text == "Tune").click()
+        page.tab("Tune")
         page.write("#budget input[type=number]", "10")
         page.one("#search-go").click()
         until(lambda: page.all("#search-chart img"), "the chart")
@@ -256,7 +261,7 @@ def test_other_tabs_a_narrow_window_and_the_keyboard(page: Page) -> None:
 def test_runs_are_compared_and_downloaded(page: Page, tmp_path: Path) -> None:
     fetch = {"behavior": "allow", "downloadPath": str(tmp_path)}
     page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", fetch)
-    next(b for b in page.all("button[role=tab]") if b.text == "Compare").click()
+    page.tab("Compare")
     page.wait("#numbers", "slic:", "RS")
     for button, name in (("#csv", "rows.csv"), ("#png", "curves.png")):
         until(lambda css=button: page.one(css).is_enabled(), button)

@@ -246,19 +246,19 @@ def tab(context: Context) -> tuple[Controls, Any]:
         "concurrency_limit": context.limits.at_once, "concurrency_id": RUN,
     }  # fmt: skip
     quiet: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden", "queue": False}
-    renewed = [
-        made.model.input(choose, [made.model], made.inputs[1:], **quiet),
+    renewed = [  # a dropdown is "input" whenever it is left, and "select" when something is chosen
+        made.model.select(choose, [made.model], made.inputs[1:], **quiet),
         made.example.input(another, [made.model, made.example], [made.upload, made.labels], **quiet),
         made.upload.upload(lambda: "", None, [made.labels], **quiet),
         made.upload.clear(lambda *chosen: another(*chosen)[1], [made.model, made.example], [made.labels], **quiet),
         fresh.click(lambda seed: (int(seed or 0) + 1) % SEEDS, [made.seed], [made.seed], **quiet),
     ]
-    renewed += [m.scheme.input(_changed, [m.scheme], [*m.slots, m.text], **quiet) for m in (made.first, made.second)]
+    renewed += [m.scheme.select(_changed, [m.scheme], [*m.slots, m.text], **quiet) for m in (made.first, made.second)]
     for event in renewed:
         event.then(**load).success(**start)
     typed = [*made.first.slots, made.first.text, *made.second.slots, made.second.text, made.n, made.seed, made.labels]
     changed = [
-        made.sigma.input, made.noise.input, made.alpha.input,
+        made.sigma.input, made.noise.select, made.alpha.select,
         *(box.submit for box in typed),
     ]  # fmt: skip
     gr.on(changed, **load, trigger_mode="always_last").success(**start)
