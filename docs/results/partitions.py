@@ -54,5 +54,18 @@ def tables(folder: Path) -> str:
     return "\n".join(lines) + "\n\n" + "\n".join(apart) + "\n"
 
 
+def imagenet(folder: Path) -> str:
+    """The ImageNet sample: options by rule, nothing tuned."""
+    lines = ["| sigma | | at 0 | at 0.1 | at 0.25 | ACR |", "|---:|---|---:|---:|---:|---:|"]
+    for sigma in ("0.25", "0.5"):
+        for family, name in (("rs", "RS"), ("slic", "SLIC"), ("shifted", "soft, 4 shifts"), ("blur", "blur")):
+            (method,) = read_all([folder / f"imagenet-{sigma}-{family}.parquet"])
+            s = summarize(method, np.array([0.0, 0.1, 0.25]))
+            accuracies = " | ".join(f"{100 * a:.1f}" for a in s.accuracy)
+            lines.append(f"| {sigma} | {name} | {accuracies} | {round_down(s.average_radius)} |")
+    return "\n".join(lines) + "\n"
+
+
 if __name__ == "__main__":
-    print(tables(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).with_name("partitions")), end="")
+    rows = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).with_name("partitions")
+    print(tables(rows), imagenet(rows), sep="\n", end="")
