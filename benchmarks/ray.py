@@ -65,7 +65,7 @@ class Peaks(Clock):
             self.peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
-def measure(seconds: float = 60.0) -> Iterator[dict[str, object]]:
+def measure(seconds: float = 80.0) -> Iterator[dict[str, object]]:
     yield from overhead(seconds)
     yield from load()
 

@@ -55,7 +55,6 @@ class Ray(Crew):
         self._refs: dict[Any, tuple[int, str, int]] = {}  # what is waited for -> worker, what, task
         self._asked: dict[int, float] = {}  # when a worker was last handed a task or asked how far it is
         self._folder: str | None = None
-        self._token = False  # whether the word that closes our Ray to others is ours to take back
         self._connected = not self._ray.is_initialized()
         if self._connected:
             self._connect(address, workers, job.threads)
@@ -81,8 +80,8 @@ class Ray(Crew):
             if workers is not None:
                 options["num_cpus"] = max(workers * threads, len(os.sched_getaffinity(0)))
             if not {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
-                os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(16)  # else Ray leaves one in the user's home
-                self._token = True
+                # Else Ray leaves one in the user's home. It stays for this process: Ray reads it once.
+                os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(16)
         else:
             _knock(address)
             options["address"] = address
@@ -121,8 +120,6 @@ class Ray(Crew):
     def _disconnect(self) -> None:
         self._ray.shutdown()
         self._connected = False
-        if self._token:
-            os.environ.pop("RAY_AUTH_TOKEN", None)
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -124,6 +124,7 @@ class Worker:
             raise WrongSettings(f"a worker has pprs {__version__}, the driver {job.version}. Install the same on both.")
         torch.set_num_threads(job.threads)
         threads.set_threads(job.threads)
+        threads.keep_memory()
         if os.path.isdir(job.folder):
             os.chdir(job.folder)
         self._plan, self._classifier = job.plan, _classifier(job, place)
