@@ -6,19 +6,24 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+TESTS ?= tests src
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check lint bench clean
 
 demo: $(READY)
 	$(BIN)/pprs demo
 
-test: check
-	$(BIN)/python -m pytest tests src -n auto --maxprocesses 4 --dist worksteal
+# Types are checked while the tests begin.
+test: lint
+	$(BIN)/mypy & types=$$!; \
+	$(BIN)/python -m pytest $(TESTS) -n auto --maxprocesses 4 --dist worksteal --durations 20 && wait $$types
 
-check: $(READY)
+check: lint
+	$(BIN)/mypy
+
+lint: $(READY)
 	$(BIN)/ruff format --check src tests benchmarks docs
 	$(BIN)/ruff check src tests benchmarks docs
-	$(BIN)/mypy
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
