@@ -130,9 +130,7 @@ def shutil_move(source: Path, target: Path) -> None:
     source.rename(target)
 
 
-def test_two_machines_at_one_address_lose_nothing(
-    digits_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_machines_at_one_address_lose_nothing(digits_model: Path, tmp_path: Path) -> None:
     """Each has begun before the other has ended."""
     url = f"memory://{tmp_path.name}/shared"
     folders = {name: tmp_path / name for name in ("a", "b")}
@@ -143,7 +141,6 @@ def test_two_machines_at_one_address_lose_nothing(
     with Run.begin(folders["b"], settings) as b:
         b.fail(1, 7, "could not be read")
     for folder in folders.values():
-        monkeypatch.setattr("pprs.remote.working_folder", lambda _, folder=folder: folder)
         kept_module._send(url, folder)
     fetch(url, FILE, tmp_path / "there" / FILE)
     with Run.read(tmp_path / "there") as there:

@@ -40,12 +40,12 @@ def table1(plan: Plan, folder: Path) -> Table:
     for data in spec.data:
         there, paper = found(plan, folder, "table1", data), spec.paper[data]
         for (sigma, line), rows in there.items():
-            plain, theirs = there[sigma, Line("rs")], paper.get(line.method)
+            plain, theirs = there[sigma, Line("rs")], plan.paper(spec, data, line)
             lines.append((
                 data, f"{sigma:g}", plan.label(line), number(100 * float(held(rows, spec.radius).mean())),
                 "–" if rows is plain else apart(rows, plain, spec.radius),
-                "–" if theirs is None or rows is plain else number(theirs[0] - paper["rs"][0], sign=True),
-                number(100 * certified_f1(rows, spec.radius)), "–" if theirs is None else number(theirs[1]),
+                "–" if not theirs or rows is plain else number(theirs[0] - paper["rs"][0], sign=True),
+                number(100 * certified_f1(rows, spec.radius)), number(theirs[1]) if theirs else "–",
             ))  # fmt: skip
     heads = ("data", "sigma", "method", "certified, %", "gain over RS", "paper's gain", "F, %", "paper's F")
     return Table(heads, tuple(lines))

@@ -42,7 +42,6 @@ def curves(plan: Plan, experiment: Experiment, data: str, found: Found) -> Figur
 
 def bars(plan: Plan, experiment: Experiment, data: str, found: Found) -> Figure:
     """Certified accuracy of every method with its 95% interval, and what the paper has."""
-    paper = experiment.paper.get(data, {})
     figure = Figure(figsize=(7.2, 0.42 * len(found) + 1.3), layout="constrained")
     axes = figure.subplots()
     for i, ((_, line), rows) in enumerate(found.items()):
@@ -51,8 +50,8 @@ def bars(plan: Plan, experiment: Experiment, data: str, found: Found) -> Figure:
         axes.barh(i, 100 * share, color=colour, alpha=0.75)
         error = [[100 * (share - low)], [100 * (high - share)]]
         axes.errorbar(100 * share, i, xerr=error, color="#444444", capsize=3, linewidth=1)
-        if line.method in paper:
-            axes.plot(paper[line.method][0], i, "D", color=COLOURS[2], label="paper", markersize=6)
+        if theirs := plan.paper(experiment, data, line):
+            axes.plot(theirs[0], i, "D", color=COLOURS[2], label="paper", markersize=6)
     axes.set_yticks(range(len(found)), [plan.label(line) for _, line in found])
     axes.invert_yaxis()
     sigma = next(iter(found))[0]

@@ -60,6 +60,7 @@ class Method:
     label: str
     partition: str
     best_of: tuple[str, ...] = ()
+    like: str | None = None  # the method of the paper that it is compared with; of the same name unless given
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,12 @@ class Plan:
         model = f"{data}-{line.kind}" if line.kind else data
         rule = experiment.stop or self.data[data].stop or self.stop
         return Cell(data, model, line.noise, sigma, method, partition, rule)
+
+    def paper(self, experiment: Experiment, data: str, line: Line) -> tuple[float, ...]:
+        """What the paper has for a line, if anything."""
+        method = self.methods.get(line.method)
+        name = method.like if method is not None and method.like else line.method
+        return experiment.paper.get(data, {}).get(name, ())
 
     def label(self, line: Line) -> str:
         """How a line is called in tables and figures."""
@@ -256,6 +263,11 @@ def _check(plan: Plan) -> None:
         _within(where, parse_stop, experiment.stop)
         if experiment.draw not in KINDS:
             raise PprsError(f'{where}: cannot draw "{experiment.draw}". {nearest(experiment.draw, KINDS)}')
+        for on in experiment.more:
+            if on not in experiment.data:
+                raise PprsError(
+                    f'{where}: more lines for "{on}", which it is not about. {nearest(on, experiment.data)}'
+                )
         for on in experiment.data:
             if on not in plan.data:
                 raise PprsError(f'{where}: no data is called "{on}". {nearest(on, plan.data)}')

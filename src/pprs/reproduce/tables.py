@@ -88,7 +88,7 @@ def compared(plan: Plan, experiment: Experiment, data: str, found: Found) -> Tab
             radius(s.average_radius), number(s.segments, 0), number(s.segment_size),
         ]  # fmt: skip
         if experiment.paper:
-            theirs = (*paper.get(line.method, ()), *[math.nan] * 3)[:3]
+            theirs = (*plan.paper(experiment, data, line), *[math.nan] * 3)[:3]
             over = theirs[0] - paper["rs"][0] if "rs" in paper and line.method != "rs" else math.nan
             cells += [number(theirs[0]), number(over, sign=True), number(theirs[1]), number(theirs[2], 0)]
         lines.append((*cells, f"`{rows.settings.get('partition', '')}`"))
