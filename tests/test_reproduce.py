@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import math
 import runpy
 import shutil
@@ -98,6 +99,8 @@ def test_what_cannot_be_made_does_not_stop_the_rest(made: Path, tmp_path: Path) 
         ("n0 = 20", "n0 == 20", "is not TOML"),
         ("sigmas = { digits = [0.3] }", "sigmas = { cats = [0.3] }", 'no data is called "cats"'),
         ('"radius:0.01,0.1"', '"radios:0.1"', "no rule to stop"),
+        ('"radius:0.01,0.1"', '{ digits = "radios:0.1" }', "no rule to stop"),
+        ('"radius:0.01,0.1"', '{ digit = "radius:0.1" }', 'a stop rule for "digit", which it is not about'),
     ],
 )
 def test_a_wrong_plan_is_told_before_anything_is_made(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -157,6 +160,15 @@ def test_keys_change_with_what_rows_depend_on() -> None:
         assert plan.cell_key(other) != plan.cell_key(cell)
         assert other.name != cell.name
     assert plan.model_key("mnist") != plan.model_key("mnist-noise")
+
+
+def test_an_experiments_rule_goes_before_the_data_sets_and_that_before_the_plans() -> None:
+    plan = read_plan()
+    experiment = dataclasses.replace(plan.experiments["curves"], stop={"mnist": "radius:0.5"})
+    rules = [plan.cell(experiment, data, Line("rs"), 0.25).stop for data in ("mnist", "imagenet", "cifar10")]
+    assert rules == ["radius:0.5", plan.data["imagenet"].stop, plan.stop]
+    for_all = dataclasses.replace(experiment, stop="radius:0.3")
+    assert plan.cell(for_all, "imagenet", Line("rs"), 0.25).stop == "radius:0.3"
 
 
 @pytest.mark.parametrize("target", [0.001, 0.3, 0.62, 0.999])

@@ -88,7 +88,7 @@ class Experiment:
     draw: str
     lines: tuple[Line, ...] = ()
     radius: float = 0.0
-    stop: str | None = None
+    stop: str | Mapping[str, str] | None = None  # one for all, or those of these data sets
     more: Mapping[str, tuple[Line, ...]] = field(default_factory=dict)  # lines of these data sets alone
     sigmas: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     match: Mapping[str, float] = field(default_factory=dict)
@@ -100,6 +100,10 @@ class Experiment:
     @property
     def data(self) -> list[str]:
         return list(self.match or self.sigmas)
+
+    def stop_for(self, data: str) -> str | None:
+        """Its own rule for a data set, if it has one."""
+        return self.stop.get(data) if isinstance(self.stop, Mapping) else self.stop
 
     def lines_for(self, data: str) -> list[Line]:
         """Its lines for a data set, a sweep's values among them."""
@@ -150,7 +154,7 @@ class Plan:
         else:
             partition, method = self.methods[line.method].partition, line.method
         model = f"{data}-{line.kind}" if line.kind else data
-        rule = experiment.stop or self.data[data].stop or self.stop
+        rule = experiment.stop_for(data) or self.data[data].stop or self.stop
         return Cell(data, model, line.noise, sigma, method, partition, rule)
 
     def paper(self, experiment: Experiment, data: str, line: Line) -> tuple[float, ...]:
@@ -260,17 +264,16 @@ def _check(plan: Plan) -> None:
         _within(f"data {name}", parse_stop, data.stop)
     for name, experiment in plan.experiments.items():
         where = f"experiment {name}"
-        _within(where, parse_stop, experiment.stop)
+        rules = experiment.stop if isinstance(experiment.stop, Mapping) else {}
         if experiment.draw not in KINDS:
             raise PprsError(f'{where}: cannot draw "{experiment.draw}". {nearest(experiment.draw, KINDS)}')
-        for on in experiment.more:
+        for on, what in [*((on, "more lines") for on in experiment.more), *((on, "a stop rule") for on in rules)]:
             if on not in experiment.data:
-                raise PprsError(
-                    f'{where}: more lines for "{on}", which it is not about. {nearest(on, experiment.data)}'
-                )
+                raise PprsError(f'{where}: {what} for "{on}", which it is not about. {nearest(on, experiment.data)}')
         for on in experiment.data:
             if on not in plan.data:
                 raise PprsError(f'{where}: no data is called "{on}". {nearest(on, plan.data)}')
+            _within(where, parse_stop, experiment.stop_for(on))
             for line in experiment.lines_for(on):
                 _check_line(plan, line, on, where)
 
