@@ -171,6 +171,18 @@ def test_an_experiments_rule_goes_before_the_data_sets_and_that_before_the_plans
     assert plan.cell(for_all, "imagenet", Line("rs"), 0.25).stop == "radius:0.3"
 
 
+def test_what_decides_more_radii_is_certified_for_both() -> None:
+    plan, rs = read_plan(), Line("rs")
+    base = plan.experiments["sigma"]
+    rules = ["radius:0.1", "radius:0.25,0.1", "radius:0.1,0.25,0.5", "radius:0.2", "abstain"]
+    experiments = {rule: dataclasses.replace(base, name=rule, stop=rule, sigmas={"mnist": (0.5,)}) for rule in rules}
+    experiments["elsewhere"] = dataclasses.replace(base, stop="radius:0.1,0.2", sigmas={"mnist": (0.6,)})
+    plan = dataclasses.replace(plan, experiments=experiments)
+    taken = {rule: plan.cell(experiments[rule], "mnist", rs, 0.5).stop for rule in rules}
+    most = "radius:0.1,0.25,0.5"
+    assert taken == dict(zip(rules, [most, most, most, "radius:0.2", "abstain"], strict=True))
+
+
 @pytest.mark.parametrize("target", [0.001, 0.3, 0.62, 0.999])
 def test_matching_sigma(target: float) -> None:
     tried: list[float] = []

@@ -375,18 +375,15 @@ def abreast(  # type: ignore[no-untyped-def]
             fill(labels[b], ys, xs)
 
 
-@njit(nogil=True, cache=True)
-def run(lanes, channels, pictures, size, per_colour, ys, xs, sy, sx, per_pixel, iterations, labels, floats, choices):  # type: ignore[no-untyped-def]
-    """labels [B, H*W] of pictures [B, C, H, W], on their box blur.
+def run(lanes: Any, channels: Any, pictures: Any, *rest: Any, labels: Any, floats: Any, choices: Any) -> None:
+    """labels [B, H*W] of pictures [B, C, H, W], on their box blur; what is between is as for `abreast`.
 
     `floats` and `choices` are scratch, as long as `scratch` says, and the caller's to keep: fresh memory is slow.
+    Not compiled: around `abreast` it would take as long to compile as that once more.
     """
     for first in range(0, len(pictures), len(lanes)):
-        past = min(first + len(lanes), len(pictures))
-        abreast(
-            lanes, channels, pictures[first:past], size, per_colour, ys, xs, sy, sx, per_pixel, iterations,
-            labels[first:past], floats, choices,
-        )  # fmt: skip
+        here = slice(first, first + len(lanes))
+        abreast(lanes, channels, pictures[here], *rest, labels[here], floats, choices)  # type: ignore[call-arg]
 
 
 @njit(nogil=True, cache=True)

@@ -98,8 +98,8 @@ class Slic(Superpixels, Seeded):
         floats, choices = slic.scratch(lanes, channels, self.iterations, ys, xs)
         slic.run(
             (0,) * lanes, (0,) * channels, noisy, self.blur, np.float32(1 / self.compactness),
-            ys, xs, sy, sx, per_pixel, self.iterations, labels,
-            threads.scratch(floats, "slic"), threads.scratch(choices, "choices", np.uint8),
+            ys, xs, sy, sx, per_pixel, self.iterations, labels=labels,
+            floats=threads.scratch(floats, "slic"), choices=threads.scratch(choices, "choices", np.uint8),
         )  # fmt: skip
         segments[:] = (len(ys) - 1) * (len(xs) - 1)
 

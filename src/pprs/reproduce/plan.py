@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
+import itertools
 import json
 import tomllib
 from collections.abc import Callable, Mapping
@@ -147,7 +149,12 @@ class Plan:
     experiments: Mapping[str, Experiment]
 
     def cell(self, experiment: Experiment, data: str, line: Line, sigma: float) -> Cell:
-        """What one line of an experiment needs at this sigma."""
+        """What one line of an experiment needs at this sigma; where another decides more radii, what that one needs."""
+        own = self._own_cell(experiment, data, line, sigma)
+        asked = self._rules.get(dataclasses.replace(own, stop=None), ())
+        return dataclasses.replace(own, stop=max((own.stop, *asked), key=lambda rule: _covered(own.stop, rule)))
+
+    def _own_cell(self, experiment: Experiment, data: str, line: Line, sigma: float) -> Cell:
         if line.value is not None:
             partition = line.method.replace(VALUE, f"{line.value:g}")
             method = partition.replace(":", "-").replace("=", "-").replace("/", "-").replace(",", "-")
@@ -156,6 +163,17 @@ class Plan:
         model = f"{data}-{line.kind}" if line.kind else data
         rule = experiment.stop_for(data) or self.data[data].stop or self.stop
         return Cell(data, model, line.noise, sigma, method, partition, rule)
+
+    @functools.cached_property
+    def _rules(self) -> dict[Cell, list[str | None]]:
+        """For every cell, whatever its rule, the rules that experiments have for it."""
+        found: dict[Cell, list[str | None]] = {}
+        for experiment in self.experiments.values():
+            for data, sigmas in experiment.sigmas.items():
+                for sigma, line in itertools.product(sigmas, experiment.lines_for(data)):
+                    cell = self._own_cell(experiment, data, line, sigma)
+                    found.setdefault(dataclasses.replace(cell, stop=None), []).append(cell.stop)
+        return found
 
     def paper(self, experiment: Experiment, data: str, line: Line) -> tuple[float, ...]:
         """What the paper has for a line, if anything."""
@@ -180,6 +198,12 @@ class Plan:
         chosen = [method.best_of, self.choose_images, self.choose_samples] if method and method.best_of else None
         data, sizes = dataclasses.asdict(self.data[cell.data]), [self.n0, self.n, self.alpha, self.seed]
         return _digest(dataclasses.asdict(cell), self.model_key(cell.model), data, sizes, chosen)
+
+
+def _covered(own: str | None, other: str | None) -> int:
+    """How many radii the other rule decides if all of one's own are among them; else, none."""
+    mine, theirs = (set(rule.radii or ()) if (rule := parse_stop(text)) else set() for text in (own, other))
+    return len(theirs) if mine and mine <= theirs else 0
 
 
 def _digest(*what: Any) -> str:
