@@ -14,12 +14,15 @@ import pytest
 from helpers import pprs
 
 from pprs import PprsError
+from pprs.cli.common import make_noise
 from pprs.cli.workshop import Workshop
 from pprs.report import Method, read
 from pprs.reproduce import Drawn, cells_of, page, read_models, read_plan, sigmas_of
 from pprs.reproduce.match import LEAST, MOST, matching_sigma
 from pprs.reproduce.plan import Line
 from pprs.reproduce.tables import TABLES, Table, gain, radius
+from pprs.stop import Plan as Sampling
+from pprs.stop import check_reach
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"
@@ -147,6 +150,24 @@ def test_the_papers_plan_has_all_that_the_paper_reports() -> None:
         for cell in cells_of(plan, e, d, e.sigmas[d]).values()
     ]
     assert all(name == name.replace("/", "") for name in names)
+
+
+def test_the_papers_plan_asks_for_no_radius_that_its_samples_cannot_certify() -> None:
+    plan, grey, large = read_plan(), 28 * 28, 3 * 224 * 224
+    pixels = {
+        "mnist": grey,
+        "fashion-mnist": grey,
+        "digits": grey,
+        "cifar10": 3 * 32 * 32,
+        "imagenet": large,
+        "cat": large,
+    }
+    for experiment in plan.experiments.values():
+        for data, sigmas in experiment.sigmas.items():
+            spec = plan.data[data]
+            for cell in cells_of(plan, experiment, data, sigmas).values():
+                sampling = Sampling(spec.n0 or plan.n0, spec.n or plan.n, plan.alpha, stop=cell.stop)
+                check_reach(sampling, make_noise(cell.noise, cell.sigma), pixels[data], 10)
 
 
 def test_keys_change_with_what_rows_depend_on() -> None:
