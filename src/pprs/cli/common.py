@@ -118,13 +118,14 @@ def set_threads(threads: int | None) -> None:
     """So many threads at work at once, whatever they do."""
     import torch
 
-    from pprs.kernels.threads import set_threads as set_kernel_threads
+    from pprs.kernels import threads as kernel_threads
 
     if threads is not None and not 1 <= threads <= 1024:
         raise PprsError(f"--threads must be 1 to 1024, not {threads}")
     count = threads or len(os.sched_getaffinity(0))
     torch.set_num_threads(count)
-    set_kernel_threads(count)
+    kernel_threads.set_threads(count)
+    kernel_threads.keep_memory()
 
 
 def make_noise(text: str, sigma: float) -> Noise:
