@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchmarks import baselines, certify, engines, noise, partitions, quality, ray, samples, threads, training
 from benchmarks.timing import line
+from pprs.kernels.threads import keep_memory
 
 TOPICS = {
     "partitions": partitions.measure,
@@ -33,6 +34,7 @@ def main() -> None:
     busy = os.getloadavg()[0]
     if busy > 0.5:
         print(f"the machine is busy (load {busy:.1f}): the ratios will wobble")
+    keep_memory()  # as every command does
     results = []
     for topic in chosen:
         for result in TOPICS[topic]():

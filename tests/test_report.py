@@ -17,6 +17,7 @@ import pytest
 from helpers import pprs
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 from PIL import Image
 from sklearn.metrics import f1_score
 
@@ -25,6 +26,7 @@ from pprs.certificate import round_down
 from pprs.record import Row, Run
 from pprs.report import read, read_all, write_report
 from pprs.report.export import export
+from pprs.report.figures import draw_curves
 from pprs.report.source import Method
 from pprs.report.stats import average_radius, band, certified_accuracy, certified_f1, paired
 
@@ -88,6 +90,17 @@ def test_certified_f1_is_macro_f1_with_the_uncertified_as_a_class_of_their_own(s
     said = np.where((prediction >= 0) & (radius >= r), prediction, 99)
     expected = f1_score(label, said, labels=np.unique(label), average="macro", zero_division=0)
     assert certified_f1(method(label, prediction, radius), r) == pytest.approx(expected)
+
+
+def test_no_point_of_a_method_decided_at_one_radius_is_cut_off() -> None:
+    decided = dataclasses.replace(method([0, 0], [0, 0], [0.1, 0.05]), settings={"stop": "radius:0.1"})
+    axes = Figure().subplots()
+    draw_curves(axes, [decided] * 6)
+    drawn = [x for container in axes.containers for x in container[0].get_xdata()]
+    assert len(drawn) == 6
+    low, high = axes.get_xlim()
+    assert low < min(drawn)
+    assert max(drawn) < high - 0.02 * (high - low)
 
 
 def test_band_is_the_exact_interval() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import math
+import re
 import runpy
 import shutil
 from pathlib import Path
@@ -12,12 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import pprs
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from pprs import PprsError
 from pprs.cli.common import make_noise
 from pprs.cli.workshop import Workshop
 from pprs.report import Method, read
-from pprs.reproduce import Drawn, cells_of, page, read_models, read_plan, sigmas_of
+from pprs.reproduce import Drawn, cells_of, charts, page, read_models, read_plan, sigmas_of
 from pprs.reproduce.match import LEAST, MOST, matching_sigma
 from pprs.reproduce.plan import Line
 from pprs.reproduce.tables import TABLES, Table, gain, radius
@@ -103,6 +105,7 @@ def test_what_cannot_be_made_does_not_stop_the_rest(made: Path, tmp_path: Path) 
         ("sigmas = { digits = [0.3] }", "sigmas = { cats = [0.3] }", 'no data is called "cats"'),
         ('"radius:0.01,0.1"', '"radios:0.1"', "no rule to stop"),
         ('"radius:0.01,0.1"', '{ digits = "radios:0.1" }', "no rule to stop"),
+        ('"radius:0.01,0.1"', "{ digits = 0.1 }", "0.1 is not a text in quotes"),
         ('"radius:0.01,0.1"', '{ digit = "radius:0.1" }', 'a stop rule for "digit", which it is not about'),
     ],
 )
@@ -195,13 +198,14 @@ def test_an_experiments_rule_goes_before_the_data_sets_and_that_before_the_plans
 def test_what_decides_more_radii_is_certified_for_both() -> None:
     plan, rs = read_plan(), Line("rs")
     base = plan.experiments["sigma"]
-    rules = ["radius:0.1", "radius:0.25,0.1", "radius:0.1,0.25,0.5", "radius:0.2", "abstain"]
+    rules = ["radius:0.1", "radius:0.25,0.1", "radius:0.1,0.25,0.5", "radius:0.25", "abstain"]
     experiments = {rule: dataclasses.replace(base, name=rule, stop=rule, sigmas={"mnist": (0.5,)}) for rule in rules}
     experiments["elsewhere"] = dataclasses.replace(base, stop="radius:0.1,0.2", sigmas={"mnist": (0.6,)})
     plan = dataclasses.replace(plan, experiments=experiments)
     taken = {rule: plan.cell(experiments[rule], "mnist", rs, 0.5).stop for rule in rules}
     most = "radius:0.1,0.25,0.5"
-    assert taken == dict(zip(rules, [most, most, most, "radius:0.2", "abstain"], strict=True))
+    # For 0.25 alone sampling is given up earlier than for 0.1 and 0.25: that is another rule.
+    assert taken == dict(zip(rules, [most, most, most, "radius:0.25", "abstain"], strict=True))
 
 
 @pytest.mark.parametrize("target", [0.001, 0.3, 0.62, 0.999])
@@ -234,6 +238,41 @@ def test_gain_is_image_by_image() -> None:
     assert ahead == pytest.approx(50.0)
     assert error == pytest.approx(100 * 3.182446 * np.std([0, 1, 1, 0], ddof=1) / 2, rel=1e-5)
     assert math.isnan(gain(one, rows_of([0.5], [True]), 0.25)[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "stop", "sigmas", "across", "panels"),
+    [
+        ("noises", "abstain", (0.12, 0.5), "L2 radius r", 2),
+        ("methods", "abstain", (0.12,), "L2 radius r", 1),
+        ("noises", "radius:0.1,0.25", (0.12, 0.5), "L2 radius r", 2),
+        ("noises", "radius:0.1", (0.12, 0.5), "sigma", 1),
+        ("methods", "radius:0.1", (0.12,), "certified accuracy at radius 0.1 (%), 95% interval", 1),
+    ],
+)
+def test_curves_show_what_was_decided(
+    name: str, stop: str, sigmas: tuple[float, ...], across: str, panels: int
+) -> None:
+    """Also where the rows were made by a rule that decides more; and no legend is cut off."""
+    plan = read_plan()
+    experiment = dataclasses.replace(plan.experiments[name], stop=stop, radius=0.25)
+    rows = dataclasses.replace(rows_of([0.1, 0.3, 0.2], [True, True, True]), settings={"stop": "radius:0.1,0.25"})
+    if stop == "abstain":
+        rows = dataclasses.replace(rows, settings={})
+    found = {(sigma, line): rows for sigma in sigmas for line in experiment.lines}
+    figure = charts.curves(plan, experiment, "mnist", found)
+    assert len(figure.axes) == panels
+    assert figure.axes[-1].get_xlabel() == across
+    legends = [legend for legend in (*figure.legends, figure.axes[0].get_legend()) if legend]
+    labels = {plan.label(line) for line in experiment.lines}
+    assert {text.get_text() for legend in legends for text in legend.texts} == (labels if legends else set())
+    assert legends or {text.get_text() for text in figure.axes[0].get_yticklabels()} == labels
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    for legend in figure.legends:
+        box = legend.get_window_extent(canvas.get_renderer())
+        assert box.x0 >= 0
+        assert box.x1 <= figure.bbox.x1
 
 
 def test_tables_are_the_same_in_both_forms() -> None:
@@ -273,6 +312,24 @@ def test_committed_numbers_are_what_committed_rows_say() -> None:
     claims = (RESULTS.parent / "reproduction.md").read_text()
     for name, table in runpy.run_path(str(RESULTS / "claims.py"))["tables"](RESULTS).items():
         assert table in claims, name
+
+
+def test_every_number_that_the_page_of_claims_tells_is_in_a_table_beside_it() -> None:
+    """Numbers with decimals, in the tables of the same section or in the files that it links to."""
+    page, plan = RESULTS.parent / "reproduction.md", read_plan()
+    sections = re.split(r"^##", page.read_text().partition("## Claim by claim")[2], flags=re.MULTILINE)
+    assert len(sections) > 5
+    seen = 0
+    for section in sections:
+        lines = section.splitlines()
+        told = [line for line in lines if line.startswith("|")]
+        told += [(page.parent / name).read_text() for name in re.findall(r"\]\((results/tables/[^)]*)\)", section)]
+        prose = re.sub(r"`[^`]*`|\]\([^)]*\)", " ", " ".join(line for line in lines if not line.startswith("|")))
+        numbers = set(re.findall(r"\d+\.\d+", prose)) - {str(plan.alpha)}
+        radii = {f"{e.radius:g}" for e in plan.experiments.values()}
+        assert not numbers - radii - set(re.findall(r"\d+\.\d+", " ".join(told))), lines[0]
+        seen += len(numbers)
+    assert seen > 10
 
 
 @pytest.mark.skipif(not COMMITTED, reason="no results are committed")

@@ -78,6 +78,16 @@ def pivot(plan: Plan, folder: Path, experiment: str, radius: float) -> Table:
     return Table(("data", "sigma", *heads), tuple(lines))
 
 
+def swept(plan: Plan, folder: Path, experiment: str, radius: float) -> Table:
+    """Certified accuracy against the number of superpixels, how many of them there were."""
+    lines = []
+    for data in plan.experiments[experiment].data:
+        for (sigma, line), rows in found(plan, folder, experiment, data).items():
+            asked, got = plan.label(line), number(float(rows.segments.mean()), 0)
+            lines.append((data, f"{sigma:g}", asked, got, number(100 * float(held(rows, radius).mean()))))
+    return Table(("data", "sigma", "superpixels asked for", "found", "certified, %"), tuple(lines))
+
+
 def tables(folder: Path) -> dict[str, str]:
     """Every table by its name, as markdown; without those for which there are no rows."""
     plan = read_plan()
@@ -86,6 +96,8 @@ def tables(folder: Path) -> dict[str, str]:
         "table1": table1(plan, folder),
         "curves": against(plan, folder, "curves", 0.25),
         "sigma": against(plan, folder, "sigma", 0.1),
+        "segments": swept(plan, folder, "segments", 0.1),
+        "methods": pivot(plan, folder, "methods", 0.1),
         "noises": pivot(plan, folder, "noises", 0.1),
         "training": pivot(plan, folder, "training", 0.25),
     }

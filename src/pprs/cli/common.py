@@ -115,7 +115,7 @@ Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, mps.")
 
 
 def set_threads(threads: int | None) -> None:
-    """So many threads at work at once, whatever they do."""
+    """So many threads at work at once, whatever they do; and memory that is used again."""
     import torch
 
     from pprs.kernels import threads as kernel_threads

@@ -37,6 +37,7 @@ def curves(methods: list[Method]) -> Figure:
 def draw_curves(axes: Any, methods: list[Method], *, bands: bool = True) -> None:
     """The curves of methods on these axes, with their bands if asked for."""
     largest = max(float(m.radius.max()) for m in methods)
+    end = 0.0
     for i, method in enumerate(methods):
         colour = COLOURS[i % len(COLOURS)]
         label = f"{method.name} (n={len(method)})".replace("$", r"\$")
@@ -45,12 +46,14 @@ def draw_curves(axes: Any, methods: list[Method], *, bands: bool = True) -> None
             accuracy = certified_accuracy(method, at)
             low, high = band(accuracy, len(method))
             beside = BESIDE * max(largest, at[-1]) * (i - (len(methods) - 1) / 2)
+            end = max(end, at[-1] + beside)
             axes.errorbar(
                 at + beside, accuracy, [accuracy - low, high - accuracy], fmt="o", color=colour, capsize=3, label=label
             )
             continue
         # The curve falls just after each radius that an image reached: draw every one of those steps.
         steps = np.unique(np.concatenate([[0.0], method.radius[method.correct], [largest * 1.03 + 1e-3]]))
+        end = max(end, steps[-1])
         accuracy = certified_accuracy(method, steps)
         low, high = band(accuracy, len(method))
         line = DASHES[i // len(COLOURS) % 2 * 4]
@@ -64,7 +67,7 @@ def draw_curves(axes: Any, methods: list[Method], *, bands: bool = True) -> None
         )
         if bands:
             axes.fill_between(steps, low, high, step="pre", color=colour, alpha=0.12, linewidth=0)
-    axes.set(xlabel="L2 radius r", ylabel="certified accuracy at r", ylim=(0, 1.02), xlim=(0, None))
+    axes.set(xlabel="L2 radius r", ylabel="certified accuracy at r", ylim=(0, 1.02), xlim=(0, 1.05 * end))
     axes.grid(alpha=0.25)
     axes.legend(fontsize=8, frameon=False, loc="best")
 

@@ -19,24 +19,31 @@ from pprs.report.stats import band, certified_accuracy
 from pprs.reproduce.plan import Experiment, Plan
 from pprs.reproduce.tables import Found
 from pprs.smooth import noisy_chunk
+from pprs.stop import decided_radii
 
 BANDS = 4  # lines; more of them would hide each other's bands
 APART = 1.015  # two points at the same place, side by side
 
 
 def curves(plan: Plan, experiment: Experiment, data: str, found: Found) -> Figure:
-    """Certified accuracy against radius, a panel for each sigma."""
-    sigmas = list(dict.fromkeys(sigma for sigma, _ in found))
+    """Certified accuracy against radius, a panel for each sigma; another chart where one radius alone was decided."""
+    sigmas, rule = list(dict.fromkeys(sigma for sigma, _ in found)), plan.rule(experiment, data)
+    decided = decided_radii(rule)
+    if decided is not None and len(decided) == 1:
+        chart = sweep if len(sigmas) > 1 else bars
+        return chart(plan, dataclasses.replace(experiment, radius=decided[0]), data, found)
     figure = Figure(figsize=(max(6.4, 4.6 * len(sigmas)), 4.2), layout="constrained")
     for axes, sigma in zip(figure.subplots(1, len(sigmas), squeeze=False, sharey=True)[0], sigmas, strict=True):
-        mine = [dataclasses.replace(rows, name=plan.label(line)) for (s, line), rows in found.items() if s == sigma]
-        draw_curves(axes, mine, bands=len(mine) <= BANDS)
-        axes.set_title(f"{data}, sigma {sigma:g}", fontsize=10)
-        handles, labels = axes.get_legend_handles_labels()
+        mine = {plan.label(line): rows for (s, line), rows in found.items() if s == sigma}
+        asked = [dataclasses.replace(rows, settings={**rows.settings, "stop": rule}) for rows in mine.values()]
+        draw_curves(axes, asked, bands=len(asked) <= BANDS)
+        axes.set_title(f"{data}, sigma {sigma:g}, {len(asked[0])} images", fontsize=10)
+        handles, _ = axes.get_legend_handles_labels()
         axes.get_legend().remove()
         axes.label_outer()
     # One for all panels, where no curve is.
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 5), fontsize=8, frameon=False)
+    columns = min(len(mine), 5)
+    figure.legend(handles, list(mine), loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
     return figure
 
 

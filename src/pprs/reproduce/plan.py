@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from pprs.errors import PprsError, nearest
 from pprs.noise import NOISES
 from pprs.partition import parse_partition
-from pprs.stop import parse_stop
+from pprs.stop import decided_radii, parse_stop
 
 T = TypeVar("T")
 PLANS = {False: "paper.toml", True: "quick.toml"}
@@ -161,16 +161,19 @@ class Plan:
         else:
             partition, method = self.methods[line.method].partition, line.method
         model = f"{data}-{line.kind}" if line.kind else data
-        rule = experiment.stop_for(data) or self.data[data].stop or self.stop
-        return Cell(data, model, line.noise, sigma, method, partition, rule)
+        return Cell(data, model, line.noise, sigma, method, partition, self.rule(experiment, data))
+
+    def rule(self, experiment: Experiment, data: str) -> str | None:
+        """An experiment's own rule to stop; its rows may have been made by one that decides more."""
+        return experiment.stop_for(data) or self.data[data].stop or self.stop
 
     @functools.cached_property
     def _rules(self) -> dict[Cell, list[str | None]]:
         """For every cell, whatever its rule, the rules that experiments have for it."""
         found: dict[Cell, list[str | None]] = {}
         for experiment in self.experiments.values():
-            for data, sigmas in experiment.sigmas.items():
-                for sigma, line in itertools.product(sigmas, experiment.lines_for(data)):
+            for data in () if experiment.match else experiment.data:
+                for sigma, line in itertools.product(experiment.sigmas[data], experiment.lines_for(data)):
                     cell = self._own_cell(experiment, data, line, sigma)
                     found.setdefault(dataclasses.replace(cell, stop=None), []).append(cell.stop)
         return found
@@ -201,9 +204,12 @@ class Plan:
 
 
 def _covered(own: str | None, other: str | None) -> int:
-    """How many radii the other rule decides if all of one's own are among them; else, none."""
-    mine, theirs = (set(rule.radii or ()) if (rule := parse_stop(text)) else set() for text in (own, other))
-    return len(theirs) if mine and mine <= theirs else 0
+    """How many radii the other rule decides if those are one's own and larger ones; else, none.
+
+    Larger ones change nothing about one's own. For smaller ones sampling would go on where it is given up now.
+    """
+    mine, theirs = sorted(decided_radii(own) or ()), sorted(decided_radii(other) or ())
+    return len(theirs) if mine and theirs[: len(mine)] == mine else 0
 
 
 def _digest(*what: Any) -> str:
@@ -314,7 +320,9 @@ def _check_line(plan: Plan, line: Line, data: str, where: str) -> None:
         raise PprsError(f'{where}: no model is called "{model}". {nearest(model, plan.models)}')
 
 
-def _within(where: str, reader: Callable[[Any], object], text: str | None) -> None:
+def _within(where: str, reader: Callable[[Any], object], text: object) -> None:
+    if not isinstance(text, str | None):
+        raise PprsError(f"{where}: {text!r} is not a text in quotes")
     try:
         reader(text)
     except PprsError as error:

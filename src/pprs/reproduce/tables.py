@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ from pprs.certificate import round_down
 from pprs.report import Method as Rows
 from pprs.report import summarize
 from pprs.reproduce.plan import Experiment, Line, Plan
+from pprs.stop import decided_radii
 
 Found = dict[tuple[float, Line], Rows]  # by sigma and line
 RADII = (0.0, 0.1, 0.25, 0.5, 1.0)
@@ -97,7 +98,7 @@ def compared(plan: Plan, experiment: Experiment, data: str, found: Found) -> Tab
 
 def at_radii(plan: Plan, experiment: Experiment, data: str, found: Found) -> Table:
     """Certified accuracy of every line at round radii, and the average radius."""
-    radii = np.array(_radii(list(found.values())))
+    radii = np.array(decided_radii(plan.rule(experiment, data)) or RADII)
     heads = ("data", "sigma", "method", *(f"at {r:g}" for r in radii), "ACR", "±", "superpixels", "samples an image")
     lines = []
     for (sigma, line), rows in found.items():
@@ -106,11 +107,6 @@ def at_radii(plan: Plan, experiment: Experiment, data: str, found: Found) -> Tab
         ends = (radius(s.average_radius), number(s.average_radius_error, 3), number(s.segments, 0))
         lines.append((data, f"{sigma:g}", plan.label(line), *accuracies, *ends, number(s.samples, 0)))
     return Table(heads, tuple(lines))
-
-
-def _radii(methods: Sequence[Rows]) -> tuple[float, ...]:
-    decided = {r for m in methods for r in m.decided or ()}
-    return tuple(sorted(decided)) if decided else RADII
 
 
 def pictured(plan: Plan, experiment: Experiment, data: str, found: Found) -> Table:
