@@ -68,6 +68,10 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
+def test_a_path_may_be_a_text(run: Path) -> None:
+    assert len(read(str(run))) == len(read(run)) > 0
+
+
 def test_cohens_log_gives_cohens_curve(golden: Path) -> None:
     log = read(golden / "cohen_cifar10_sigma_0.25.tsv")
     assert len(log) == 500

@@ -15,6 +15,7 @@ from pprs.report.stats import certified_f1
 from pprs.reproduce import cells_of, models_table, read_models, read_plan, sigmas_of
 from pprs.reproduce.plan import Line, Plan
 from pprs.reproduce.tables import Found, Table, gain, held, number
+from pprs.stop import decided_radii
 
 HERE = Path(__file__).parent
 
@@ -65,17 +66,18 @@ def against(plan: Plan, folder: Path, experiment: str, radius: float) -> Table:
     return Table(heads, tuple(lines))
 
 
-def pivot(plan: Plan, folder: Path, experiment: str, radius: float) -> Table:
-    """Certified accuracy: a row for each data set and sigma, a column for each line."""
-    lines, heads = [], list[str]()
-    for data in plan.experiments[experiment].data:
-        there = found(plan, folder, experiment, data)
+def pivot(plan: Plan, folder: Path, experiment: str, wanted: float) -> Table:
+    """Certified accuracy where it was decided: a row for each data set and sigma, a column for each line."""
+    lines, heads, spec = [], list[str](), plan.experiments[experiment]
+    for data in spec.data:
+        there, decided = found(plan, folder, experiment, data), decided_radii(plan.rule(spec, data))
+        radius = wanted if decided is None or wanted in decided else decided[0]
         for sigma in dict.fromkeys(sigma for sigma, _ in there):
             mine = {plan.label(line): rows for (s, line), rows in there.items() if s == sigma}
             heads = list(mine)
             shares = [number(100 * float(held(rows, radius).mean())) for rows in mine.values()]
-            lines.append((data, f"{sigma:g}", *shares))
-    return Table(("data", "sigma", *heads), tuple(lines))
+            lines.append((data, f"{sigma:g}", f"{radius:g}", *shares))
+    return Table(("data", "sigma", "radius", *heads), tuple(lines))
 
 
 def swept(plan: Plan, folder: Path, experiment: str, radius: float) -> Table:

@@ -60,8 +60,9 @@ class Method:
         return len(self.idx)
 
 
-def read(path: Path) -> Method:
+def read(path: Path | str) -> Method:
     """A run's folder, a log in Cohen's tsv format, or what `pprs export` wrote (tsv, csv, parquet, json)."""
+    path = Path(path)
     if path.suffix in _READERS or path.is_file():
         try:
             method = _READERS.get(path.suffix, _read_tsv)(path)
