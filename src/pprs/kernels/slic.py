@@ -335,7 +335,10 @@ def store(lanes, choices, ys, xs, row, home, labels, seen, words):  # type: igno
 def abreast(  # type: ignore[no-untyped-def]
     lanes, channels, pictures, size, per_colour, ys, xs, sy, sx, per_pixel, iterations, labels, floats, choices
 ):
-    """labels [B, H*W] of at most as many pictures as there are lanes."""
+    """labels [B, H*W] of pictures [B, C, H, W], at most as many as there are lanes, on their box blur.
+
+    `floats` and `choices` are scratch, as long as `scratch` says, and the caller's to keep: fresh memory is slow.
+    """
     L, C = len(lanes), len(channels)
     rows, columns, width = len(ys) - 1, len(xs) - 1, xs[-1]
     band, ring, tall = sizes(iterations, ys)
@@ -375,17 +378,6 @@ def abreast(  # type: ignore[no-untyped-def]
             fill(labels[b], ys, xs)
 
 
-def run(lanes: Any, channels: Any, pictures: Any, *rest: Any, labels: Any, floats: Any, choices: Any) -> None:
-    """labels [B, H*W] of pictures [B, C, H, W], on their box blur; what is between is as for `abreast`.
-
-    `floats` and `choices` are scratch, as long as `scratch` says, and the caller's to keep: fresh memory is slow.
-    Not compiled: around `abreast` it would take as long to compile as that once more.
-    """
-    for first in range(0, len(pictures), len(lanes)):
-        here = slice(first, first + len(lanes))
-        abreast(lanes, channels, pictures[here], *rest, labels[here], floats, choices)  # type: ignore[call-arg]
-
-
 @njit(nogil=True, cache=True)
 def sizes(iterations: int, ys: Any) -> tuple[int, int, int]:
     """How many rows of cells have pixels at hand, how many have centres, and the height of the tallest."""
@@ -394,7 +386,7 @@ def sizes(iterations: int, ys: Any) -> tuple[int, int, int]:
 
 
 def scratch(lanes: int, channels: int, iterations: int, ys: Any, xs: Any) -> tuple[int, int]:
-    """How many floats and how many bytes `run` needs."""
+    """How many floats and how many bytes `abreast` needs."""
     width, columns = int(xs[-1]), len(xs) - 1
     band, ring, tall = sizes(iterations, ys)
     seeds = ring * (columns + 2) * (12 + channels)

@@ -95,12 +95,14 @@ class Slic(Superpixels, Seeded):
         batch, channels, height, width = noisy.shape
         ys, xs, sy, sx, per_pixel = slic.grid(height, width, self.n_segments, shift)
         lanes = 1 if batch <= slic.FEW else slic.LANES
-        floats, choices = slic.scratch(lanes, channels, self.iterations, ys, xs)
-        slic.run(
-            (0,) * lanes, (0,) * channels, noisy, self.blur, np.float32(1 / self.compactness),
-            ys, xs, sy, sx, per_pixel, self.iterations, labels=labels,
-            floats=threads.scratch(floats, "slic"), choices=threads.scratch(choices, "choices", np.uint8),
-        )  # fmt: skip
+        sizes = slic.scratch(lanes, channels, self.iterations, ys, xs)
+        floats, choices = threads.scratch(sizes[0], "slic"), threads.scratch(sizes[1], "choices", np.uint8)
+        for first in range(0, batch, lanes):  # not compiled: it would take as long to compile as the kernel once more
+            here = slice(first, first + lanes)
+            slic.abreast(
+                (0,) * lanes, (0,) * channels, noisy[here], self.blur, np.float32(1 / self.compactness),
+                ys, xs, sy, sx, per_pixel, self.iterations, labels[here], floats, choices,
+            )  # fmt: skip
         segments[:] = (len(ys) - 1) * (len(xs) - 1)
 
     def _segment_device(self, noisy: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
