@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -77,7 +78,7 @@ def reproduce(
     drawn, missing = _all(whole, [whole.experiments[n] for n in names], wanted, workshop)
     if drawn:
         with written_whole(out / "README.md") as part:
-            part.write_text(page(whole, drawn, read_models(out)), encoding="utf-8")
+            part.write_text(page(whole, _with_earlier(whole, drawn, workshop), read_models(out)), encoding="utf-8")
         say(f"{len(drawn)} figures and tables in {duration(time.monotonic() - began)}: {out / 'README.md'}")
     if missing:
         raise PprsError(
@@ -104,3 +105,22 @@ def _all(
             missing.append(f"{experiment.name}, {data}: {error}")
             say(f"  not made: {error}")
     return drawn, missing
+
+
+def _with_earlier(plan: Plan, drawn: list[Drawn], workshop: Workshop) -> list[Drawn]:
+    """What was drawn now and what earlier commands drew from rows that still hold, in the plan's order."""
+    from pprs.cli.workshop import Workshop
+    from pprs.reproduce import tell
+
+    now = {d.name: d for d in drawn}
+    earlier = Workshop(plan, workshop.out, None, draw_only=True, threads=None)
+    found = []
+    for experiment in plan.experiments.values():
+        for data in experiment.data:
+            name = f"{experiment.name}-{data}"
+            if name in now:
+                found.append(now[name])
+            elif (workshop.out / "tables" / f"{name}.md").is_file():
+                with contextlib.suppress(PprsError):
+                    found.append(tell(plan, experiment, data, earlier.rows)[0])
+    return found

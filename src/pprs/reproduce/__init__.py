@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pprs.reproduce.draw import Drawn, cells_of, draw, models_table, page, read_models, sigmas_of
+from pprs.reproduce.draw import Drawn, cells_of, draw, models_table, page, read_models, sigmas_of, tell
 from pprs.reproduce.plan import Cell, Experiment, Plan, read_plan
 
 __all__ = [
     "Cell", "Drawn", "Experiment", "Plan", "cells_of", "draw", "models_table", "page", "read_models", "read_plan",
-    "sigmas_of",
+    "sigmas_of", "tell",
 ]  # fmt: skip

@@ -54,9 +54,9 @@ def bars(plan: Plan, experiment: Experiment, data: str, found: Found) -> Figure:
     for i, ((_, line), rows) in enumerate(found.items()):
         share, low, high = _share(rows, experiment.radius)
         colour = COLOURS[0] if line.method == "rs" else COLOURS[5] if line.method == "blur" else COLOURS[1]
-        axes.barh(i, 100 * share, color=colour, alpha=0.75)
+        axes.barh(i, 100 * share, color=colour, alpha=0.55)
         error = [[100 * (share - low)], [100 * (high - share)]]
-        axes.errorbar(100 * share, i, xerr=error, color="#444444", capsize=3, linewidth=1)
+        axes.errorbar(100 * share, i, xerr=error, color="#111111", capsize=3, linewidth=1.2)
         if theirs := plan.paper(experiment, data, line):
             axes.plot(theirs[0], i, "D", color=COLOURS[2], label="paper", markersize=6)
     axes.set_yticks(range(len(found)), [plan.label(line) for _, line in found])
@@ -117,17 +117,19 @@ def gallery(plan: Plan, experiment: Experiment, data: str, found: Found, picture
             scheme = parse_partition(str(rows.settings["partition"]))
             seen = noisy if scheme is None else scheme.at(sigma, noisy.shape).apply(noisy[None])[0]
             name = f"{line.value:g} superpixels" if line.value is not None else plan.label(line)
-            _cell(axes, shown(seen), f"{name}\n{_said(rows, image)}")
+            _cell(axes, shown(seen), f"{name}\n{_said(plan, data, rows, image)}")
     figure.suptitle(f"{data}: what the classifier sees, and the certified radius", fontsize=10)
     return figure
 
 
-def _said(rows: Rows, image: int) -> str:
+def _said(plan: Plan, data: str, rows: Rows, image: int) -> str:
     (at,) = np.flatnonzero(rows.idx == image)
     if rows.prediction[at] < 0:
         return "abstained"
-    wrong = "" if rows.label[at] < 0 or rows.prediction[at] == rows.label[at] else " (wrong)"
-    return f"radius {round_down(float(rows.radius[at]))}{wrong}"
+    proved = f"radius {round_down(float(rows.radius[at]))}"
+    if rows.label[at] < 0:  # what it is, the reader must judge
+        return f"{plan.class_name(data, int(rows.prediction[at]))}, {proved}"
+    return proved if rows.prediction[at] == rows.label[at] else f"{proved} (wrong)"
 
 
 def _cell(axes: Any, picture: Any, title: str) -> None:

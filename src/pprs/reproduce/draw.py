@@ -32,6 +32,11 @@ class Drawn:
     sigmas: tuple[float, ...]
     table: Table
 
+    @property
+    def name(self) -> str:
+        """Of its figure and its table."""
+        return f"{self.experiment.name}-{self.data}"
+
 
 def cells_of(plan: Plan, experiment: Experiment, data: str, sigmas: Iterable[float]) -> dict[tuple[float, Line], Cell]:
     """What an experiment needs of a data set."""
@@ -51,23 +56,27 @@ def sigmas_of(plan: Plan, experiment: Experiment, data: str, rows: Rows) -> tupl
     return (matching_sigma(accuracy, experiment.match[data] / 100, 0.5 / plan.data[data].images),)
 
 
-def draw(plan: Plan, experiment: Experiment, data: str, rows: Rows, out: Path, pictures: ImageSet | None) -> Drawn:
-    """Write OUT/figures/NAME.png and .svg and OUT/tables/NAME.md and .csv; a gallery's figure needs its pictures."""
+def tell(plan: Plan, experiment: Experiment, data: str, rows: Rows) -> tuple[Drawn, Found]:
+    """Its table, and the rows behind it."""
     sigmas = sigmas_of(plan, experiment, data, rows)
     found: Found = {at: read(rows(cell)) for at, cell in cells_of(plan, experiment, data, sigmas).items()}
-    table = TABLES[experiment.draw](plan, experiment, data, found)
-    name = f"{experiment.name}-{data}"
-    _write(out / "tables" / f"{name}.md", table.markdown().encode())
-    _write(out / "tables" / f"{name}.csv", table.csv().encode())
+    return Drawn(experiment, data, sigmas, TABLES[experiment.draw](plan, experiment, data, found)), found
+
+
+def draw(plan: Plan, experiment: Experiment, data: str, rows: Rows, out: Path, pictures: ImageSet | None) -> Drawn:
+    """Write OUT/figures/NAME.png and .svg and OUT/tables/NAME.md and .csv; a gallery's figure needs its pictures."""
+    told, found = tell(plan, experiment, data, rows)
+    _write(out / "tables" / f"{told.name}.md", told.table.markdown().encode())
+    _write(out / "tables" / f"{told.name}.csv", told.table.csv().encode())
     if experiment.draw != "gallery":
         figure = charts.CHARTS[experiment.draw](plan, experiment, data, found)
     elif pictures is not None:
         figure = charts.gallery(plan, experiment, data, found, pictures)
     else:
-        return Drawn(experiment, data, sigmas, table)
+        return told
     for kind in ("png", "svg"):
-        _write(out / "figures" / f"{name}.{kind}", to_bytes(figure, kind))
-    return Drawn(experiment, data, sigmas, table)
+        _write(out / "figures" / f"{told.name}.{kind}", to_bytes(figure, kind))
+    return told
 
 
 def page(plan: Plan, drawn: list[Drawn], models: dict[str, dict[str, Any]]) -> str:
@@ -85,15 +94,17 @@ def page(plan: Plan, drawn: list[Drawn], models: dict[str, dict[str, Any]]) -> s
         mine = [d for d in drawn if d.experiment.name == name]
         parts.append(f"\n## {mine[0].experiment.title}\n")
         for d in mine:
-            parts.append(f"\n### {d.data}\n\n![{d.experiment.title}, {d.data}](figures/{name}-{d.data}.png)\n")
+            parts.append(f"\n### {d.data}\n\n![{d.experiment.title}, {d.data}](figures/{d.name}.png)\n")
             parts.append(d.table.markdown())
     return "\n".join(parts)
 
 
 def models_table(plan: Plan, models: dict[str, dict[str, Any]]) -> Table:
-    """The classifiers, and how many of the clean test images each gets right."""
+    """The classifiers as this plan has them, and how many of the clean test images each gets right."""
     lines = []
     for name, told in models.items():
+        if name not in plan.models or told["key"] != plan.model_key(name):
+            continue  # trained by another plan
         spec = plan.models[name]
         how = f"sigma {spec.noise:g}" if spec.noise is not None else "clean"
         how += f", `{spec.partition}`" if spec.partition != "none" else ""

@@ -152,7 +152,7 @@ class Plan:
         """What one line of an experiment needs at this sigma; where another decides more radii, what that one needs."""
         own = self._own_cell(experiment, data, line, sigma)
         asked = self._rules.get(dataclasses.replace(own, stop=None), ())
-        return dataclasses.replace(own, stop=max((own.stop, *asked), key=lambda rule: _covered(own.stop, rule)))
+        return dataclasses.replace(own, stop=max((*asked, own.stop), key=lambda rule: _covered(own.stop, rule)))
 
     def _own_cell(self, experiment: Experiment, data: str, line: Line, sigma: float) -> Cell:
         if line.value is not None:
@@ -190,6 +190,12 @@ class Plan:
         law = "" if line.noise == "gaussian" else f", {line.noise}"
         return name + law + (f" ({line.kind}-trained)" if line.kind else "")
 
+    def class_name(self, data: str, index: int) -> str:
+        """A class as the data set's labels call it; its number where there are none."""
+        spec = self.data[data]
+        names = (spec.labels or "").split(",") if spec.labels_at_a_time is None else ()
+        return names[index].strip() if index < len(names) and len(names) > 1 else str(index)
+
     def model_key(self, model: str) -> str:
         """Changes with whatever a model depends on."""
         spec = self.models[model]
@@ -204,12 +210,12 @@ class Plan:
 
 
 def _covered(own: str | None, other: str | None) -> int:
-    """How many radii the other rule decides if those are one's own and larger ones; else, none.
+    """How many radii the other rule decides if those are one's own and larger ones; else none, unless it is one's own.
 
     Larger ones change nothing about one's own. For smaller ones sampling would go on where it is given up now.
     """
     mine, theirs = sorted(decided_radii(own) or ()), sorted(decided_radii(other) or ())
-    return len(theirs) if mine and theirs[: len(mine)] == mine else 0
+    return len(theirs) if mine and theirs[: len(mine)] == mine else int(other == own)
 
 
 def _digest(*what: Any) -> str:

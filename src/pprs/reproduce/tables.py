@@ -114,9 +114,10 @@ def pictured(plan: Plan, experiment: Experiment, data: str, found: Found) -> Tab
     lines = []
     for (sigma, line), rows in found.items():
         for i, index in enumerate(rows.idx):
-            said = "abstained" if rows.prediction[i] < 0 else str(rows.prediction[i])
+            label = NONE if rows.label[i] < 0 else plan.class_name(data, int(rows.label[i]))
+            said = "abstained" if rows.prediction[i] < 0 else plan.class_name(data, int(rows.prediction[i]))
             proved = radius(float(rows.radius[i])) if rows.prediction[i] >= 0 else NONE
-            lines.append((data, f"{sigma:g}", plan.label(line), str(index), str(rows.label[i]), said, proved))
+            lines.append((data, f"{sigma:g}", plan.label(line), str(index), label, said, proved))
     return Table(("data", "sigma", "method", "image", "label", "prediction", "radius"), tuple(lines))
 
 
