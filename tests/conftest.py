@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 # Tests run side by side, and OpenMP's waiting threads would spin on the cores that others need. Read when torch loads.
@@ -9,6 +11,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 from hypothesis import settings
 
 # The same examples on every machine, and no limit on the time of one: a busy machine is not a failure.
@@ -51,12 +54,32 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(scope="session")
-def digits_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
+    """Makes a folder one time for all processes that run tests; who comes second waits."""
+    base = tmp_path_factory.getbasetemp()
+    root = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def make(name: str, fill: Callable[[Path], object]) -> Path:
+        folder, done = root / f"once-{name}", root / f"once-{name}.done"
+        with FileLock(root / f"once-{name}.lock"):
+            if not done.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                fill(folder)
+                done.touch()
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def digits_model(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
     """A small network trained briefly on the built-in digits."""
     from pprs.data import open_dataset
     from pprs.train import Recipe, train
 
-    out = tmp_path_factory.mktemp("model") / "digits.safetensors"
-    data = open_dataset("builtin:mnist5k", split="train")
-    train(data, Recipe(epochs=4, width=8), out=out, data_name="builtin:mnist5k")
-    return out
+    def trained(folder: Path) -> None:
+        data = open_dataset("builtin:mnist5k", split="train")
+        train(data, Recipe(epochs=4, width=8), out=folder / "digits.safetensors", data_name="builtin:mnist5k")
+
+    return once("model", trained) / "digits.safetensors"

@@ -85,7 +85,8 @@ def swept(plan: Plan, folder: Path, experiment: str, radius: float) -> Table:
     lines = []
     for data in plan.experiments[experiment].data:
         for (sigma, line), rows in found(plan, folder, experiment, data).items():
-            asked, got = plan.label(line), number(float(rows.segments.mean()), 0)
+            asked = plan.label(line) if line.value is None else f"{line.value:g}"
+            got = number(float(rows.segments.mean()), 0)
             lines.append((data, f"{sigma:g}", asked, got, number(100 * float(held(rows, radius).mean()))))
     return Table(("data", "sigma", "superpixels asked for", "found", "certified, %"), tuple(lines))
 

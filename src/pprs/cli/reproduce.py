@@ -13,6 +13,7 @@ from pprs.errors import PprsError
 
 if TYPE_CHECKING:
     from pprs.cli.workshop import Workshop
+    from pprs.data import ImageSet
     from pprs.reproduce import Drawn, Experiment, Plan
 
 ALL = "all"
@@ -73,9 +74,15 @@ def reproduce(
             raise PprsError(f'--data: no data set of the plan is called "{d}". {nearest(d, whole.data)}')
     if data_root is not None and not data_root.is_dir():
         raise PprsError(f"--data-root {data_root} is not a folder")
+    todo = [
+        (whole.experiments[n], d) for n in names for d in whole.experiments[n].data if wanted is None or d in wanted
+    ]
+    if not todo:
+        about = ", ".join(dict.fromkeys(d for n in names for d in whole.experiments[n].data))
+        raise PprsError(f"--data {data}: {experiment} is about {about}")
     common.set_threads(threads)
     began, workshop = time.monotonic(), Workshop(whole, out, data_root, draw_only=draw_only, threads=threads)
-    drawn, missing = _all(whole, [whole.experiments[n] for n in names], wanted, workshop)
+    drawn, missing = _all(whole, todo, workshop)
     if drawn:
         with written_whole(out / "README.md") as part:
             part.write_text(page(whole, _with_earlier(whole, drawn, workshop), read_models(out)), encoding="utf-8")
@@ -87,24 +94,34 @@ def reproduce(
         )
 
 
-def _all(
-    plan: Plan, experiments: list[Experiment], wanted: list[str] | None, workshop: Workshop
-) -> tuple[list[Drawn], list[str]]:
+def _all(plan: Plan, todo: list[tuple[Experiment, str]], workshop: Workshop) -> tuple[list[Drawn], list[str]]:
     """Draw each; what cannot be made does not stop the others."""
     from pprs.cli.progress import say
     from pprs.reproduce import draw
 
     drawn, missing = [], []
-    todo = [(e, d) for e in experiments for d in e.data if wanted is None or d in wanted]
     for i, (experiment, data) in enumerate(todo, 1):
         say(f"[{i}/{len(todo)}] {experiment.name}, {data}")
         try:
-            pictures = workshop.seen(data) if experiment.draw == "gallery" else None
+            pictures = _pictures(workshop, data) if experiment.draw == "gallery" else None
             drawn.append(draw(plan, experiment, data, workshop.rows, workshop.out, pictures))
         except PprsError as error:
             missing.append(f"{experiment.name}, {data}: {error}")
             say(f"  not made: {error}")
     return drawn, missing
+
+
+def _pictures(workshop: Workshop, data: str) -> ImageSet | None:
+    """What a gallery shows. Where it only is to be drawn anew and they are not there, its figure stays as it is."""
+    from pprs.cli.progress import say
+
+    try:
+        return workshop.seen(data)
+    except PprsError as error:
+        if not workshop.draw_only:
+            raise
+        say(f"  its figure stays as it is: {error}")
+        return None
 
 
 def _with_earlier(plan: Plan, drawn: list[Drawn], workshop: Workshop) -> list[Drawn]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 import time
@@ -20,27 +21,44 @@ if TYPE_CHECKING:
     from pprs.data import ImageSet
     from pprs.reproduce import Cell, Plan
 
-KEY = b"pprs"  # in a parquet file: what its rows were made from
+# In a parquet file: what its rows were made from, by the plan, and the network and the pictures themselves.
+KEY, NETWORK, PICTURES = b"pprs", b"pprs.network", b"pprs.pictures"
 
 
 class Workshop:
     """Works in a folder: models, runs, what was chosen, and the rows of every cell that is done."""
 
     def __init__(self, plan: Plan, out: Path, data_root: Path | None, *, draw_only: bool, threads: int | None) -> None:
-        self.plan, self.out, self._root, self._draw_only, self._threads = plan, out, data_root, draw_only, threads
+        self.plan, self.out, self.draw_only = plan, out, draw_only
+        self._root, self._threads = data_root, threads
+        self._seen: dict[tuple[bytes, str], tuple[bytes | None, Path]] = {}
         if data_root is not None:
             os.environ["PPRS_DATA"] = str(data_root)
 
     def rows(self, cell: Cell) -> Path:
         """The file with a cell's rows; certified now if they are not there."""
+        path = self._rows(cell)
+        stamp = _stamp(path)
+        for what, name, word in ((NETWORK, cell.model, "network"), (PICTURES, cell.data, "pictures")):
+            found, other = self._seen.setdefault((what, name), (stamp.get(what), path))
+            if found != stamp.get(what):
+                raise PprsError(
+                    f"{path} and {other} were made with different {word} by the name of {name}, so they cannot be "
+                    "compared. Remove the older of them and repeat the command."
+                )
+        return path
+
+    def _rows(self, cell: Cell) -> Path:
         from pprs.cli.progress import duration, say
 
         path, key = self.out / "rows" / f"{cell.name}.parquet", self.plan.cell_key(cell)
-        if _key_of(path) == key:
+        stamp, network = _stamp(path), self._network(cell.model)
+        if stamp.get(KEY) == key.encode() and (not network or stamp.get(NETWORK) == network.encode()):
             return path
-        if self._draw_only:
+        if self.draw_only:
             raise PprsError(
-                f"{path} is not there, or was made by another plan. Leave out --draw-only to certify what is missing."
+                f"{path} is not there, or was made by another plan or network. Leave out --draw-only to certify what "
+                "is missing."
             )
         began = time.monotonic()
         runs = self._certified(cell, key)
@@ -68,13 +86,15 @@ class Workshop:
         spec, model = self.plan.data[data], self.plan.models[data]
         if model.source is None:
             return self.pictures(data)
-        return set_up(model.source, self.source(spec.source), split=spec.split).pictures
+        classes = Path(self.source(spec.classes)) if spec.classes else None
+        return set_up(model.source, self.source(spec.source), split=spec.split, classes=classes).pictures
 
     def model(self, name: str) -> str:
         """A model's text, as for `--model`; trained now if it is not there."""
         from pprs.cli.progress import say
         from pprs.cli.train import train_with_bar
         from pprs.data import open_dataset
+        from pprs.model import load_model
         from pprs.noise import Gaussian
         from pprs.partition import parse_partition
         from pprs.reproduce import read_models
@@ -90,6 +110,7 @@ class Workshop:
             return str(path)
         source = self.source(self.plan.data[spec.data].source)
         pictures = open_dataset(source, split="train", prefer="train")
+        self._not_the_same(pictures, spec.data, f"train {name} on")
         colour = pictures[0].image.shape[0] == 3
         recipe = Recipe(spec.arch, spec.width, spec.epochs, flip=colour, shift=spec.shift, seed=self.plan.seed)
         noise = None if spec.noise is None else Gaussian(spec.noise)
@@ -98,7 +119,8 @@ class Workshop:
             pictures, recipe, source, path, noise=noise, partition=parse_partition(spec.partition)
         )
         told = read_models(self.out)  # once more: another process may have trained others meanwhile
-        told[name] = {"clean_accuracy": accuracy, "images": images, "key": key}
+        digest = load_model(str(path)).digest()
+        told[name] = {"clean_accuracy": accuracy, "images": images, "key": key, "digest": digest}
         with written_whole(self.out / "rows" / "models.json") as part:
             part.write_text(json.dumps(told, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         return str(path)
@@ -113,28 +135,54 @@ class Workshop:
         model, partition = self.model(cell.model), self._partition(cell)
         classes = Path(self.source(data.classes)) if data.classes else None
         runs = []
-        for i, labels in enumerate(self._groups(cell.data)):
-            runs.append(self.out / "runs" / f"{cell.name}-{key[:6]}" / str(i))
+        for i, (labels, count) in enumerate(self._groups(cell.data)):
+            runs.append(self._folder(cell, key) / str(i))
             with silence(), _whole(runs[-1]):
                 certify.__wrapped__(  # type: ignore[attr-defined]
                     model, self.source(data.source), cell.sigma, partition, cell.noise, out=str(runs[-1]),
                     n0=data.n0 or plan.n0, n=data.n or plan.n, alpha=plan.alpha, stop=cell.stop, split=data.split,
-                    classes=classes, labels=labels, stride=data.stride, limit=None if labels else data.images,
+                    classes=classes, labels=labels, stride=data.stride, limit=count,
                     seed=plan.seed, engine=engine, threads=self._threads, compare=False,
                 )  # fmt: skip
         return runs
 
-    def _groups(self, data: str) -> list[str | None]:
-        """The labels that occur, so many at a time; None: all at once."""
-        many = self.plan.data[data].labels_at_a_time
-        if many is None:
-            return [self.plan.data[data].labels]
+    def _network(self, model: str) -> str:
+        """The digest of a model that was trained here by this plan; else nothing."""
+        from pprs.reproduce import read_models
+
+        told = read_models(self.out).get(model, {})
+        return str(told.get("digest", "")) if told.get("key") == self.plan.model_key(model) else ""
+
+    def _folder(self, cell: Cell, key: str) -> Path:
+        """Where a cell is certified: another place for another network, so that each goes on with its own."""
+        network = self._network(cell.model)[:6]
+        return self.out / "runs" / (f"{cell.name}-{key[:6]}" + (f"-{network}" if network else ""))
+
+    def _groups(self, data: str) -> list[tuple[str | None, int]]:
+        """The labels that occur, so many at a time (None: all at once), and how many of the images have them."""
+        spec = self.plan.data[data]
+        if spec.labels_at_a_time is None:
+            return [(spec.labels, spec.images)]
         from pprs.runner import choose
 
-        pictures, spec = self.pictures(data), self.plan.data[data]
+        pictures = self.pictures(data)
         images = choose(len(pictures), stride=spec.stride, limit=spec.images)
-        present = sorted({label for i in images if (label := pictures.label_of(i)) is not None})
-        return [",".join(map(str, present[i : i + many])) for i in range(0, len(present), many)]
+        labels = [label for i in images if (label := pictures.label_of(i)) is not None]
+        groups = label_groups(labels, spec.labels_at_a_time)
+        if not groups:
+            raise PprsError(
+                f"the {len(images)} images of {data} have fewer than two labels, so there is nothing to choose among. "
+                "If they are sorted by class, give a larger stride."
+            )
+        return [(",".join(map(str, group)), sum(label in group for label in labels)) for group in groups]
+
+    def _not_the_same(self, training: ImageSet, data: str, what: str) -> None:
+        """Refuse to train or to choose on the very images that are certified."""
+        if training.fingerprint() == self.pictures(data).fingerprint():
+            raise PprsError(
+                f"{data} has no training split, and to {what} the images that are certified would flatter. Give it "
+                f"one (a folder with train and test below it), or write `training = false` under [data.{data}]."
+            )
 
     def _partition(self, cell: Cell) -> str:
         """The cell's partition; the best of several on training images where the method says so."""
@@ -142,24 +190,27 @@ class Workshop:
         from pprs.cli.progress import say
         from pprs.cli.run import on_engine
         from pprs.cli.setup import set_up
+        from pprs.data import open_dataset
         from pprs.partition import parse_partition
         from pprs.tune import Notebook, Search
 
         method = self.plan.methods.get(cell.method)
         spec = self.plan.data[cell.data]
-        if method is None or not method.best_of or spec.labels_at_a_time is not None:
+        if method is None or not method.best_of or not spec.training:
             return cell.partition
         count, samples = self.plan.choose_images, self.plan.choose_samples
-        settings: dict[str, Any] = {"key": self.plan.cell_key(dataclasses.replace(cell, stop=None)), "samples": samples}
+        key = self.plan.cell_key(dataclasses.replace(cell, stop=None))
+        settings: dict[str, Any] = {"key": _digest([key, self._network(cell.model)]), "samples": samples}
         name = f"{cell.data}_{cell.model}_{cell.noise}-{cell.sigma:g}_{cell.method}-{settings['key'][:6]}.jsonl"
         path = self.out / "chosen" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         notebook = Notebook(path, settings)
 
         def best() -> str:
-            source = self.source(spec.source)
-            setup = set_up(self.model(cell.model), source, split="train", limit=None)
-            images = list(range(0, len(setup.pictures), max(1, len(setup.pictures) // count)))[:count]
+            source, classes = self.source(spec.source), Path(self.source(spec.classes)) if spec.classes else None
+            self._not_the_same(open_dataset(source, split="train", classes=classes), cell.data, "choose on")
+            setup = set_up(self.model(cell.model), source, split="train", classes=classes, labels=spec.labels)
+            images = setup.images[:: max(1, len(setup.images) // count)][:count]
             noise = make_noise(cell.noise, cell.sigma)
             ready = on_engine(
                 setup, noise, None, seed=self.plan.seed, say=lambda _: None, engine="torch", device="cpu", samples=0,
@@ -187,18 +238,32 @@ def _whole(run: Path) -> Iterator[None]:
         raise PprsError(f"images of the run {run} failed: see `pprs report {run}`, and repeat the command") from left
 
 
-def _key_of(path: Path) -> str | None:
+def label_groups(labels: list[int], many: int) -> list[list[int]]:
+    """The labels that occur, so many at a time; one that is left over joins the others before it.
+
+    >>> label_groups([7, 5, 5, 3, 1, 9], 2)
+    [[1, 3], [5, 7, 9]]
+    """
+    present = sorted(set(labels))
+    groups = [present[i : i + many] for i in range(0, len(present), many)]
+    if groups and len(groups[-1]) == 1:
+        left = groups.pop()
+        if groups:
+            groups[-1] += left
+    return groups
+
+
+def _stamp(path: Path) -> dict[bytes, bytes]:
+    """What a file of rows says that they were made from."""
     import pyarrow
     import pyarrow.parquet
 
     if not path.is_file():
-        return None
+        return {}
     try:
-        metadata = pyarrow.parquet.read_schema(path).metadata or {}
+        return dict(pyarrow.parquet.read_schema(path).metadata or {})
     except (OSError, pyarrow.ArrowException):
-        return None  # damaged: it is made again
-    found = metadata.get(KEY)
-    return found.decode() if found else None
+        return {}  # damaged: it is made again
 
 
 def _join(runs: list[Path], out: Path, key: str) -> None:
@@ -211,9 +276,12 @@ def _join(runs: list[Path], out: Path, key: str) -> None:
 
     records: list[dict[str, Any]] = []
     offset = 0
+    networks, pictures = [], []
     for folder in runs:
         with Run.read(folder) as run:
             settings, rows = run.settings, run.outcomes()
+        networks.append(settings["model_digest"])
+        pictures.append(settings["data_fingerprint"])
         for row in rows:
             made = record(row, settings)
             for column in ("label", "predict", "selected"):
@@ -224,6 +292,16 @@ def _join(runs: list[Path], out: Path, key: str) -> None:
     # Where the model and the data lay says nothing to others.
     for made in records:
         made["model"], made["data"] = Path(made["model"]).name, Path(made["data"]).name
-    table = pyarrow.Table.from_pylist(records).replace_schema_metadata({KEY: key.encode()})
+    stamp = {KEY: key.encode(), NETWORK: _one(networks), PICTURES: _one(pictures)}
+    table = pyarrow.Table.from_pylist(records).replace_schema_metadata(stamp)
     with written_whole(out) as part:
         pyarrow.parquet.write_table(table, part, compression="zstd")
+
+
+def _one(digests: list[str]) -> bytes:
+    """One digest for all groups of labels; that of the only one as it is."""
+    return (digests[0] if len(set(digests)) == 1 else _digest(digests)).encode()
+
+
+def _digest(parts: list[str]) -> str:
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]

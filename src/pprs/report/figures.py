@@ -34,12 +34,14 @@ def curves(methods: list[Method]) -> Figure:
     return figure
 
 
-def draw_curves(axes: Any, methods: list[Method], *, bands: bool = True) -> None:
-    """The curves of methods on these axes, with their bands if asked for."""
+def draw_curves(
+    axes: Any, methods: list[Method], *, bands: bool = True, styles: list[tuple[str, str]] | None = None
+) -> None:
+    """The curves of methods on these axes, with their bands if asked for; in these colours and dashes if given."""
+    usual = [(COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % 2 * 4]) for i in range(len(methods))]
     largest = max(float(m.radius.max()) for m in methods)
     end = 0.0
-    for i, method in enumerate(methods):
-        colour = COLOURS[i % len(COLOURS)]
+    for i, (method, (colour, line)) in enumerate(zip(methods, styles or usual, strict=True)):
         label = f"{method.name} (n={len(method)})".replace("$", r"\$")
         if method.decided is not None:  # points: between them its rows tell nothing
             at = np.array(method.decided)
@@ -56,7 +58,6 @@ def draw_curves(axes: Any, methods: list[Method], *, bands: bool = True) -> None
         end = max(end, steps[-1])
         accuracy = certified_accuracy(method, steps)
         low, high = band(accuracy, len(method))
-        line = DASHES[i // len(COLOURS) % 2 * 4]
         axes.step(
             steps,
             accuracy,

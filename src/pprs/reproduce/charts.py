@@ -16,12 +16,14 @@ from pprs.partition import parse_partition
 from pprs.report import Method as Rows
 from pprs.report.figures import COLOURS, draw_curves, shown
 from pprs.report.stats import band, certified_accuracy
-from pprs.reproduce.plan import Experiment, Plan
+from pprs.reproduce.plan import Experiment, Line, Plan
 from pprs.reproduce.tables import Found
 from pprs.smooth import noisy_chunk
 from pprs.stop import decided_radii
 
 BANDS = 4  # lines; more of them would hide each other's bands
+PALETTE = (*COLOURS, "#7F5539")
+DASHES = {"gaussian": "-", "exponential": "--", "powerlaw": ":"}
 APART = 1.015  # two points at the same place, side by side
 
 
@@ -34,16 +36,24 @@ def curves(plan: Plan, experiment: Experiment, data: str, found: Found) -> Figur
         return chart(plan, dataclasses.replace(experiment, radius=decided[0]), data, found)
     figure = Figure(figsize=(max(6.4, 4.6 * len(sigmas)), 4.2), layout="constrained")
     for axes, sigma in zip(figure.subplots(1, len(sigmas), squeeze=False, sharey=True)[0], sigmas, strict=True):
-        mine = {plan.label(line): rows for (s, line), rows in found.items() if s == sigma}
+        mine = {line: rows for (s, line), rows in found.items() if s == sigma}
         asked = [dataclasses.replace(rows, settings={**rows.settings, "stop": rule}) for rows in mine.values()]
-        draw_curves(axes, asked, bands=len(asked) <= BANDS)
-        axes.set_title(f"{data}, sigma {sigma:g}, {len(asked[0])} images", fontsize=10)
+        styles = [(_colour(plan, line), DASHES.get(line.noise, "-.")) for line in mine]
+        draw_curves(axes, asked, bands=len(asked) <= BANDS, styles=styles)
+        axes.set_title(f"{plan.title(data)}, sigma {sigma:g}, {len(asked[0])} images", fontsize=10)
         handles, _ = axes.get_legend_handles_labels()
         axes.get_legend().remove()
         axes.label_outer()
     # One for all panels, where no curve is.
     columns = min(len(mine), 5)
-    figure.legend(handles, list(mine), loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
+    figure.legend(
+        handles,
+        [plan.label(line) for line in mine],
+        loc="outside lower center",
+        ncols=columns,
+        fontsize=8,
+        frameon=False,
+    )
     return figure
 
 
@@ -53,17 +63,18 @@ def bars(plan: Plan, experiment: Experiment, data: str, found: Found) -> Figure:
     axes = figure.subplots()
     for i, ((_, line), rows) in enumerate(found.items()):
         share, low, high = _share(rows, experiment.radius)
-        colour = COLOURS[0] if line.method == "rs" else COLOURS[5] if line.method == "blur" else COLOURS[1]
-        axes.barh(i, 100 * share, color=colour, alpha=0.55)
+        axes.barh(i, 100 * share, color=_colour(plan, line), alpha=0.55)
         error = [[100 * (share - low)], [100 * (high - share)]]
         axes.errorbar(100 * share, i, xerr=error, color="#111111", capsize=3, linewidth=1.2)
         if theirs := plan.paper(experiment, data, line):
-            axes.plot(theirs[0], i, "D", color=COLOURS[2], label="paper", markersize=6)
-    axes.set_yticks(range(len(found)), [plan.label(line) for _, line in found])
+            axes.plot(theirs[0], i, "D", color="#D00000", markeredgecolor="white", label="paper", markersize=6)
+    several = len({sigma for sigma, _ in found}) > 1
+    names = [plan.label(line) + (f", sigma {sigma:g}" if several else "") for sigma, line in found]
+    axes.set_yticks(range(len(found)), names)
     axes.invert_yaxis()
-    sigma = next(iter(found))[0]
+    at = "" if several else f", sigma {next(iter(found))[0]:g}"
     axes.set(xlim=(0, 100), xlabel=f"certified accuracy at radius {experiment.radius:g} (%), 95% interval")
-    axes.set_title(f"{data}, sigma {sigma:g}", fontsize=10)
+    axes.set_title(f"{plan.title(data)}{at}, {len(next(iter(found.values())))} images", fontsize=10)
     handles, labels = axes.get_legend_handles_labels()
     if labels:
         figure.legend(handles[:1], labels[:1], fontsize=8, frameon=False, loc="outside lower right")
@@ -75,14 +86,23 @@ def sweep(plan: Plan, experiment: Experiment, data: str, found: Found) -> Figure
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     axes = figure.subplots()
     lines: dict[str, list[tuple[float, Rows]]] = {}
+    styles: dict[str, tuple[str, str]] = {}
     for (sigma, line), rows in found.items():
-        name = f"{line.method.partition(':')[0]}, sigma {sigma:g}" if line.value is not None else plan.label(line)
+        style = _colour(plan, line), DASHES.get(line.noise, "-.")
+        if experiment.values.get(data) and line.value is None:  # what the sweep is compared with
+            share, low, high = _share(rows, experiment.radius)
+            axes.axhline(share, color=style[0], linestyle="--", label=f"{plan.label(line)}, sigma {sigma:g}")
+            axes.axhspan(low, high, color=style[0], alpha=0.08, linewidth=0)
+            continue
+        name = f"{plan.scheme(line)}, sigma {sigma:g}" if line.value is not None else plan.label(line)
         lines.setdefault(name, []).append((sigma if line.value is None else line.value, rows))
+        styles[name] = style
     for i, (name, points) in enumerate(lines.items()):
         at = [x * APART ** (i - (len(lines) - 1) / 2) for x, _ in points]
         shares = np.array([_share(rows, experiment.radius) for _, rows in points]).T
         error = [shares[0] - shares[1], shares[2] - shares[0]]
-        axes.errorbar(at, shares[0], error, fmt="o-", capsize=3, color=COLOURS[i % len(COLOURS)], label=name)
+        colour, dashes = styles[name]
+        axes.errorbar(at, shares[0], error, fmt="o", linestyle=dashes, capsize=3, color=colour, label=name)
     axes.set_xscale("log")
     axes.set_xticks(sorted({x for points in lines.values() for x, _ in points}))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
@@ -93,7 +113,7 @@ def sweep(plan: Plan, experiment: Experiment, data: str, found: Found) -> Figure
         ylabel=f"certified accuracy at radius {experiment.radius:g}",
         ylim=(0, 1.02),
     )
-    axes.set_title(data, fontsize=10)
+    axes.set_title(f"{plan.title(data)}, {len(next(iter(found.values())))} images", fontsize=10)
     axes.grid(alpha=0.25)
     axes.legend(fontsize=8, frameon=False)
     return figure
@@ -116,10 +136,20 @@ def gallery(plan: Plan, experiment: Experiment, data: str, found: Found, picture
             rows = found[sigma, line]
             scheme = parse_partition(str(rows.settings["partition"]))
             seen = noisy if scheme is None else scheme.at(sigma, noisy.shape).apply(noisy[None])[0]
-            name = f"{line.value:g} superpixels" if line.value is not None else plan.label(line)
-            _cell(axes, shown(seen), f"{name}\n{_said(plan, data, rows, image)}")
-    figure.suptitle(f"{data}: what the classifier sees, and the certified radius", fontsize=10)
+            _cell(axes, shown(seen), f"{plan.label(line)}\n{_said(plan, data, rows, image)}")
+    figure.suptitle(f"{plan.title(data)}: what the classifier sees, and the certified radius", fontsize=10)
     return figure
+
+
+def _colour(plan: Plan, line: Line) -> str:
+    """The same for a method in all of a plan's figures; a variant has that of the method that it is like."""
+    if line.value is not None:
+        plain = line.method.partition(":")[0]
+        name = next((name for name, method in plan.methods.items() if method.partition == plain), plain)
+    else:
+        name = plan.methods[line.method].like or line.method
+    used = dict.fromkeys(other.method for e in plan.experiments.values() for other in e.lines)
+    return PALETTE[list(used).index(name) % len(PALETTE)] if name in used else PALETTE[1]
 
 
 def _said(plan: Plan, data: str, rows: Rows, image: int) -> str:

@@ -83,10 +83,11 @@ def page(plan: Plan, drawn: list[Drawn], models: dict[str, dict[str, Any]]) -> s
     """A page with all of them."""
     parts = ["# The paper's tables and figures, reproduced\n"]
     parts.append(
-        f"Made by `pprs reproduce`. {plan.n0} samples select a label and {plan.n} estimate its share unless a data set "
-        f"says otherwise, alpha = {plan.alpha:g}, seed {plan.seed}. Intervals are 95%, over the draw of the images; "
-        "± is of the difference image by image. ACR: average certified radius. –: not decided there, or not in the "
-        "paper.\n"
+        f"Made by `pprs reproduce`. {plan.n0} samples select a label and up to {plan.n} estimate its share unless a "
+        f"data set says otherwise, alpha = {plan.alpha:g}, seed {plan.seed}. Intervals are 95%, over the draw of the "
+        "images; ± is of the difference image by image. Commonest label: its share of the certified images; near "
+        "100%, the classifier says the same of everything. ACR: average certified radius. –: not decided there, or not "
+        "in the paper.\n"
     )
     if models:
         parts.append(models_table(plan, models).markdown())

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import itertools
 import json
+import math
 import tomllib
+import types
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pprs.bound import check_samples
 from pprs.errors import PprsError, nearest
+from pprs.model.resnet import ARCHITECTURES
 from pprs.noise import NOISES
 from pprs.partition import parse_partition
 from pprs.stop import decided_radii, parse_stop
@@ -30,6 +36,8 @@ class Data:
 
     source: str
     images: int
+    title: str | None = None  # in figures
+    training: bool = True  # whether it has a training split, for methods that are the best of several
     stride: int = 1
     split: str | None = None
     classes: str | None = None
@@ -127,8 +135,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        full = self.stop is None or self.stop == "abstain"
-        rule = "" if full else "_" + str(self.stop).replace(":", "-").replace(",", "-")
+        rule = "" if self.stop == "abstain" else "_" + (self.stop or "all").replace(":", "-").replace(",", "-")
         return f"{self.data}_{self.model}_{self.noise}-{self.sigma:g}_{self.method}{rule}"
 
 
@@ -179,16 +186,27 @@ class Plan:
         return found
 
     def paper(self, experiment: Experiment, data: str, line: Line) -> tuple[float, ...]:
-        """What the paper has for a line, if anything."""
+        """What the paper has for a line, if anything: under a Gaussian, with a clean-trained classifier."""
+        if line.noise != "gaussian" or line.kind:
+            return ()
         method = self.methods.get(line.method)
         name = method.like if method is not None and method.like else line.method
         return experiment.paper.get(data, {}).get(name, ())
 
     def label(self, line: Line) -> str:
         """How a line is called in tables and figures."""
-        name = f"{line.value:g}" if line.value is not None else self.methods[line.method].label
+        name = self.methods[line.method].label if line.value is None else f"{self.scheme(line)}, {line.value:g}"
         law = "" if line.noise == "gaussian" else f", {line.noise}"
         return name + law + (f" ({line.kind}-trained)" if line.kind else "")
+
+    def scheme(self, line: Line) -> str:
+        """What a sweep's line is a number of: the label of the method, as far as there is one."""
+        plain = line.method.partition(":")[0]
+        return next((method.label for method in self.methods.values() if method.partition == plain), plain)
+
+    def title(self, data: str) -> str:
+        """How figures call a data set."""
+        return self.data[data].title or data
 
     def class_name(self, data: str, index: int) -> str:
         """A class as the data set's labels call it; its number where there are none."""
@@ -204,9 +222,14 @@ class Plan:
     def cell_key(self, cell: Cell) -> str:
         """Changes with whatever a cell's rows depend on."""
         method = self.methods.get(cell.method)
-        chosen = [method.best_of, self.choose_images, self.choose_samples] if method and method.best_of else None
-        data, sizes = dataclasses.asdict(self.data[cell.data]), [self.n0, self.n, self.alpha, self.seed]
-        return _digest(dataclasses.asdict(cell), self.model_key(cell.model), data, sizes, chosen)
+        tuned = method is not None and bool(method.best_of) and self.data[cell.data].training
+        chosen = [method.best_of, self.choose_images, self.choose_samples] if method and tuned else None
+        data = self.data[cell.data]
+        images = [
+            data.source, data.split, data.classes, data.images, data.stride, data.labels, data.labels_at_a_time
+        ]  # fmt: skip
+        sizes = [data.n0 or self.n0, data.n or self.n, self.alpha, self.seed]
+        return _digest(dataclasses.asdict(cell), self.model_key(cell.model), images, sizes, chosen)
 
 
 def _covered(own: str | None, other: str | None) -> int:
@@ -239,35 +262,61 @@ def read_plan(path: Path | None = None, *, quick: bool = False) -> Plan:
     return plan
 
 
+@dataclass(frozen=True)
+class _Choice:
+    """How many training images, and samples of each, choose the best of several partitions."""
+
+    images: int
+    samples: int
+
+
+@dataclass(frozen=True)
+class _File:
+    """The file's top, before its parts are read."""
+
+    n0: int
+    n: int
+    alpha: float
+    seed: int
+    choose: Mapping[str, int]
+    data: Mapping[str, Mapping[str, Any]]
+    model: Mapping[str, Mapping[str, Any]]
+    method: Mapping[str, Mapping[str, Any]]
+    experiment: Mapping[str, Mapping[str, Any]]
+    stop: str | None = None
+
+
 def _plan(content: dict[str, Any]) -> Plan:
-    optional = ("stop",)
-    known = ("n0", "n", "alpha", "seed", "choose", "data", "model", "method", "experiment")
-    _known_only(content, (*known, *optional), "at its top")
-    for key in known:
-        if key not in content:
-            raise PprsError(f'"{key}" is missing')
+    top = _made(_File, content, "at its top")
+    choose = _made(_Choice, top.choose, "choose")
     experiments = {}
-    for name, values in content["experiment"].items():
-        lines = tuple(Line.read(text) for text in values.get("lines", ()))
-        more = {data: tuple(Line.read(text) for text in texts) for data, texts in values.get("more", {}).items()}
-        made = {**values, "name": name, "lines": lines, "more": more}
-        experiments[name] = _made(Experiment, made, f"experiment {name}")
+    for name, values in top.experiment.items():
+        where = f"experiment {name}"
+        lines = _lines(values.get("lines", ()), f"{where}: lines")
+        more = _as(Mapping[str, tuple[str, ...]], values.get("more", {}), f"{where}: more")
+        made = {**values, "name": name, "lines": (), "more": {}}
+        others = {data: _lines(texts, f"{where}: more") for data, texts in more.items()}
+        experiments[name] = dataclasses.replace(_made(Experiment, made, where), lines=lines, more=others)
     return Plan(
-        int(content["n0"]),
-        int(content["n"]),
-        float(content["alpha"]),
-        int(content["seed"]),
-        int(content["choose"]["images"]),
-        int(content["choose"]["samples"]),
-        content.get("stop"),
-        {name: _made(Data, values, f"data {name}") for name, values in content["data"].items()},
-        {name: _made(Model, values, f"model {name}") for name, values in content["model"].items()},
-        {name: _made(Method, values, f"method {name}") for name, values in content["method"].items()},
+        top.n0,
+        top.n,
+        top.alpha,
+        top.seed,
+        choose.images,
+        choose.samples,
+        top.stop,
+        {name: _made(Data, values, f"data {name}") for name, values in top.data.items()},
+        {name: _made(Model, values, f"model {name}") for name, values in top.model.items()},
+        {name: _made(Method, values, f"method {name}") for name, values in top.method.items()},
         experiments,
     )
 
 
-def _made(kind: type[T], values: dict[str, Any], where: str) -> T:
+def _lines(texts: Any, where: str) -> tuple[Line, ...]:
+    return tuple(Line.read(text) for text in _as(tuple[str, ...], texts, where))
+
+
+def _made(kind: type[T], values: Mapping[str, Any], where: str) -> T:
     fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     _known_only(values, fields, where)
     missing = [
@@ -275,13 +324,39 @@ def _made(kind: type[T], values: dict[str, Any], where: str) -> T:
     ]
     if missing:
         raise PprsError(f'{where} does not say "{missing[0]}"')
-    return kind(**_frozen(values))
+    hints = typing.get_type_hints(kind)
+    return kind(**{name: _as(hints[name], value, f"{where}: {name}") for name, value in values.items()})
 
 
-def _frozen(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _frozen(v) for name, v in value.items()}
-    return tuple(_frozen(v) for v in value) if isinstance(value, list | tuple) else value
+KINDS_OF_VALUE = {str: "a text in quotes", int: "a whole number", float: "a number", bool: "true or false"}
+
+
+def _as(hint: Any, value: Any, where: str) -> Any:
+    """The value as this type of a plan's field; told where it is another."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return value
+    if origin in (typing.Union, types.UnionType):
+        kinds = [k for k in inner if k is not type(None)]
+        for kind in kinds[:-1]:
+            with contextlib.suppress(PprsError):
+                return _as(kind, value, where)
+        return _as(kinds[-1], value, where)
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise PprsError(f"{where}: {value!r} is not a list [...]")
+        return tuple(_as(inner[0], part, where) for part in value)
+    if origin is not None:  # a mapping
+        if not isinstance(value, Mapping):
+            raise PprsError(f"{where}: {value!r} is not a table {{ name = ... }}")
+        return {name: _as(inner[1], part, f"{where}, {name}") for name, part in value.items()}
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if type(value) is not hint:
+        raise PprsError(f"{where}: {value!r} is not {KINDS_OF_VALUE.get(hint, hint)}")
+    if hint is float and not math.isfinite(value):
+        raise PprsError(f"{where}: {value!r} is no number to use")
+    return value
 
 
 def _known_only(values: Mapping[str, Any], known: Any, where: str) -> None:
@@ -292,26 +367,70 @@ def _known_only(values: Mapping[str, Any], known: Any, where: str) -> None:
 
 def _check(plan: Plan) -> None:
     """What would fail later, told before anything is trained."""
+    check_samples(plan.n0, plan.n, plan.alpha)
+    _at_least(1, {"choose: images": plan.choose_images, "choose: samples": plan.choose_samples})
     for name, method in plan.methods.items():
         for text in (method.partition, *method.best_of):
             _within(f"method {name}", parse_partition, text)
     _within("at its top", parse_stop, plan.stop)
     for name, data in plan.data.items():
-        _within(f"data {name}", parse_stop, data.stop)
+        where = f"data {name}"
+        _within(where, parse_stop, data.stop)
+        sizes = {"images": data.images, "stride": data.stride, "n0": data.n0, "n": data.n}
+        _at_least(1, {f"{where}: {word}": value for word, value in sizes.items()})
+        _at_least(2, {f"{where}: labels_at_a_time": data.labels_at_a_time})
+    for name, model in plan.models.items():
+        _check_model(plan, model, f"model {name}")
     for name, experiment in plan.experiments.items():
-        where = f"experiment {name}"
-        rules = experiment.stop if isinstance(experiment.stop, Mapping) else {}
-        if experiment.draw not in KINDS:
-            raise PprsError(f'{where}: cannot draw "{experiment.draw}". {nearest(experiment.draw, KINDS)}')
-        for on, what in [*((on, "more lines") for on in experiment.more), *((on, "a stop rule") for on in rules)]:
-            if on not in experiment.data:
-                raise PprsError(f'{where}: {what} for "{on}", which it is not about. {nearest(on, experiment.data)}')
-        for on in experiment.data:
-            if on not in plan.data:
-                raise PprsError(f'{where}: no data is called "{on}". {nearest(on, plan.data)}')
-            _within(where, parse_stop, experiment.stop_for(on))
-            for line in experiment.lines_for(on):
-                _check_line(plan, line, on, where)
+        _check_experiment(plan, experiment, f"experiment {name}")
+
+
+def _check_model(plan: Plan, model: Model, where: str) -> None:
+    _within(where, parse_partition, model.partition)
+    if model.source is None and model.data is None:
+        raise PprsError(f'{where} has neither a "source" nor "data" to be trained on')
+    if model.data is not None and model.data not in plan.data:
+        raise PprsError(f'{where}: no data is called "{model.data}". {nearest(model.data, plan.data)}')
+    if model.source is None and model.arch not in ARCHITECTURES:
+        raise PprsError(f'{where}: no architecture is called "{model.arch}". {nearest(model.arch, ARCHITECTURES)}')
+    _at_least(1, {f"{where}: epochs": model.epochs, f"{where}: width": model.width})
+    if model.noise is not None and model.noise <= 0:
+        raise PprsError(f"{where}: noise is a sigma above 0, not {model.noise:g}")
+
+
+def _check_experiment(plan: Plan, experiment: Experiment, where: str) -> None:
+    rules = experiment.stop if isinstance(experiment.stop, Mapping) else {}
+    if experiment.draw not in KINDS:
+        raise PprsError(f'{where}: cannot draw "{experiment.draw}". {nearest(experiment.draw, KINDS)}')
+    if not experiment.data:
+        raise PprsError(f'{where} has no "sigmas" (or "match") for any data set')
+    if experiment.match and "rs" not in plan.methods:
+        raise PprsError(f'{where}: to match an accuracy of plain smoothing takes a method called "rs"')
+    if any(sigma <= 0 for sigmas in experiment.sigmas.values() for sigma in sigmas):
+        raise PprsError(f"{where}: a sigma is above 0")
+    for on, what in [*((on, "more lines") for on in experiment.more), *((on, "a stop rule") for on in rules)]:
+        if on not in experiment.data:
+            raise PprsError(f'{where}: {what} for "{on}", which it is not about. {nearest(on, experiment.data)}')
+    for on in experiment.data:
+        if on not in plan.data:
+            raise PprsError(f'{where}: no data is called "{on}". {nearest(on, plan.data)}')
+        _within(where, parse_stop, experiment.stop_for(on))
+        decided = decided_radii(plan.rule(experiment, on))
+        if experiment.draw in ("table", "sweep") and decided is not None and experiment.radius not in decided:
+            raise PprsError(
+                f"{where}: it is about radius {experiment.radius:g}, and on {on} images are decided at "
+                f"{', '.join(f'{r:g}' for r in decided)} alone (stop). Write the same radius at both."
+            )
+        if not experiment.lines_for(on):
+            raise PprsError(f"{where} has no lines for {on}")
+        for line in experiment.lines_for(on):
+            _check_line(plan, line, on, where)
+
+
+def _at_least(least: int, values: Mapping[str, int | None]) -> None:
+    for where, value in values.items():
+        if value is not None and value < least:
+            raise PprsError(f"{where} is {least} or more, not {value}")
 
 
 def _check_line(plan: Plan, line: Line, data: str, where: str) -> None:
@@ -327,8 +446,6 @@ def _check_line(plan: Plan, line: Line, data: str, where: str) -> None:
 
 
 def _within(where: str, reader: Callable[[Any], object], text: object) -> None:
-    if not isinstance(text, str | None):
-        raise PprsError(f"{where}: {text!r} is not a text in quotes")
     try:
         reader(text)
     except PprsError as error:
