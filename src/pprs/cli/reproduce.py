@@ -97,6 +97,7 @@ def reproduce(
 def _all(plan: Plan, todo: list[tuple[Experiment, str]], workshop: Workshop) -> tuple[list[Drawn], list[str]]:
     """Draw each; what cannot be made does not stop the others."""
     from pprs.cli.progress import say
+    from pprs.cli.workshop import Retrained
     from pprs.reproduce import draw
 
     drawn, missing = [], []
@@ -104,7 +105,11 @@ def _all(plan: Plan, todo: list[tuple[Experiment, str]], workshop: Workshop) -> 
         say(f"[{i}/{len(todo)}] {experiment.name}, {data}")
         try:
             pictures = _pictures(workshop, data) if experiment.draw == "gallery" else None
-            drawn.append(draw(plan, experiment, data, workshop.rows, workshop.out, pictures))
+            try:
+                drawn.append(draw(plan, experiment, data, workshop.rows, workshop.out, pictures))
+            except Retrained:
+                say("  a network was trained anew: what was made with the former one is certified again")
+                drawn.append(draw(plan, experiment, data, workshop.rows, workshop.out, pictures))
         except PprsError as error:
             missing.append(f"{experiment.name}, {data}: {error}")
             say(f"  not made: {error}")

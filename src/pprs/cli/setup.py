@@ -108,7 +108,11 @@ def first_usable(pictures: ImageSet, images: Sequence[int]) -> Example:
 def read_labels(text: str) -> list[str]:
     """Labels from a list 3,7,tench or from a file with one a line (a number, a name, or an id and anything after)."""
     path = Path(text)
-    if not path.is_file():
+    try:
+        a_file = path.is_file()
+    except OSError:  # too long for a name
+        a_file = False
+    if not a_file:
         made = [part.strip() for part in text.split(",") if part.strip()]
         if not made:
             raise PprsError("--labels names none: give numbers or names, 0,1,2 or cat,dog, or a file with one a line")

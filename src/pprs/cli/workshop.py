@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 KEY, NETWORK, PICTURES = b"pprs", b"pprs.network", b"pprs.pictures"
 
 
+class Retrained(PprsError):
+    """Rows of a network that is no more: those that were made with it are to be certified again."""
+
+
 class Workshop:
     """Works in a folder: models, runs, what was chosen, and the rows of every cell that is done."""
 
@@ -42,6 +46,9 @@ class Workshop:
         for what, name, word in ((NETWORK, cell.model, "network"), (PICTURES, cell.data, "pictures")):
             found, other = self._seen.setdefault((what, name), (stamp.get(what), path))
             if found != stamp.get(what):
+                if what == NETWORK and self._network(name):
+                    self._seen.clear()
+                    raise Retrained(f"the network {name} was trained anew: repeat the command")
                 raise PprsError(
                     f"{path} and {other} were made with different {word} by the name of {name}, so they cannot be "
                     "compared. Remove the older of them and repeat the command."
@@ -62,7 +69,7 @@ class Workshop:
             )
         began = time.monotonic()
         runs = self._certified(cell, key)
-        _join(runs, path, key)
+        _join(runs, path, key, self._network(cell.model))
         say(f"  {cell.name}: {duration(time.monotonic() - began)}")
         return path
 
@@ -76,8 +83,11 @@ class Workshop:
         from pprs.data import open_dataset
 
         spec = self.plan.data[data]
-        classes = Path(self.source(spec.classes)) if spec.classes else None
-        return open_dataset(self.source(spec.source), split=spec.split, classes=classes)
+        return open_dataset(self.source(spec.source), split=spec.split, classes=self._classes(data))
+
+    def _classes(self, data: str) -> Path | None:
+        text = self.plan.data[data].classes
+        return Path(self.source(text)) if text else None
 
     def seen(self, data: str) -> ImageSet:
         """The pictures as the model of this name gets them: cut and scaled to its input."""
@@ -86,8 +96,7 @@ class Workshop:
         spec, model = self.plan.data[data], self.plan.models[data]
         if model.source is None:
             return self.pictures(data)
-        classes = Path(self.source(spec.classes)) if spec.classes else None
-        return set_up(model.source, self.source(spec.source), split=spec.split, classes=classes).pictures
+        return set_up(model.source, self.source(spec.source), split=spec.split, classes=self._classes(data)).pictures
 
     def model(self, name: str) -> str:
         """A model's text, as for `--model`; trained now if it is not there."""
@@ -107,22 +116,25 @@ class Workshop:
             raise PprsError(f"model {name} has neither a source nor data to be trained on")
         path, key = self.out / "models" / f"{name}.safetensors", self.plan.model_key(name)
         if path.is_file() and read_models(self.out).get(name, {}).get("key") == key:
+            if (told := self._network(name)) and load_model(str(path)).digest() != told:
+                raise PprsError(f"{path} is not the network that was trained here. Remove it, to train it anew.")
             return str(path)
         source = self.source(self.plan.data[spec.data].source)
-        pictures = open_dataset(source, split="train", prefer="train")
-        self._not_the_same(pictures, spec.data, f"train {name} on")
+        classes = self._classes(spec.data)
+        pictures = open_dataset(source, split="train", prefer="train", classes=classes)
+        self._not_the_same(pictures, spec.data, f"train {name} on", "")
         colour = pictures[0].image.shape[0] == 3
         recipe = Recipe(spec.arch, spec.width, spec.epochs, flip=colour, shift=spec.shift, seed=self.plan.seed)
         noise = None if spec.noise is None else Gaussian(spec.noise)
         say(f"training {name}")
         accuracy, images = train_with_bar(
-            pictures, recipe, source, path, noise=noise, partition=parse_partition(spec.partition)
+            pictures, recipe, source, path, noise=noise, partition=parse_partition(spec.partition), classes=classes
         )
-        told = read_models(self.out)  # once more: another process may have trained others meanwhile
+        models = read_models(self.out)  # once more: another process may have trained others meanwhile
         digest = load_model(str(path)).digest()
-        told[name] = {"clean_accuracy": accuracy, "images": images, "key": key, "digest": digest}
+        models[name] = {"clean_accuracy": accuracy, "images": images, "key": key, "digest": digest}
         with written_whole(self.out / "rows" / "models.json") as part:
-            part.write_text(json.dumps(told, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+            part.write_text(json.dumps(models, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         return str(path)
 
     def _certified(self, cell: Cell, key: str) -> list[Path]:
@@ -133,9 +145,9 @@ class Workshop:
         data, plan = self.plan.data[cell.data], self.plan
         engine = plan.models[cell.model].engine
         model, partition = self.model(cell.model), self._partition(cell)
-        classes = Path(self.source(data.classes)) if data.classes else None
+        classes = self._classes(cell.data)
         runs = []
-        for i, (labels, count) in enumerate(self._groups(cell.data)):
+        for i, (labels, count) in enumerate(self._groups(cell.data, cell.model)):
             runs.append(self._folder(cell, key) / str(i))
             with silence(), _whole(runs[-1]):
                 certify.__wrapped__(  # type: ignore[attr-defined]
@@ -158,7 +170,7 @@ class Workshop:
         network = self._network(cell.model)[:6]
         return self.out / "runs" / (f"{cell.name}-{key[:6]}" + (f"-{network}" if network else ""))
 
-    def _groups(self, data: str) -> list[tuple[str | None, int]]:
+    def _groups(self, data: str, model: str) -> list[tuple[str | None, int]]:
         """The labels that occur, so many at a time (None: all at once), and how many of the images have them."""
         spec = self.plan.data[data]
         if spec.labels_at_a_time is None:
@@ -168,20 +180,29 @@ class Workshop:
         pictures = self.pictures(data)
         images = choose(len(pictures), stride=spec.stride, limit=spec.images)
         labels = [label for i in images if (label := pictures.label_of(i)) is not None]
+        if len(labels) < len(images):
+            raise PprsError(f"{data} has images without a label: `labels_at_a_time` is for those with one")
         groups = label_groups(labels, spec.labels_at_a_time)
         if not groups:
             raise PprsError(
                 f"the {len(images)} images of {data} have fewer than two labels, so there is nothing to choose among. "
                 "If they are sorted by class, give a larger stride."
             )
-        return [(",".join(map(str, group)), sum(label in group for label in labels)) for group in groups]
+        # Numbers mean the same to both where the model was trained on the data, or the plan names the model's classes.
+        names = pictures.class_names if self.plan.models[model].source and not spec.classes else None
+        words = [str(i) if names is None else names[i] for i in range(max(labels) + 1)]
+        if any("," in word for word in words):
+            raise PprsError(
+                f"class names of {data} have commas in them: name the model's classes in order by `classes`"
+            )
+        return [(",".join(words[i] for i in group), sum(label in group for label in labels)) for group in groups]
 
-    def _not_the_same(self, training: ImageSet, data: str, what: str) -> None:
+    def _not_the_same(self, training: ImageSet, data: str, what: str, remedy: str) -> None:
         """Refuse to train or to choose on the very images that are certified."""
         if training.fingerprint() == self.pictures(data).fingerprint():
             raise PprsError(
                 f"{data} has no training split, and to {what} the images that are certified would flatter. Give it "
-                f"one (a folder with train and test below it), or write `training = false` under [data.{data}]."
+                f"one: a folder with train and test below it.{remedy}"
             )
 
     def _partition(self, cell: Cell) -> str:
@@ -207,8 +228,10 @@ class Workshop:
         notebook = Notebook(path, settings)
 
         def best() -> str:
-            source, classes = self.source(spec.source), Path(self.source(spec.classes)) if spec.classes else None
-            self._not_the_same(open_dataset(source, split="train", classes=classes), cell.data, "choose on")
+            source, classes = self.source(spec.source), self._classes(cell.data)
+            otherwise = f" Or write `training = false` under [data.{cell.data}]."
+            training = open_dataset(source, split="train", classes=classes)
+            self._not_the_same(training, cell.data, "choose on", otherwise)
             setup = set_up(self.model(cell.model), source, split="train", classes=classes, labels=spec.labels)
             images = setup.images[:: max(1, len(setup.images) // count)][:count]
             noise = make_noise(cell.noise, cell.sigma)
@@ -266,8 +289,11 @@ def _stamp(path: Path) -> dict[bytes, bytes]:
         return {}  # damaged: it is made again
 
 
-def _join(runs: list[Path], out: Path, key: str) -> None:
-    """The rows of all runs in one file. A group's labels follow those of the groups before it."""
+def _join(runs: list[Path], out: Path, key: str, network: str) -> None:
+    """The rows of all runs in one file. A group's labels follow those of the groups before it.
+
+    The network is what the plan trained; of one from elsewhere the runs tell, each with the labels that it chose among.
+    """
     import pyarrow
     import pyarrow.parquet
 
@@ -292,7 +318,7 @@ def _join(runs: list[Path], out: Path, key: str) -> None:
     # Where the model and the data lay says nothing to others.
     for made in records:
         made["model"], made["data"] = Path(made["model"]).name, Path(made["data"]).name
-    stamp = {KEY: key.encode(), NETWORK: _one(networks), PICTURES: _one(pictures)}
+    stamp = {KEY: key.encode(), NETWORK: network.encode() or _one(networks), PICTURES: _one(pictures)}
     table = pyarrow.Table.from_pylist(records).replace_schema_metadata(stamp)
     with written_whole(out) as part:
         pyarrow.parquet.write_table(table, part, compression="zstd")

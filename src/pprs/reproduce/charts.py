@@ -38,8 +38,7 @@ def curves(plan: Plan, experiment: Experiment, data: str, found: Found) -> Figur
     for axes, sigma in zip(figure.subplots(1, len(sigmas), squeeze=False, sharey=True)[0], sigmas, strict=True):
         mine = {line: rows for (s, line), rows in found.items() if s == sigma}
         asked = [dataclasses.replace(rows, settings={**rows.settings, "stop": rule}) for rows in mine.values()]
-        styles = [(_colour(plan, line), DASHES.get(line.noise, "-.")) for line in mine]
-        draw_curves(axes, asked, bands=len(asked) <= BANDS, styles=styles)
+        draw_curves(axes, asked, bands=len(asked) <= BANDS, styles=_styles(plan, list(mine)))
         axes.set_title(f"{plan.title(data)}, sigma {sigma:g}, {len(asked[0])} images", fontsize=10)
         handles, _ = axes.get_legend_handles_labels()
         axes.get_legend().remove()
@@ -85,23 +84,23 @@ def sweep(plan: Plan, experiment: Experiment, data: str, found: Found) -> Figure
     """Certified accuracy against the noise, or against a partition's number."""
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     axes = figure.subplots()
-    lines: dict[str, list[tuple[float, Rows]]] = {}
-    styles: dict[str, tuple[str, str]] = {}
+    lines: dict[tuple[Line, str], list[tuple[float, Rows]]] = {}
     for (sigma, line), rows in found.items():
-        style = _colour(plan, line), DASHES.get(line.noise, "-.")
         if experiment.values.get(data) and line.value is None:  # what the sweep is compared with
             share, low, high = _share(rows, experiment.radius)
-            axes.axhline(share, color=style[0], linestyle="--", label=f"{plan.label(line)}, sigma {sigma:g}")
-            axes.axhspan(low, high, color=style[0], alpha=0.08, linewidth=0)
+            colour = _colour(plan, line)
+            axes.axhline(share, color=colour, linestyle="--", label=f"{plan.label(line)}, sigma {sigma:g}")
+            axes.axhspan(low, high, color=colour, alpha=0.08, linewidth=0)
             continue
         name = f"{plan.scheme(line)}, sigma {sigma:g}" if line.value is not None else plan.label(line)
-        lines.setdefault(name, []).append((sigma if line.value is None else line.value, rows))
-        styles[name] = style
-    for i, (name, points) in enumerate(lines.items()):
+        key = dataclasses.replace(line, value=None if line.value is None else 0.0), name
+        lines.setdefault(key, []).append((sigma if line.value is None else line.value, rows))
+    styles = _styles(plan, [line for line, _ in lines])
+    for i, ((_, name), points) in enumerate(lines.items()):
         at = [x * APART ** (i - (len(lines) - 1) / 2) for x, _ in points]
         shares = np.array([_share(rows, experiment.radius) for _, rows in points]).T
         error = [shares[0] - shares[1], shares[2] - shares[0]]
-        colour, dashes = styles[name]
+        colour, dashes = styles[i]
         axes.errorbar(at, shares[0], error, fmt="o", linestyle=dashes, capsize=3, color=colour, label=name)
     axes.set_xscale("log")
     axes.set_xticks(sorted({x for points in lines.values() for x, _ in points}))
@@ -141,6 +140,16 @@ def gallery(plan: Plan, experiment: Experiment, data: str, found: Found, picture
     return figure
 
 
+def _styles(plan: Plan, lines: list[Line]) -> list[tuple[str, str]]:
+    """A colour for the method and dashes for the noise; other dashes where two lines would look the same."""
+    taken: list[tuple[str, str]] = []
+    for line in lines:
+        colour, usual = _colour(plan, line), DASHES.get(line.noise, "-.")
+        others = [usual, *DASHES.values(), "-."]
+        taken.append(next(((colour, d) for d in others if (colour, d) not in taken), (colour, usual)))
+    return taken
+
+
 def _colour(plan: Plan, line: Line) -> str:
     """The same for a method in all of a plan's figures; a variant has that of the method that it is like."""
     if line.value is not None:
@@ -148,8 +157,9 @@ def _colour(plan: Plan, line: Line) -> str:
         name = next((name for name, method in plan.methods.items() if method.partition == plain), plain)
     else:
         name = plan.methods[line.method].like or line.method
-    used = dict.fromkeys(other.method for e in plan.experiments.values() for other in e.lines)
-    return PALETTE[list(used).index(name) % len(PALETTE)] if name in used else PALETTE[1]
+    first = [other.method for experiment in plan.experiments.values() for other in experiment.lines]
+    used = list(dict.fromkeys([*first, *plan.methods, name]))
+    return PALETTE[used.index(name) % len(PALETTE)]
 
 
 def _said(plan: Plan, data: str, rows: Rows, image: int) -> str:

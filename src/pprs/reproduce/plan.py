@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pprs.bound import check_samples
+from pprs.engine import ENGINES
 from pprs.errors import PprsError, nearest
 from pprs.model.resnet import ARCHITECTURES
-from pprs.noise import NOISES
+from pprs.noise import NOISES, Gaussian
 from pprs.partition import parse_partition
-from pprs.stop import decided_radii, parse_stop
+from pprs.stop import Plan as Sampling
+from pprs.stop import check_reach, decided_radii, parse_stop
 
 T = TypeVar("T")
 PLANS = {False: "paper.toml", True: "quick.toml"}
@@ -367,8 +368,9 @@ def _known_only(values: Mapping[str, Any], known: Any, where: str) -> None:
 
 def _check(plan: Plan) -> None:
     """What would fail later, told before anything is trained."""
-    check_samples(plan.n0, plan.n, plan.alpha)
+    Sampling(plan.n0, plan.n, plan.alpha)  # which checks them
     _at_least(1, {"choose: images": plan.choose_images, "choose: samples": plan.choose_samples})
+    _at_least(0, {"seed": plan.seed})
     for name, method in plan.methods.items():
         for text in (method.partition, *method.best_of):
             _within(f"method {name}", parse_partition, text)
@@ -393,7 +395,10 @@ def _check_model(plan: Plan, model: Model, where: str) -> None:
         raise PprsError(f'{where}: no data is called "{model.data}". {nearest(model.data, plan.data)}')
     if model.source is None and model.arch not in ARCHITECTURES:
         raise PprsError(f'{where}: no architecture is called "{model.arch}". {nearest(model.arch, ARCHITECTURES)}')
+    if model.engine not in ENGINES:
+        raise PprsError(f'{where}: no engine is called "{model.engine}". {nearest(model.engine, ENGINES)}')
     _at_least(1, {f"{where}: epochs": model.epochs, f"{where}: width": model.width})
+    _at_least(0, {f"{where}: shift": model.shift})
     if model.noise is not None and model.noise <= 0:
         raise PprsError(f"{where}: noise is a sigma above 0, not {model.noise:g}")
 
@@ -406,15 +411,29 @@ def _check_experiment(plan: Plan, experiment: Experiment, where: str) -> None:
         raise PprsError(f'{where} has no "sigmas" (or "match") for any data set')
     if experiment.match and "rs" not in plan.methods:
         raise PprsError(f'{where}: to match an accuracy of plain smoothing takes a method called "rs"')
-    if any(sigma <= 0 for sigmas in experiment.sigmas.values() for sigma in sigmas):
-        raise PprsError(f"{where}: a sigma is above 0")
-    for on, what in [*((on, "more lines") for on in experiment.more), *((on, "a stop rule") for on in rules)]:
+    if any(not sigmas or min(sigmas) <= 0 for sigmas in experiment.sigmas.values()):
+        raise PprsError(f"{where}: a data set has one sigma or more, each above 0")
+    if any(not 1 <= len(numbers) <= 3 for told in experiment.paper.values() for numbers in told.values()):
+        raise PprsError(
+            f"{where}: of the paper's it takes accuracy, F measure and number of superpixels, or the first of these"
+        )
+    _at_least(1, {f"{where}: images": experiment.images})
+    only = {
+        "more lines": experiment.more,
+        "a stop rule": rules,
+        "values": experiment.values,
+        "numbers": experiment.paper,
+    }
+    for on, what in [(on, what) for what, those in only.items() for on in those]:
         if on not in experiment.data:
             raise PprsError(f'{where}: {what} for "{on}", which it is not about. {nearest(on, experiment.data)}')
     for on in experiment.data:
         if on not in plan.data:
             raise PprsError(f'{where}: no data is called "{on}". {nearest(on, plan.data)}')
         _within(where, parse_stop, experiment.stop_for(on))
+        if (experiment.match or experiment.draw == "gallery") and on not in plan.models:
+            raise PprsError(f'{where}: it takes a model called "{on}". {nearest(on, plan.models)}')
+        _check_samples(plan, experiment, on, where)
         decided = decided_radii(plan.rule(experiment, on))
         if experiment.draw in ("table", "sweep") and decided is not None and experiment.radius not in decided:
             raise PprsError(
@@ -425,6 +444,19 @@ def _check_experiment(plan: Plan, experiment: Experiment, where: str) -> None:
             raise PprsError(f"{where} has no lines for {on}")
         for line in experiment.lines_for(on):
             _check_line(plan, line, on, where)
+
+
+def _check_samples(plan: Plan, experiment: Experiment, on: str, where: str) -> None:
+    """Whether so many samples can decide anything, and under a Gaussian the radii that are asked for."""
+    data = plan.data[on]
+    sampling = functools.partial(Sampling, data.n0 or plan.n0, data.n or plan.n, plan.alpha)
+    try:
+        made = sampling(stop=plan.rule(experiment, on))
+        if any(line.noise == "gaussian" for line in experiment.lines_for(on)):
+            for sigma in experiment.sigmas.get(on, ()):
+                check_reach(made, Gaussian(sigma), dim=1, num_classes=2)
+    except PprsError as error:
+        raise PprsError(f"{where}, on {on}: {error}") from error
 
 
 def _at_least(least: int, values: Mapping[str, int | None]) -> None:

@@ -78,13 +78,14 @@ def gain(one: Rows, other: Rows, radius: float) -> tuple[float, float]:
 def commonest(rows: Rows, at_a_time: int | None = None) -> float:
     """Which share of the certified images has the label that most of them have: near 1, a constant was certified.
 
-    With so many labels at a time, the most common one of each group.
+    With so many labels at a time, the most common one of each group; one that is left over is in the last group.
     """
     said = rows.prediction[rows.prediction >= 0]
     if not len(said):
         return math.nan
     labels, counts = np.unique(said, return_counts=True)
-    groups = labels // at_a_time if at_a_time else np.zeros_like(labels)
+    last = (max(int(labels[-1]), int(rows.label.max())) - 1) // at_a_time if at_a_time else 0
+    groups = np.minimum(labels // at_a_time if at_a_time else 0 * labels, last)
     return float(sum(counts[groups == group].max() for group in np.unique(groups))) / len(said)
 
 
