@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -97,3 +98,14 @@ def job_for(plan: Plan) -> tuple[Job, SmoothedClassifier]:
         return Job("nowhere:make", "", 2, "gaussian:sigma=0.25", "none", plan), None  # type: ignore[return-value]
     classifier = SmoothedClassifier(model.module, 2, Gaussian(0.25), Slic(9), threads=1)
     return Job.of(f"{MODEL}:make", model, Ready(model, "torch", ""), plan, classifier), classifier
+
+
+class Cut:
+    """A worker's end of a line that its driver has left, of which it has not heard yet."""
+
+    def send(self, _: object) -> None:
+        raise BrokenPipeError
+
+    def recv(self) -> object:
+        time.sleep(600)
+        raise EOFError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sqlite3
@@ -14,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from crews import KILLS, MODEL, NOISE, SIDE, Counting, images, job_for, poisoned, timeless
+from crews import KILLS, MODEL, NOISE, SIDE, Counting, Cut, images, job_for, poisoned, timeless
 from helpers import rows_in
 
 from pprs import Gaussian, PprsError, SmoothedClassifier
@@ -25,6 +26,7 @@ from pprs.model import load_model
 from pprs.record import FILE, Run
 from pprs.runner import Done, Failed, Item, Local, Processes, Runner, fair_order, run_images
 from pprs.runner.crew import Crew, Heard
+from pprs.runner.processes import _serve
 from pprs.runner.worker import Job, Picture, Task, Worker
 from pprs.stop import Plan
 
@@ -381,6 +383,32 @@ def test_stopped_or_killed_it_leaves_nobody_behind_and_goes_on(digits_model: Pat
         few = [row for row in a.rows() if row.idx < before + 2]
         assert timeless(few) == timeless(b.rows())
         assert a.settings == b.settings
+
+
+def test_a_worker_whose_driver_has_gone_goes_without_a_word() -> None:
+    job, _ = job_for(Plan(64, 100, 0.001))
+    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(Cut(), job, 0), daemon=True)
+    process.start()
+    process.join(120)
+    assert process.exitcode == 0  # with a traceback it would be 1
+
+
+def test_a_worker_is_killed_before_its_line_is_cut() -> None:
+    """The other way round it would tell of a broken pipe, in the moment between."""
+    told: list[str] = []
+
+    class Told:
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def __getattr__(self, what: str) -> Callable[[], None]:
+            return lambda: told.append(f"{self._name} {what}")
+
+    crew = object.__new__(Processes)
+    crew._all = {0: (Told("process"), Told("line"))}  # type: ignore[dict-item]
+    crew._end(0)
+    assert told == ["process kill", "process join", "process close", "line close"]
+    assert crew._all == {}
 
 
 def test_pictures_reach_a_worker_as_they_are() -> None:

@@ -67,10 +67,10 @@ class Processes(Crew):
         if worker not in self._all:  # interrupted before it was started
             return
         process, connection = self._all.pop(worker)
-        connection.close()
         process.kill()  # it writes nothing that could be left in halves
         process.join()
         process.close()
+        connection.close()  # not before: what it is sending would break, and it would tell of that
 
 
 @contextlib.contextmanager
@@ -88,14 +88,21 @@ def _deaf() -> Iterator[None]:
 
 def _serve(connection: Connection, job: Job, number: int) -> None:
     """The life of a worker."""
+
+    def send(message: tuple[Any, ...]) -> None:
+        try:
+            connection.send(message)
+        except OSError:  # the driver is gone
+            os._exit(0)
+
     inbox: queue.SimpleQueue[tuple[Task, Picture]] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, inbox), daemon=True).start()
     try:
         worker = Worker(job, number)
     except Exception as error:  # loading a model raises anything
-        connection.send((unfit(error), -1, 0, in_words(error)))
+        send((unfit(error), -1, 0, in_words(error)))
         return
-    connection.send(("ready",))
+    send(("ready",))
     while True:
         task, picture = inbox.get()
         began, told, drawn = time.monotonic(), time.monotonic(), 0
@@ -105,14 +112,14 @@ def _serve(connection: Connection, job: Job, number: int) -> None:
             drawn = samples
             if time.monotonic() - told >= EVERY:
                 told = time.monotonic()
-                connection.send(("samples", task.number, samples))
+                send(("samples", task.number, samples))
 
         try:
             made = worker.do(task, picture, tell)
         except Exception as error:  # a user's model may raise anything
-            connection.send(("raised", task.number, drawn, in_words(error)))
+            send(("raised", task.number, drawn, in_words(error)))
         else:
-            connection.send(("made", task.number, drawn, (made, time.monotonic() - began)))
+            send(("made", task.number, drawn, (made, time.monotonic() - began)))
 
 
 def _receive(connection: Connection, inbox: queue.SimpleQueue[tuple[Task, Picture]]) -> None:
