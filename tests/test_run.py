@@ -206,7 +206,7 @@ def test_choose() -> None:
 
 
 def test_killed_at_random_moments_it_ends_with_the_rows_of_an_unbroken_run(digits_model: Path, tmp_path: Path) -> None:
-    images, kills = 90, 9
+    images, kills = 60, 6
     command = [
         "certify", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", "0.5", "--partition", "grid:size=2",
         "--n0", "64", "--n", "640", "--limit", images, "--threads", "1",
