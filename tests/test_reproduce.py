@@ -347,6 +347,8 @@ def test_keys_change_with_what_rows_depend_on() -> None:
         assert plan.cell_key(other) != plan.cell_key(cell)
         assert other.name != cell.name
     assert plan.model_key("mnist") != plan.model_key("mnist-noise")
+    named = dataclasses.replace(plan.data["mnist"], classes="names.txt")
+    assert dataclasses.replace(plan, data={**plan.data, "mnist": named}).model_key("mnist") != plan.model_key("mnist")
 
 
 def test_an_experiments_rule_goes_before_the_data_sets_and_that_before_the_plans() -> None:

@@ -54,13 +54,11 @@ def reproduce(
     from pprs.errors import nearest
     from pprs.files import written_whole
     from pprs.reproduce import page, read_models, read_plan
-    from pprs.reproduce.plan import PLANS
+    from pprs.reproduce.read import PLANS
 
     if write_plan is not None:
-        import pprs.reproduce.plan
-
         with written_whole(write_plan) as part:
-            part.write_bytes(Path(pprs.reproduce.plan.__file__).with_name(PLANS[quick]).read_bytes())
+            part.write_bytes(PLANS[quick].read_bytes())
         say(f"wrote {write_plan}")
         return
     whole = read_plan(plan, quick=quick)
