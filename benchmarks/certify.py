@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import torch
@@ -14,7 +13,7 @@ from pprs.model.resnet import architecture
 
 
 def measure() -> Iterator[dict[str, object]]:
-    cores = len(os.sched_getaffinity(0))
+    cores = threads.cpu_count()
     threads.set_threads(cores)
     torch.set_num_threads(cores)
     for arch, channels, side, n_segments, n, limit in (

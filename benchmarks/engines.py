@@ -29,7 +29,7 @@ def models() -> Iterator[tuple[str, Model, torch.Tensor, int, float]]:
 
 
 def measure() -> Iterator[dict[str, object]]:
-    cores = len(os.sched_getaffinity(0))
+    cores = threads.cpu_count()
     with tempfile.TemporaryDirectory() as cache:
         os.environ["PPRS_CACHE"] = cache
         for name, model, x, segments, wanted in models():

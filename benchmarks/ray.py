@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import resource
 import sqlite3
 import tempfile
@@ -19,6 +18,7 @@ from benchmarks.timing import ratio
 from pprs import Gaussian, Slic, SmoothedClassifier, open_dataset
 from pprs.data.arrays import Arrays
 from pprs.engine import Ready
+from pprs.kernels.threads import cpu_count
 from pprs.model import load_model
 from pprs.model.resnet import architecture
 from pprs.model.weights import save
@@ -98,7 +98,7 @@ def load(images: int = 10_000) -> Iterator[dict[str, object]]:
 
 
 def overhead(seconds: float) -> Iterator[dict[str, object]]:
-    cores = len(os.sched_getaffinity(0))
+    cores = cpu_count()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "m.safetensors"
         net = architecture("resnet-small", channels=1, num_classes=10, mean=(0.5,), std=(0.25,))

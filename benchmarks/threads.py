@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ N = 1024
 
 
 def measure() -> Iterator[dict[str, object]]:
-    cores = len(os.sched_getaffinity(0))
+    cores = threads.cpu_count()
     threads.set_threads(cores)
     torch.set_num_threads(cores)
     net = architecture("resnet-small", channels=1, num_classes=10, mean=(0.5,), std=(0.25,)).build()

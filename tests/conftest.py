@@ -14,6 +14,8 @@ import torch
 from filelock import FileLock
 from hypothesis import settings
 
+from pprs.kernels.threads import cpu_count
+
 # The same examples on every machine, and no limit on the time of one: a busy machine is not a failure.
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=40)
 settings.load_profile("repeatable")
@@ -28,7 +30,7 @@ def _seeded() -> None:
     np.random.seed(0)  # noqa: NPY002  for libraries that draw from the global stream
     # Tests run side by side: threads of one that wait would take the time of another.
     beside = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // beside))
+    torch.set_num_threads(max(1, cpu_count() // beside))
 
 
 @pytest.fixture

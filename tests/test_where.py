@@ -176,3 +176,13 @@ def test_addresses_that_do_not_work_are_told(tmp_path: Path) -> None:
         send("file:///proc/nowhere/run", tmp_path)
     with pytest.raises(PprsError, match="cannot be written"), kept_module.kept("file:///proc/nowhere/run"):
         raise AssertionError("told before there is anything to write")
+
+
+def test_where_the_system_does_not_tell_which_cores_are_ours(
+    digits_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """macOS and Windows."""
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    one = ["--data", "builtin:mnist5k", "--sigma", 0.5, "--n0", 10, "--n", 20, "--limit", 1, "--engine", "torch"]
+    pprs("certify", "--model", digits_model, *one, "--out", "run", cwd=tmp_path)
+    assert "1 image" in pprs("report", "run", "--out", "r.md", cwd=tmp_path).stdout

@@ -122,7 +122,7 @@ def set_threads(threads: int | None) -> None:
 
     if threads is not None and not 1 <= threads <= 1024:
         raise PprsError(f"--threads must be 1 to 1024, not {threads}")
-    count = threads or len(os.sched_getaffinity(0))
+    count = threads or kernel_threads.cpu_count()
     torch.set_num_threads(count)
     kernel_threads.set_threads(count)
     kernel_threads.keep_memory()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -67,6 +66,7 @@ class Where:
         threads: int | None,
         device: str,
     ) -> Where:
+        from pprs.kernels.threads import cpu_count
         from pprs.runner import RUNNERS
 
         if runner not in RUNNERS:
@@ -78,7 +78,7 @@ class Where:
                 if value is not None:
                     raise PprsError(f"{name} is for --runner ray")
             if runner == "processes" and workers is None:
-                workers = len(os.sched_getaffinity(0))
+                workers = cpu_count()
             runner = "local" if workers is None else "processes"
         else:
             gpus = _gpus(gpus, device)

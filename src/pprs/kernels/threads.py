@@ -20,7 +20,13 @@ import torch
 
 LARGEST_KEPT = 2**25 - 2**16  # bytes: the most that glibc raises its bound to is 32 MB
 
-_count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+def cpu_count() -> int:
+    """The cores that this process may use; where the system does not tell (macOS, Windows), all of them."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+_count = cpu_count()
 _pools: dict[int, ThreadPoolExecutor] = {}
 _lock = threading.Lock()
 _own = threading.local()  # what belongs to the thread at hand

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pprs.errors import PprsError
+from pprs.kernels.threads import cpu_count
 from pprs.runner.base import in_words
 from pprs.runner.crew import Crew, Heard
 from pprs.runner.worker import Job, Picture, Task, Worker, unfit
@@ -78,7 +79,7 @@ class Ray(Crew):
             options |= {"include_dashboard": False, "object_store_memory": STORE, "_node_ip_address": "127.0.0.1"}
             options["_temp_dir"] = self._folder
             if workers is not None:
-                options["num_cpus"] = max(workers * threads, len(os.sched_getaffinity(0)))
+                options["num_cpus"] = max(workers * threads, cpu_count())
             if not {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
                 # Else Ray leaves one in the user's home. It stays for this process: Ray reads it once.
                 os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(16)
