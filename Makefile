@@ -1,6 +1,7 @@
 # make demo   set up, then: train, certify, and a report to open
 # make test   set up, then everything that CI runs
 # make check  ruff and mypy alone;  make bench  speed and memory, as ratios
+# make identity  that rows, old runs and committed figures are what they were
 
 PYTHON ?= python3
 VENV := .venv
@@ -8,7 +9,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TESTS ?= tests src
 
-.PHONY: demo test check lint bench clean
+.PHONY: demo test identity check lint bench clean
 
 demo: $(READY)
 	$(BIN)/pprs demo
@@ -17,6 +18,10 @@ demo: $(READY)
 test: lint
 	$(BIN)/mypy & types=$$!; \
 	$(BIN)/python -m pytest $(TESTS) -n auto --maxprocesses 4 --dist worksteal --durations 20 && wait $$types
+
+# What it compares is told test by test. PPRS_WRITE_IDENTITY=1 writes the expected rows anew.
+identity: $(READY)
+	$(BIN)/python -m pytest tests/identity/drawn.py tests/test_identity.py -vv -n auto --maxprocesses 4 --dist worksteal
 
 check: lint
 	$(BIN)/mypy
