@@ -9,9 +9,9 @@ import pprs
 
 ROOT = Path(pprs.__file__).parent
 ORDER = [
-    "_version", "errors", "files", "remote", "spec", "kernels", "noise", "partition", "model", "engine", "bound",
-    "anytime", "stop", "certificate", "theory", "smooth", "data", "record", "runner", "report", "train", "tune",
-    "reproduce", "app", "cli",
+    "_version", "errors", "_shape", "files", "remote", "spec", "kernels", "noise", "partition", "model", "engine",
+    "bound", "anytime", "stop", "certificate", "theory", "smooth", "data", "record", "runner", "report", "train",
+    "tune", "reproduce", "app", "cli",
 ]  # fmt: skip
 
 

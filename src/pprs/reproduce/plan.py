@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic_core import CoreSchema, core_schema
+
 from pprs.stop import decided_radii
 
 VALUE = "{}"  # in a text: where a sweep's value goes
@@ -73,6 +75,11 @@ class Line:
         kind, at, rest = text.rpartition("@")
         noise, slash, method = rest.rpartition("/")
         return cls(method, noise if slash else "gaussian", kind if at else "")
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
+        """In a plan's file a line is a text."""
+        return core_schema.no_info_after_validator_function(cls.read, core_schema.str_schema(strict=True))
 
 
 @dataclass(frozen=True)

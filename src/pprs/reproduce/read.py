@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import math
 import tomllib
-import types
-import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from pprs._shape import validate
 from pprs.engine import ENGINES
 from pprs.errors import PprsError, nearest
 from pprs.model.resnet import ARCHITECTURES
@@ -22,8 +18,8 @@ from pprs.reproduce.plan import VALUE, Data, Experiment, Line, Method, Model, Pl
 from pprs.stop import Plan as Sampling
 from pprs.stop import check_reach, decided_radii, parse_stop
 
-T = TypeVar("T")
 PLANS = {quick: Path(__file__).with_name(name) for quick, name in ((False, "paper.toml"), (True, "quick.toml"))}
+TOP = "top level"  # of the file, in messages
 KINDS = ("table", "curves", "sweep", "gallery")
 
 
@@ -60,7 +56,7 @@ class _File:
     n: int
     alpha: float
     seed: int
-    choose: Mapping[str, int]
+    choose: Mapping[str, Any]
     data: Mapping[str, Mapping[str, Any]]
     model: Mapping[str, Mapping[str, Any]]
     method: Mapping[str, Mapping[str, Any]]
@@ -69,16 +65,8 @@ class _File:
 
 
 def _plan(content: dict[str, Any]) -> Plan:
-    top = _made(_File, content, "at its top")
-    choose = _made(_Choice, top.choose, "choose")
-    experiments = {}
-    for name, values in top.experiment.items():
-        where = f"experiment {name}"
-        lines = _lines(values.get("lines", ()), f"{where}: lines")
-        more = _as(Mapping[str, tuple[str, ...]], values.get("more", {}), f"{where}: more")
-        made = {**values, "name": name, "lines": (), "more": {}}
-        others = {data: _lines(texts, f"{where}: more") for data, texts in more.items()}
-        experiments[name] = dataclasses.replace(_made(Experiment, made, where), lines=lines, more=others)
+    top = validate(_File, content, TOP)
+    choose = validate(_Choice, top.choose, "choose")
     return Plan(
         top.n0,
         top.n,
@@ -87,64 +75,14 @@ def _plan(content: dict[str, Any]) -> Plan:
         choose.images,
         choose.samples,
         top.stop,
-        {name: _made(Data, values, f"data {name}") for name, values in top.data.items()},
-        {name: _made(Model, values, f"model {name}") for name, values in top.model.items()},
-        {name: _made(Method, values, f"method {name}") for name, values in top.method.items()},
-        experiments,
+        {name: validate(Data, values, f"data {name}") for name, values in top.data.items()},
+        {name: validate(Model, values, f"model {name}") for name, values in top.model.items()},
+        {name: validate(Method, values, f"method {name}") for name, values in top.method.items()},
+        {
+            name: validate(Experiment, {**values, "name": name}, f"experiment {name}")
+            for name, values in top.experiment.items()
+        },
     )
-
-
-def _lines(texts: Any, where: str) -> tuple[Line, ...]:
-    return tuple(Line.read(text) for text in _as(tuple[str, ...], texts, where))
-
-
-def _made(kind: type[T], values: Mapping[str, Any], where: str) -> T:
-    fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    _known_only(values, fields, where)
-    missing = [
-        n for n, f in fields.items() if n not in values and f.default is f.default_factory is dataclasses.MISSING
-    ]
-    if missing:
-        raise PprsError(f'{where} does not say "{missing[0]}"')
-    hints = typing.get_type_hints(kind)
-    return kind(**{name: _as(hints[name], value, f"{where}: {name}") for name, value in values.items()})
-
-
-KINDS_OF_VALUE = {str: "a text in quotes", int: "a whole number", float: "a number", bool: "true or false"}
-
-
-def _as(hint: Any, value: Any, where: str) -> Any:
-    """The value as this type of a plan's field; told where it is another."""
-    origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
-        return value
-    if origin in (typing.Union, types.UnionType):
-        kinds = [k for k in inner if k is not type(None)]
-        for kind in kinds[:-1]:
-            with contextlib.suppress(PprsError):
-                return _as(kind, value, where)
-        return _as(kinds[-1], value, where)
-    if origin is tuple:
-        if not isinstance(value, list | tuple):
-            raise PprsError(f"{where}: {value!r} is not a list [...]")
-        return tuple(_as(inner[0], part, where) for part in value)
-    if origin is not None:  # a mapping
-        if not isinstance(value, Mapping):
-            raise PprsError(f"{where}: {value!r} is not a table {{ name = ... }}")
-        return {name: _as(inner[1], part, f"{where}, {name}") for name, part in value.items()}
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if type(value) is not hint:
-        raise PprsError(f"{where}: {value!r} is not {KINDS_OF_VALUE.get(hint, hint)}")
-    if hint is float and not math.isfinite(value):
-        raise PprsError(f"{where}: {value!r} is no number to use")
-    return value
-
-
-def _known_only(values: Mapping[str, Any], known: Any, where: str) -> None:
-    for name in values:
-        if name not in known:
-            raise PprsError(f'{where}: "{name}" means nothing. {nearest(name, known)}')
 
 
 def _check(plan: Plan) -> None:
@@ -155,7 +93,7 @@ def _check(plan: Plan) -> None:
     for name, method in plan.methods.items():
         for text in (method.partition, *method.best_of):
             _within(f"method {name}", parse_partition, text)
-    _within("at its top", parse_stop, plan.stop)
+    _within(TOP, parse_stop, plan.stop)
     for name, data in plan.data.items():
         where = f"data {name}"
         _within(where, parse_stop, data.stop)
