@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from pprs.errors import PprsError
-from pprs.model.about import beside, described
 from pprs.model.base import Model
+from pprs.model.sidecar import apply_sidecar, read_sidecar
 
 # Torch itself would unpickle parts of such a file, call any function of torch that it names, and evaluate its sizes
 # as Python. So a program is read before it is loaded: it may hold the parts listed here and no others, and only the
@@ -67,7 +67,7 @@ class Exported:
             ) from error
         digest = hashlib.sha256(screened.getbuffer()).hexdigest()
         model = Model(_Program(module), spec, *_ends(program, path), fingerprint=digest)
-        return described(model, beside(path), str(path.with_suffix(".json")))
+        return apply_sidecar(model, read_sidecar(path), str(path.with_suffix(".json")))
 
 
 class _Program(torch.nn.Module):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,8 @@ import numpy as np
 import torch
 
 from pprs.errors import PprsError
-from pprs.model.about import beside, checked, described
 from pprs.model.base import Model
+from pprs.model.sidecar import Sidecar, apply_sidecar, parse_sidecar, read_sidecar
 
 
 class OnnxNetwork(torch.nn.Module):
@@ -129,15 +128,13 @@ class Onnx:
         if not path.is_file():
             raise PprsError(f"there is no network {path}")
         net = OnnxNetwork(str(path), str(path), output)
-        about = beside(path)
+        sidecar, where = read_sidecar(path), str(path.with_suffix(".json"))
         inside = net.session.get_modelmeta().custom_metadata_map.get("pprs")
-        if not about and inside:
-            try:
-                about = checked(json.loads(inside), f'{path}, its metadata "pprs"')
-            except ValueError as error:
-                raise PprsError(f'{path}: its metadata "pprs" is not JSON ({error})') from error
+        if sidecar == Sidecar() and inside:
+            where = f'{path}, its metadata "pprs"'
+            sidecar = parse_sidecar(inside, where)
         model = Model(net, spec, net.classes, None, net.input_shape, fingerprint=_digest(path))
-        return described(model, about, str(path.with_suffix(".json")))
+        return apply_sidecar(model, sidecar, where)
 
 
 def _digest(path: Path) -> str:
