@@ -14,7 +14,7 @@ from pprs.engine import make_ready
 from pprs.kernels import threads
 from pprs.model import Model
 from pprs.model.resnet import architecture
-from pprs.smooth import noisy_chunk
+from pprs.voting import noisy_chunk
 
 
 def models() -> Iterator[tuple[str, Model, torch.Tensor, int, float]]:

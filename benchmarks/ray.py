@@ -22,9 +22,9 @@ from pprs.kernels.threads import cpu_count
 from pprs.model import load_model
 from pprs.model.resnet import architecture
 from pprs.model.weights import save
-from pprs.record import FILE, Row, Run
-from pprs.runner import Job, Local, Processes, Ray, Runner, run_images
-from pprs.stop import Plan
+from pprs.runs.store import FILE, Row, Run
+from pprs.runners import Job, Local, Processes, Ray, Runner, run_images
+from pprs.sampling import Sampling
 
 TINY = """
 import torch
@@ -33,7 +33,7 @@ def make():
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))
 """
-DATA, PLAN, ROUNDS = "builtin:mnist5k", Plan(100, 2000, 0.001), 4
+DATA, PLAN, ROUNDS = "builtin:mnist5k", Sampling(100, 2000, 0.001), 4
 
 
 class Clock:
@@ -72,18 +72,18 @@ def measure(seconds: float = 80.0) -> Iterator[dict[str, object]]:
 
 def load(images: int = 10_000) -> Iterator[dict[str, object]]:
     """Tiny pictures through two workers: the driver's peak memory from a tenth of them to the last, and the file."""
-    plan = Plan(4, 8, 0.1)
+    sampling = Sampling(4, 8, 0.1)
     data = Arrays(np.full((images, 1, 8, 8), 128, np.uint8), np.ones(images, np.int64))
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         (Path(folder) / "benchnet.py").write_text(TINY)
         stack.enter_context(contextlib.chdir(folder))
         model = replace(load_model("benchnet:make"), num_classes=2)
         g = SmoothedClassifier(model.module, 2, Gaussian(0.5))
-        job = Job.of("benchnet:make", model, Ready(model, "torch", ""), plan, g)
+        job = Job.of("benchnet:make", model, Ready(model, "torch", ""), sampling, g)
         for name, hired in (("processes", Processes), ("ray", Ray)):
             clock = Peaks(images)
             with hired(job, 2) as runner, Run.begin(Path(folder) / name, {}) as run:
-                run_images(runner, data, range(images), plan, run, clock, num_classes=2)
+                run_images(runner, data, range(images), sampling, run, clock, num_classes=2)
             peaks = clock.peaks
             with contextlib.closing(sqlite3.connect(Path(folder) / name / FILE)) as db:
                 whole = db.execute("PRAGMA integrity_check").fetchone() == ("ok",)

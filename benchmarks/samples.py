@@ -13,7 +13,7 @@ import torch
 from benchmarks.timing import ratio
 from pprs import Gaussian, Slic, SmoothedClassifier, open_dataset
 from pprs.certificate import Certificate
-from pprs.stop import Judge, Plan
+from pprs.sampling import Evidence, Sampling
 from pprs.train import Recipe, train
 
 RADII, SIGMA, ALPHA, DATA = (0.25, 0.5), 0.5, 0.001, "builtin:mnist5k"
@@ -59,12 +59,12 @@ def measure() -> Iterator[dict[str, object]]:
 
 def _cost_of_looking(a_sample: float) -> dict[str, object]:
     """Time spent on bounds over a stream of 100,000 votes that stays undecided, against that of its samples."""
-    plan, chunk = Plan(n=100_000, alpha=ALPHA, stop="width:1e-9"), 64
-    judge = Judge(plan, Gaussian(SIGMA), 784, 10, 0)
-    votes = torch.rand(plan.n, generator=torch.Generator().manual_seed(0)).lt(0.8413).cumsum(0).tolist()
+    sampling, chunk = Sampling(n=100_000, alpha=ALPHA, stop="width:1e-9"), 64
+    evidence = Evidence(sampling, Gaussian(SIGMA), 784, 10, 0)
+    votes = torch.rand(sampling.n, generator=torch.Generator().manual_seed(0)).lt(0.8413).cumsum(0).tolist()
     began = time.perf_counter()
-    for t in range(chunk, plan.n + 1, chunk):
-        judge.see([votes[t - 1], t - votes[t - 1], *[0] * 8])
+    for t in range(chunk, sampling.n + 1, chunk):
+        evidence.add([votes[t - 1], t - votes[t - 1], *[0] * 8])
     spent = time.perf_counter() - began
-    return ratio("bounds of 100,000 votes, against their samples (resnet-small, 28x28)", spent / (a_sample * plan.n),
+    return ratio("bounds of 100,000 votes, against their samples (resnet-small, 28x28)", spent / (a_sample * sampling.n),
                  at_most=0.01)  # fmt: skip

@@ -12,9 +12,9 @@ from pprs import Gaussian, Slic, SmoothedClassifier
 from pprs.data.arrays import Arrays
 from pprs.engine import Ready
 from pprs.model import load_model
-from pprs.record import Row
-from pprs.runner import Job
-from pprs.stop import Plan
+from pprs.runs.store import Row
+from pprs.runners import Job
+from pprs.sampling import Sampling
 
 MODEL, KILLS, SIDE = "crewnet", "kills", 8
 # Class 1 for bright pictures. What a picture's noise averages to tells it apart, since a network sees nothing else:
@@ -90,14 +90,14 @@ def poisoned(count: int) -> Arrays:
     return data
 
 
-def job_for(plan: Plan) -> tuple[Job, SmoothedClassifier]:
+def job_for(sampling: Sampling) -> tuple[Job, SmoothedClassifier]:
     """The file's classifier if it is there, else one that is never asked."""
     try:
         model = load_model(f"{MODEL}:make")
     except Exception:
-        return Job("nowhere:make", "", 2, "gaussian:sigma=0.25", "none", plan), None  # type: ignore[return-value]
+        return Job("nowhere:make", "", 2, "gaussian:sigma=0.25", "none", sampling), None  # type: ignore[return-value]
     classifier = SmoothedClassifier(model.module, 2, Gaussian(0.25), Slic(9), threads=1)
-    return Job.of(f"{MODEL}:make", model, Ready(model, "torch", ""), plan, classifier), classifier
+    return Job.of(f"{MODEL}:make", model, Ready(model, "torch", ""), sampling, classifier), classifier
 
 
 class Cut:

@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from pprs.cli import app
-from pprs.record import FILE
+from pprs.runs.store import FILE
 
 
 class Linear(torch.nn.Module):

@@ -39,7 +39,7 @@ from pprs.kernels import threads
 from pprs.model import Model, load_model
 from pprs.noise import Gaussian
 from pprs.partition import TotalVariation, parse_partition
-from pprs.smooth import Certifying, SmoothedClassifier
+from pprs.classifier import Certifying, SmoothedClassifier
 
 
 @pytest.fixture(scope="module")

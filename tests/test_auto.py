@@ -12,7 +12,7 @@ from helpers import Linear, pprs
 
 from pprs import Blur, Felzenszwalb, Gaussian, Grid, PprsError, Quickshift, Slic, SmoothedClassifier, parse_partition
 from pprs.partition import Filter, Gauss, Median, NonLocalMeans, Partition, Shifts, Soft, TotalVariation
-from pprs.record import Run
+from pprs.runs.store import Run
 
 TEXTS = [
     "slic",

@@ -10,7 +10,7 @@ import pytest
 from helpers import pprs, pprs_process
 from PIL import Image
 
-from pprs.record import Run
+from pprs.runs.store import Run
 
 BASE = ["--data", "builtin:mnist5k", "--sigma", "0.5", "--n", "64", "--limit", "3"]
 

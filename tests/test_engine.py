@@ -14,7 +14,7 @@ from pprs import engine as engines
 from pprs.engine import Fast, cache_file, check, make_ready
 from pprs.model import Model
 from pprs.model.onnx import OnnxNetwork
-from pprs.record import Run
+from pprs.runs.store import Run
 
 
 def pictures(count: int = 6) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """What must stay as it is when the code changes: rows, runs on disk, and the keys that committed results go by.
 
-`make identity` runs this alone, and redraws the committed figures (`tests/identity/drawn.py`). The tests speak to the
+`make identity` runs this and redraws the committed figures (`tests/test_drawn.py`). The tests speak to the
 package through its command line and the files that it writes, so that they outlive any module; what they need of its
 inside is imported in one place, below.
 
@@ -34,8 +34,8 @@ from helpers import pprs
 # The package's inside: all that these tests know of it.
 from pprs.model import load_model
 from pprs.model.base import Model, Normalised, Restricted
-from pprs.reproduce import read_plan
-from pprs.reproduce.plan import Cell
+from pprs.reproduction import read_plan
+from pprs.reproduction.plan import Cell
 
 HERE = Path(__file__).parent / "identity"
 ROWS, NETWORK = HERE / "rows.json", "digits.safetensors"
@@ -76,6 +76,8 @@ def _cells() -> dict[str, list[object]]:
         # Where it ends is the same each time, as long as the number of threads is.
         ["--limit", 20, "--stop", "width:0.1", "--budget", "4000samples", "--threads", 1],
         ["--limit", 100, "--stop", "abstain", "--target-accuracy-error", 0.2],
+        ["--limit", 4, "--n", 8000, "--stop", "width:0.02"],  # looks grow apart with the votes
+        ["--limit", 4, "--n", 8000, "--stop", "radius:0.25,0.5", "--bound", "two-sided", "--partition", "blur:size=3"],
     ]
     return {" ".join(map(str, cell)): cell for cell in [*local, *elsewhere, *others]}
 
@@ -180,7 +182,8 @@ def opened(folder: Path) -> list[dict[str, Any]]:
     pprs("report", "run", "--out", "r.html", cwd=folder)
     exported = json.loads(pprs("export", "run", "--format", "json", cwd=folder).stdout)
     assert (folder / "run" / "run.sqlite").read_bytes() == before
-    assert exported["settings"] == stored(folder / "run")["settings"]
+    # A setting that a run of an earlier version does not have is exported with the value that it had then.
+    assert exported["settings"] == {"stop": None, **stored(folder / "run")["settings"]}
     return exported["rows"]  # type: ignore[no-any-return]
 
 
@@ -194,7 +197,7 @@ def test_a_run_of_an_earlier_version_opens(folder: Path) -> None:
 def test_a_run_of_an_earlier_version_is_gone_on_with(folder: Path) -> None:
     before = copied("old-run", folder)
     told = pprs("certify", *BASE, *OLD, "--out", "run", cwd=folder)
-    assert "going on: 7 of 20 images are done in run (2 more were left before they were done)" in told.stdout
+    assert "resuming: 7 of 20 images are done in run (2 more were started)" in told.stdout
     found = stored(folder / "run")["rows"]
     assert [found[i] for i in (0, 1, 2, 3, 4, 5, 7)] == [row for row in before if row["stopped"] == "width"]
     assert not differences(expected_of(OLD), found)

@@ -25,7 +25,7 @@ from pprs.data import open_dataset
 from pprs.model import load_model
 from pprs.noise import Gaussian
 from pprs.partition import parse_partition
-from pprs.smooth import SmoothedClassifier
+from pprs.classifier import SmoothedClassifier
 
 PATIENCE = 240.0  # seconds: a busy machine is not a failure
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")

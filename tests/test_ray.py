@@ -22,9 +22,9 @@ from helpers import pprs, rows_in
 
 from pprs import PprsError
 from pprs.data.arrays import Arrays
-from pprs.record import Run
-from pprs.runner import Local, Ray, Runner, run_images
-from pprs.stop import Plan
+from pprs.runs.store import Run
+from pprs.runners import Local, Ray, Runner, run_images
+from pprs.sampling import Sampling
 
 ray = pytest.importorskip("ray")
 
@@ -45,10 +45,10 @@ def cluster() -> Iterator[str]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def certify(runner: Runner, folder: Path, data: Arrays, plan: Plan) -> tuple[Run, Counting]:
+def certify(runner: Runner, folder: Path, data: Arrays, sampling: Sampling) -> tuple[Run, Counting]:
     watcher = Counting()
     with Run.begin(folder, {}) as run, runner:
-        run_images(runner, data, range(len(data)), plan, run, watcher, num_classes=2)
+        run_images(runner, data, range(len(data)), sampling, run, watcher, num_classes=2)
     return Run.read(folder), watcher
 
 
@@ -59,12 +59,12 @@ def test_the_same_rows_though_workers_are_killed_and_images_fail(
     monkeypatch.chdir(tmp_path)
     Path(f"{MODEL}.py").write_text(NOISE)
     Path(KILLS).mkdir()
-    plan, data = Plan(64, 600, 0.001), poisoned(10)
-    job, classifier = job_for(plan)
-    whole, alone = certify(Local(classifier, plan), tmp_path / "local", data, plan)
+    sampling, data = Sampling(64, 600, 0.001), poisoned(10)
+    job, classifier = job_for(sampling)
+    whole, alone = certify(Local(classifier, sampling), tmp_path / "local", data, sampling)
     for i in range(5):
         (tmp_path / KILLS / str(i)).touch()
-    run, watcher = certify(Ray(job), tmp_path / "ray", data, plan)
+    run, watcher = certify(Ray(job), tmp_path / "ray", data, sampling)
     assert list(Path(KILLS).iterdir()) == [], "the kills must have hit somebody at work"
     assert timeless(run.rows()) == timeless(whole.rows())
     assert len(run.rows()) == 8
@@ -77,10 +77,10 @@ def test_the_same_rows_though_workers_are_killed_and_images_fail(
     assert run._db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     assert ray.is_initialized()  # whoever connected to it keeps it
     # One image over both workers, until it is decided.
-    plan, data = Plan(64, 3000, 0.001, stop="radius:0.25"), images(4)
-    job, classifier = job_for(plan)
-    whole, _ = certify(Local(classifier, plan), tmp_path / "local stops", data, plan)
-    run, _ = certify(Ray(job, 2, split=True), tmp_path / "ray stops", data, plan)
+    sampling, data = Sampling(64, 3000, 0.001, stop="radius:0.25"), images(4)
+    job, classifier = job_for(sampling)
+    whole, _ = certify(Local(classifier, sampling), tmp_path / "local stops", data, sampling)
+    run, _ = certify(Ray(job, 2, split=True), tmp_path / "ray stops", data, sampling)
     assert timeless(run.rows()) == timeless(whole.rows())
 
 
@@ -113,7 +113,7 @@ def test_a_killed_driver_is_gone_on_with(cluster: str, digits_model: Path, tmp_p
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "nonsense", "host:port"])
 def test_an_address_where_nobody_answers_is_told(address: str) -> None:
-    from pprs.runner.ray import _knock
+    from pprs.runners.ray import _knock
 
     with pytest.raises(PprsError, match="nobody answers at --address .* leave out --address"):
         _knock(address)
@@ -121,6 +121,6 @@ def test_an_address_where_nobody_answers_is_told(address: str) -> None:
 
 def test_without_ray_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    job, _ = job_for(Plan())
+    job, _ = job_for(Sampling())
     with pytest.raises(PprsError, match=r"pip install 'pprs\[ray\]'"):
         Ray(job)

@@ -23,12 +23,12 @@ from sklearn.metrics import f1_score
 
 from pprs import PprsError
 from pprs.certificate import round_down
-from pprs.record import Row, Run
+from pprs.runs.store import Row, Run
 from pprs.report import read, read_all, write_report
-from pprs.report.export import export
+from pprs.runs.export import export
 from pprs.report.figures import draw_curves
-from pprs.report.source import Method
-from pprs.report.stats import average_radius, band, certified_accuracy, certified_f1, paired
+from pprs.runs.frame import Method
+from pprs.metrics import average_radius, band, certified_accuracy, certified_f1, paired
 
 SETTINGS = {
     "model": "m", "data": "d", "noise": "gaussian:sigma=0.5", "partition": "slic:n_segments=50", "n0": 100, "n": 1000,

@@ -21,23 +21,22 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
 from pprs import PprsError
-from pprs.cli.common import make_noise
-from pprs.cli.reproduce import _pictures
-from pprs.cli.workshop import NETWORK, PICTURES, Workshop
 from pprs.data import ImageSet
-from pprs.report import Method, read
+from pprs.noise import noise_of
 from pprs.report.figures import to_bytes
-from pprs.reproduce import Drawn, cells_of, charts, draw, models_table, page, read_models, read_plan, sigmas_of, tell
-from pprs.reproduce.match import LEAST, MOST, matching_sigma
-from pprs.reproduce.plan import Data, Line, Model
-from pprs.reproduce.tables import Table, commonest, gain, pictured, radius
-from pprs.stop import Plan as Sampling
-from pprs.stop import check_reach
+from pprs.report.table import Table, radius
+from pprs.reproduction import Drawn, cells_of, charts, draw, models_table, page, read_models, read_plan, sigmas_of, tell
+from pprs.reproduction.match import LEAST, MOST, matching_sigma
+from pprs.reproduction.plan import Data, Line, Model
+from pprs.reproduction.run import NETWORK, PICTURES, Reproduction
+from pprs.reproduction.tables import commonest, gain, pictured
+from pprs.runs import RunFrame, RunSettings, read_frame
+from pprs.sampling import Sampling, check_reach
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"
 NAMES = ("table1", "curves", "methods", "segments", "sigma", "noises", "training", "gallery")
-QUICK = ROOT / "src" / "pprs" / "reproduce" / "quick.toml"
+QUICK = ROOT / "src" / "pprs" / "reproduction" / "quick.toml"
 
 
 pytestmark = pytest.mark.timeout(900)  # whoever is first makes all of the quick plan
@@ -107,14 +106,14 @@ def test_rows_of_two_networks_or_data_sets_are_not_compared(made: Path, tmp_path
     plan = read_plan(quick=True)
     if what == NETWORK:  # one that this plan did not train, so that nothing says which is the right one
         (tmp_path / "rows" / "models.json").unlink()
-    workshop = Workshop(plan, tmp_path, None, draw_only=True, threads=1)
+    work = Reproduction(plan, tmp_path, draw_only=True)
     cells = list(cells_of(plan, plan.experiments["curves"], "digits", (0.25,)).values())
-    paths = [workshop.rows(cell) for cell in cells]
+    paths = [work.rows(cell) for cell in cells]
     table = pyarrow.parquet.read_table(paths[1])
     table = table.replace_schema_metadata({**table.schema.metadata, what: b"another"})
     pyarrow.parquet.write_table(table, paths[1])
     with pytest.raises(PprsError, match=f"made with different {word} by the name of digits"):
-        workshop.rows(cells[1])
+        work.rows(cells[1])
 
 
 def classes_folder(path: Path, classes: int, images: int) -> Path:
@@ -137,13 +136,13 @@ def test_images_of_a_folder_are_those_that_the_plan_says(tmp_path: Path) -> None
         (dataclasses.replace(data, labels_at_a_time=None, images=3), [(None, 3)]),
     ):
         made = dataclasses.replace(plan, data={"digits": spec})
-        assert Workshop(made, tmp_path, None, draw_only=False, threads=1)._groups("digits", "digits") == groups
+        assert Reproduction(made, tmp_path, draw_only=False)._groups("digits", "digits") == groups
     one = dataclasses.replace(plan, data={"digits": dataclasses.replace(data, images=2)})
     with pytest.raises(PprsError, match="give a larger stride"):
-        Workshop(one, tmp_path, None, draw_only=False, threads=1)._groups("digits", "digits")
+        Reproduction(one, tmp_path, draw_only=False)._groups("digits", "digits")
     # To a network from elsewhere the data's numbers mean nothing; its names do.
     known = dataclasses.replace(plan, data={"digits": data}, models={"digits": Model("net.onnx")})
-    words = Workshop(known, tmp_path, None, draw_only=False, threads=1)._groups("digits", "digits")
+    words = Reproduction(known, tmp_path, draw_only=False)._groups("digits", "digits")
     assert words == [("c0,c1", 4), ("c2,c3", 4)]
 
 
@@ -186,26 +185,26 @@ def test_nothing_is_trained_or_chosen_on_images_that_are_certified(tmp_path: Pat
     plan = read_plan(quick=True)
     spec = Data(str(classes_folder(tmp_path / "f", 2, 3)), 6)
     plan = dataclasses.replace(plan, data={"digits": spec})
-    workshop = Workshop(plan, tmp_path, None, draw_only=False, threads=1)
+    work = Reproduction(plan, tmp_path, draw_only=False)
     with pytest.raises(PprsError, match="no training split"):
-        workshop.model("digits")
+        work.model("digits")
     cell = plan.cell(plan.experiments["curves"], "digits", Line("blur"), 0.25)
     with pytest.raises(PprsError, match="no training split"):
-        workshop._partition(cell)
+        work._partition(cell)
     without = dataclasses.replace(plan, data={"digits": dataclasses.replace(spec, training=False)})
-    assert Workshop(without, tmp_path, None, draw_only=False, threads=1)._partition(cell) == cell.partition
+    assert Reproduction(without, tmp_path, draw_only=False)._partition(cell) == cell.partition
 
 
 def test_a_gallery_whose_pictures_are_not_there_is_told_and_its_table_drawn(made: Path, tmp_path: Path) -> None:
-    class Without(Workshop):
-        def seen(self, data: str) -> ImageSet:
+    class Without(Reproduction):
+        def network_inputs(self, data: str) -> ImageSet:
             raise PprsError("no pictures")
 
     plan = read_plan(quick=True)
-    assert _pictures(Without(plan, made, None, draw_only=True, threads=1), "digits") is None
+    assert Without(plan, made, draw_only=True)._gallery_pictures("digits") is None
     with pytest.raises(PprsError, match="no pictures"):
-        _pictures(Without(plan, made, None, draw_only=False, threads=1), "digits")
-    rows = Workshop(plan, made, None, draw_only=True, threads=1).rows
+        Without(plan, made, draw_only=False)._gallery_pictures("digits")
+    rows = Reproduction(plan, made, draw_only=True).rows
     draw(plan, plan.experiments["gallery"], "digits", rows, tmp_path, None)
     assert (tmp_path / "tables" / "gallery-digits.md").is_file()
     assert not (tmp_path / "figures").exists()
@@ -345,7 +344,7 @@ def test_the_papers_plan_asks_for_no_radius_that_its_samples_cannot_certify() ->
             spec = plan.data[data]
             for cell in cells_of(plan, experiment, data, sigmas).values():
                 sampling = Sampling(spec.n0 or plan.n0, spec.n or plan.n, plan.alpha, stop=cell.stop)
-                check_reach(sampling, make_noise(cell.noise, cell.sigma), pixels[data], 10)
+                check_reach(sampling, noise_of(cell.noise, cell.sigma), pixels[data], 10)
 
 
 def test_keys_change_with_what_rows_depend_on() -> None:
@@ -408,11 +407,11 @@ def test_matching_sigma(target: float) -> None:
     assert abs(accuracy(found) - target) == min(abs(math.exp(-2 * s) - target) for s in tried)
 
 
-def rows_of(radius: list[float], right: list[bool]) -> Method:
+def rows_of(radius: list[float], right: list[bool]) -> RunFrame:
     count = len(radius)
     nan, label = np.full(count, np.nan), np.zeros(count, np.int64)
     said = np.where(right, 0, 1)
-    return Method("m", np.arange(count), label, said, np.array(radius), nan, nan, nan, nan, np.zeros(count, bool))
+    return RunFrame("m", np.arange(count), label, said, np.array(radius), nan, nan, nan, nan, np.zeros(count, bool))
 
 
 def test_a_gallery_says_as_what_a_picture_is_certified() -> None:
@@ -487,9 +486,10 @@ def test_curves_show_what_was_decided(
     """Also where the rows were made by a rule that decides more; and no legend is cut off."""
     plan = read_plan()
     experiment = dataclasses.replace(plan.experiments[name], stop=stop, radius=0.25)
-    rows = dataclasses.replace(rows_of([0.1, 0.3, 0.2], [True, True, True]), settings={"stop": "radius:0.1,0.25"})
+    settings = RunSettings(stop="radius:0.1,0.25")
+    rows = dataclasses.replace(rows_of([0.1, 0.3, 0.2], [True, True, True]), settings=settings)
     if stop == "abstain":
-        rows = dataclasses.replace(rows, settings={})
+        rows = dataclasses.replace(rows, settings=RunSettings())
     found = {(sigma, line): rows for sigma in sigmas for line in experiment.lines}
     figure = charts.curves(plan, experiment, "mnist", found)
     assert len(figure.axes) == panels
@@ -508,8 +508,8 @@ def test_curves_show_what_was_decided(
 
 def test_tables_are_the_same_in_both_forms() -> None:
     table = Table(("name", "x"), (("a", "1.5"), ("b", "–")))
-    assert table.markdown() == "| name | x |\n| --- | ---: |\n| a | 1.5 |\n| b | – |\n"
-    assert table.csv() == "name,x\na,1.5\nb,\n"
+    assert table.to_markdown() == "| name | x |\n| --- | ---: |\n| a | 1.5 |\n| b | – |\n"
+    assert table.to_csv() == "name,x\na,1.5\nb,\n"
 
 
 def test_radii_in_tables_are_never_rounded_up() -> None:
@@ -531,13 +531,13 @@ def test_all_of_the_plan_is_committed() -> None:
 def test_committed_numbers_are_what_committed_rows_say() -> None:
     """The tables, the page of them all, and the tables on the page about the paper's claims."""
     plan, drawn = read_plan(), list[Drawn]()
-    workshop = Workshop(plan, RESULTS, None, draw_only=True, threads=1)
+    work = Reproduction(plan, RESULTS, draw_only=True)
     for name, experiment in plan.experiments.items():
         for data in experiment.data:
             file = RESULTS / "tables" / f"{name}-{data}"
-            drawn.append(tell(plan, experiment, data, workshop.rows)[0])
-            assert drawn[-1].table.markdown() == file.with_suffix(".md").read_text(), file.name
-            assert drawn[-1].table.csv() == file.with_suffix(".csv").read_text(), file.name
+            drawn.append(tell(plan, experiment, data, work.rows)[0])
+            assert drawn[-1].table.to_markdown() == file.with_suffix(".md").read_text(), file.name
+            assert drawn[-1].table.to_csv() == file.with_suffix(".csv").read_text(), file.name
             for kind in ("png", "svg"):
                 assert (RESULTS / "figures" / f"{file.name}.{kind}").is_file()
     assert len(drawn) == len(COMMITTED)
@@ -553,10 +553,10 @@ def test_committed_figures_are_what_committed_rows_say() -> None:
     if f"matplotlib=={matplotlib.__version__}\n" not in pins:
         pytest.skip("the figures were drawn by another matplotlib")
     plan = read_plan()
-    workshop = Workshop(plan, RESULTS, None, draw_only=True, threads=1)
+    work = Reproduction(plan, RESULTS, draw_only=True)
     for name in ("table1-imagenet", "curves-fashion-mnist", "segments-mnist"):  # one of each kind
         kind, _, data = name.partition("-")
-        _, found = tell(plan, plan.experiments[kind], data, workshop.rows)
+        _, found = tell(plan, plan.experiments[kind], data, work.rows)
         figure = charts.CHARTS[plan.experiments[kind].draw](plan, plan.experiments[kind], data, found)
         committed = (RESULTS / "figures" / f"{name}.svg").read_text()
         (words, numbers), (drawn, places) = (_split(text) for text in (committed, to_bytes(figure, "svg").decode()))
@@ -589,15 +589,15 @@ def test_every_number_that_the_page_of_claims_tells_is_in_a_table_beside_it() ->
 
 def test_committed_rows_are_whole() -> None:
     plan = read_plan()
-    workshop = Workshop(plan, RESULTS, None, draw_only=True, threads=1)
+    work = Reproduction(plan, RESULTS, draw_only=True)
     for path in COMMITTED:
         name, _, data = path.stem.partition("-")
         experiment = plan.experiments[name]
-        for cell in cells_of(plan, experiment, data, sigmas_of(plan, experiment, data, workshop.rows)).values():
-            method = read(workshop.rows(cell))
+        for cell in cells_of(plan, experiment, data, sigmas_of(plan, experiment, data, work.rows)).values():
+            method = read_frame(work.rows(cell))
             assert len(method) == plan.data[data].images
             assert len(set(method.idx.tolist())) == len(method)
-            assert method.settings["alpha"] == plan.alpha
+            assert method.settings.alpha == plan.alpha
 
 
 def committed_table(name: str) -> list[dict[str, str]]:

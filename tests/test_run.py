@@ -17,9 +17,9 @@ from helpers import Linear, pprs, rows_in
 
 from pprs import Gaussian, PprsError, SmoothedClassifier
 from pprs.data.arrays import Arrays
-from pprs.record import FILE, Row, Run
-from pprs.runner import GALLERY, Budget, choose, run_budget, run_local
-from pprs.stop import Plan
+from pprs.runs.store import FILE, Row, Run
+from pprs.runners import GALLERY, Budget, choose, run_budget, run_local
+from pprs.sampling import Sampling
 
 ROW = Row(3, 1, None, 1, 0.0, 0.25, (3, 7), None, None, 0.1)
 
@@ -89,7 +89,7 @@ def test_a_run_killed_in_mid_write_can_be_read(tmp_path: Path) -> None:
     script = f"""
 import os, sqlite3
 from pathlib import Path
-from pprs.record import Run
+from pprs.runs.store import Run
 from test_run import ROW
 run = Run.begin(Path({str(tmp_path / "run")!r}), {{}})
 run.add(ROW)
@@ -125,14 +125,14 @@ def test_poisoned_image_fails_with_its_number_and_the_rest_go_on(tmp_path: Path,
     images = np.full((4, 1, 8, 8), 0.5, np.float32)
     images[2, 0, 0, 0] = np.nan
     g = SmoothedClassifier(Linear(torch.ones(1, 8, 8), 0.0), 2, Gaussian(0.25))
-    plan = Plan(10, 200, 0.01, stop="width:0.01" if way == "budget" else None)
+    sampling = Sampling(10, 200, 0.01, stop="width:0.01" if way == "budget" else None)
 
     def certify() -> None:
         data = Arrays(images, np.ones(4, np.int64))
         if way == "local":
-            run_local(g, data, range(4), plan, run, Silent())
+            run_local(g, data, range(4), sampling, run, Silent())
         else:
-            run_budget(g, data, range(4), plan, run, Silent(), Budget(seconds=60))
+            run_budget(g, data, range(4), sampling, run, Silent(), Budget(seconds=60))
 
     with Run.begin(tmp_path / "run", {}) as run:
         certify()
@@ -154,7 +154,7 @@ def test_if_the_first_images_all_fail_it_is_not_the_images(tmp_path: Path) -> No
     data = Arrays(np.full((50, 1, 8, 8), 0.5, np.float32), np.ones(50, np.int64))
     with Run.begin(tmp_path / "run", {}) as run:
         with pytest.raises(PprsError, match="the first 10 images failed.*The usual cause is a picture whose size"):
-            run_local(g, data, range(50), Plan(10, 50, 0.01), run, Silent())
+            run_local(g, data, range(50), Sampling(10, 50, 0.01), run, Silent())
         assert run.done() == set()
 
 
@@ -191,7 +191,7 @@ def test_gallery_is_the_first_pictures_even_after_a_stop(tmp_path: Path) -> None
     data = Arrays(np.full((20, 1, 8, 8), 0.5, np.float32), np.ones(20, np.int64))
     for part in (range(3), range(20)):
         with Run.begin(tmp_path / "run", {}) as run:
-            run_local(g, data, part, Plan(10, 50, 0.01), run, Silent())
+            run_local(g, data, part, Sampling(10, 50, 0.01), run, Silent())
             kept = list(run.pictures())
     assert kept == list(range(GALLERY))
 

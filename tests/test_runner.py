@@ -21,14 +21,14 @@ from helpers import rows_in
 from pprs import Gaussian, PprsError, SmoothedClassifier
 from pprs.data.arrays import Arrays
 from pprs.engine import Ready
-from pprs.errors import WrongSettings
+from pprs.errors import ConfigurationError
 from pprs.model import load_model
-from pprs.record import FILE, Run
-from pprs.runner import Done, Failed, Item, Local, Processes, Runner, fair_order, run_images
-from pprs.runner.crew import Crew, Heard
-from pprs.runner.processes import _serve
-from pprs.runner.worker import Job, Picture, Task, Worker
-from pprs.stop import Plan
+from pprs.runs.store import FILE, Run
+from pprs.runners import Done, Failed, Item, Local, Processes, Runner, fair_order, run_images
+from pprs.runners.pool import Crew, Heard
+from pprs.runners.processes import _serve
+from pprs.runners.worker import Job, Picture, Task, Worker
+from pprs.sampling import Sampling
 
 
 @pytest.fixture(autouse=True)
@@ -37,44 +37,44 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / f"{MODEL}.py").write_text(NOISE)
 
 
-def certify(runner: Local | Crew, folder: Path, data: Arrays, plan: Plan, **options: object) -> tuple[Run, Counting]:
+def certify(runner: Local | Crew, folder: Path, data: Arrays, sampling: Sampling, **options: object) -> tuple[Run, Counting]:
     """A run of all images, closed, with what was counted."""
     watcher = Counting()
     with Run.begin(folder, {}) as run, runner:
         order = fair_order(range(len(data)), 0)
-        watcher.taken = run_images(runner, data, order, plan, run, watcher, num_classes=2, **options)  # type: ignore[arg-type]
+        watcher.taken = run_images(runner, data, order, sampling, run, watcher, num_classes=2, **options)  # type: ignore[arg-type]
     return Run.read(folder), watcher
 
 
 @pytest.mark.parametrize("stop", [None, "radius:0.25"])
 def test_processes_give_the_rows_of_one_process(tmp_path: Path, stop: str | None) -> None:
-    plan = Plan(64, 1500, 0.001, stop=stop)
-    job, classifier = job_for(plan)
+    sampling = Sampling(64, 1500, 0.001, stop=stop)
+    job, classifier = job_for(sampling)
     data = images(9)
-    whole, alone = certify(Local(classifier, plan), tmp_path / "local", data, plan)
-    run, watcher = certify(Processes(job, 2, split=stop is not None), tmp_path / "run", data, plan)
+    whole, alone = certify(Local(classifier, sampling), tmp_path / "local", data, sampling)
+    run, watcher = certify(Processes(job, 2, split=stop is not None), tmp_path / "run", data, sampling)
     assert timeless(run.rows()) == timeless(whole.rows())
     assert run.pictures() == whole.pictures()
     assert watcher.drawn == alone.drawn
     if stop is None:
         return
     # As many images as a target takes: the same ones, though workers were ahead of it.
-    whole, alone = certify(Local(classifier, plan), tmp_path / "few", data, plan, target_error=0.42)
-    run, watcher = certify(Processes(job, 2), tmp_path / "few too", data, plan, target_error=0.42)
+    whole, alone = certify(Local(classifier, sampling), tmp_path / "few", data, sampling, target_error=0.42)
+    run, watcher = certify(Processes(job, 2), tmp_path / "few too", data, sampling, target_error=0.42)
     assert 1 < len(alone.taken) < 9
     assert watcher.taken == alone.taken
     assert timeless(run.rows()) == timeless(whole.rows())
 
 
 def test_killed_poisoned_and_out_of_memory(tmp_path: Path) -> None:
-    plan = Plan(64, 600, 0.001)
-    job, classifier = job_for(plan)
+    sampling = Sampling(64, 600, 0.001)
+    job, classifier = job_for(sampling)
     data = poisoned(8)
     (tmp_path / KILLS).mkdir()
-    whole, _ = certify(Local(classifier, plan), tmp_path / "local", data, plan)
+    whole, _ = certify(Local(classifier, sampling), tmp_path / "local", data, sampling)
     for i in range(3):
         (tmp_path / KILLS / str(i)).touch()
-    run, watcher = certify(Processes(job, 2), tmp_path / "run", data, plan)
+    run, watcher = certify(Processes(job, 2), tmp_path / "run", data, sampling)
     assert list((tmp_path / KILLS).iterdir()) == [], "the kills must have hit somebody at work"
     assert timeless(run.rows()) == timeless(whole.rows())
     assert len(run.rows()) == 6
@@ -88,11 +88,11 @@ def test_killed_poisoned_and_out_of_memory(tmp_path: Path) -> None:
 
 
 def test_what_kills_every_worker_fails(tmp_path: Path) -> None:
-    plan = Plan(64, 100, 0.001)
-    job, _ = job_for(plan)
+    sampling = Sampling(64, 100, 0.001)
+    job, _ = job_for(sampling)
     data = images(3)
     data.images[1] = 0.875  # whoever sees this dies
-    run, _ = certify(Processes(job, 1, attempts=2), tmp_path / "run", data, plan)
+    run, _ = certify(Processes(job, 1, attempts=2), tmp_path / "run", data, sampling)
     assert run.done() == {0, 2}
     (failure,) = run.failures()
     assert "2 workers died over it. The last: its process was ended by SIGKILL" in failure.error
@@ -100,25 +100,25 @@ def test_what_kills_every_worker_fails(tmp_path: Path) -> None:
 
 
 def test_another_network_in_a_worker_is_refused(tmp_path: Path) -> None:
-    plan = Plan(64, 100, 0.001)
-    job, _ = job_for(plan)
+    sampling = Sampling(64, 100, 0.001)
+    job, _ = job_for(sampling)
     (tmp_path / f"{MODEL}.py").write_text(NOISE.replace("BIAS = -0.5", "BIAS = -0.4"))
     with pytest.raises(PprsError, match="another network in a worker .* must be the same on every machine"):
-        certify(Processes(job, 1), tmp_path / "run", images(2), plan)
+        certify(Processes(job, 1), tmp_path / "run", images(2), sampling)
     with pytest.raises(PprsError, match="Install the same on both"):
         Worker(Job(**{**job.__dict__, "version": "0.0"}))
 
 
 def test_other_code_around_the_same_weights_is_refused(tmp_path: Path) -> None:
-    plan = Plan(64, 100, 0.001)
+    sampling = Sampling(64, 100, 0.001)
     model = load_model(f"{MODEL}:make")
     classifier = SmoothedClassifier(model.module, 2, Gaussian(0.25), threads=1)
     example = torch.full((1, SIDE, SIDE), 0.55)
-    job = Job.of(f"{MODEL}:make", model, Ready(model, "torch", ""), plan, classifier, example=example)
+    job = Job.of(f"{MODEL}:make", model, Ready(model, "torch", ""), sampling, classifier, example=example)
     Worker(job)
     (tmp_path / f"{MODEL}.py").write_text(NOISE.replace("[-score, score]", "[score, -score]"))
     with pytest.raises(PprsError, match="gives other scores than the driver's .* Have the same code"):
-        certify(Processes(job, 1), tmp_path / "run", images(2), plan)
+        certify(Processes(job, 1), tmp_path / "run", images(2), sampling)
 
 
 def test_memory_that_torch_cannot_have_is_told_as_such() -> None:
@@ -174,7 +174,7 @@ def items(count: int, taken: list[int]) -> Iterator[Item]:
 
 
 def test_nothing_is_read_before_somebody_can_take_it() -> None:
-    job, _ = job_for(Plan())
+    job, _ = job_for(Sampling())
     crew, taken = Imagined(job, 3, made), list[int]()
     found = crew.certify(items(100, taken), lambda _: None)
     for done in range(1, 101):
@@ -185,7 +185,7 @@ def test_nothing_is_read_before_somebody_can_take_it() -> None:
 
 
 def test_a_slow_image_keeps_nobody_else_waiting() -> None:
-    job, _ = job_for(Plan())
+    job, _ = job_for(Sampling())
     slow = {0: 50}
 
     def script(worker: int, task: Task) -> Heard | None:
@@ -201,7 +201,7 @@ def test_a_slow_image_keeps_nobody_else_waiting() -> None:
 
 
 def test_no_image_is_lost_or_doubled_when_workers_die() -> None:
-    job, _ = job_for(Plan())
+    job, _ = job_for(Sampling())
     deaths = {3: 2, 7: 1, 8: 9}
     drawn = []
 
@@ -219,7 +219,7 @@ def test_no_image_is_lost_or_doubled_when_workers_die() -> None:
 
 
 def test_workers_that_never_start_are_told() -> None:
-    job, _ = job_for(Plan())
+    job, _ = job_for(Sampling())
 
     class Stillborn(Imagined):
         def _start(self, worker: int, place: int) -> None:
@@ -230,18 +230,18 @@ def test_workers_that_never_start_are_told() -> None:
 
 
 def test_a_worker_that_must_not_work_ends_a_split_run_too() -> None:
-    job, _ = job_for(Plan())
+    job, _ = job_for(Sampling())
 
     class Refusing(Imagined):
         def _start(self, worker: int, place: int) -> None:
             self.news.append(Heard(worker, "refused", value="another version"))
 
-    with pytest.raises(WrongSettings, match="another version"):
+    with pytest.raises(ConfigurationError, match="another version"):
         next(Refusing(job, 2, made, split=True).certify(items(3, []), lambda _: None))
 
 
 def test_who_cannot_load_the_model_is_replaced_once_somebody_could() -> None:
-    job, _ = job_for(Plan())
+    job, _ = job_for(Sampling())
     places: list[int] = []
 
     class Unlucky(Imagined):
@@ -260,7 +260,7 @@ def test_who_cannot_load_the_model_is_replaced_once_somebody_could() -> None:
     assert fate == []
     assert places == [0, 1, 0, 0, 0]  # a dead one's place, and with it its GPU
     fate = [("unable", -1, 0, "no such file")]
-    with pytest.raises(WrongSettings, match="no such file"):  # the first of all: it is not bad luck
+    with pytest.raises(ConfigurationError, match="no such file"):  # the first of all: it is not bad luck
         next(Unlucky(job, 1, made).certify(items(3, []), lambda _: None))
 
 
@@ -277,12 +277,12 @@ def test_images_that_fail_at_once_do_not_end_a_run_whose_first_are_still_at_work
 
     everything = False
     with Run.begin(tmp_path / "a", {}) as run:
-        with pytest.raises(WrongSettings, match="the first 10 images failed.*The last: in time"):
-            run_images(Wide(), data, range(30), Plan(), run, Counting(), num_classes=2)
+        with pytest.raises(ConfigurationError, match="the first 10 images failed.*The last: in time"):
+            run_images(Wide(), data, range(30), Sampling(), run, Counting(), num_classes=2)
         assert len(run.failures()) == 15 + 5  # those of the first ten that ended last were waited for
     everything = True
-    with Run.begin(tmp_path / "b", {}) as run, pytest.raises(WrongSettings, match="The last: bad"):
-        run_images(Wide(), data, range(30), Plan(), run, Counting(), num_classes=2)
+    with Run.begin(tmp_path / "b", {}) as run, pytest.raises(ConfigurationError, match="The last: bad"):
+        run_images(Wide(), data, range(30), Sampling(), run, Counting(), num_classes=2)
 
 
 # ---- many images
@@ -298,13 +298,13 @@ from pathlib import Path
 import numpy as np
 from crews import Counting, job_for
 from pprs.data.arrays import Arrays
-from pprs.record import Run
-from pprs.runner import Processes, run_images
-from pprs.stop import Plan
+from pprs.runs.store import Run
+from pprs.runners import Processes, run_images
+from pprs.sampling import Sampling
 
 def main() -> None:
-    plan = Plan(4, 8, 0.1)
-    job = dataclasses.replace(job_for(plan)[0], partition="none")
+    sampling = Sampling(4, 8, 0.1)
+    job = dataclasses.replace(job_for(sampling)[0], partition="none")
     data = Arrays(np.full((3000, 1, 8, 8), 128, np.uint8), np.ones(3000, np.int64))
     peak = []
     def seen() -> None:
@@ -312,7 +312,7 @@ def main() -> None:
             peak.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     watcher = Counting(seen)
     with Run.begin(Path("run"), {}) as run, Processes(job, 2) as runner:
-        run_images(runner, data, range(3000), plan, run, watcher, num_classes=2)
+        run_images(runner, data, range(3000), sampling, run, watcher, num_classes=2)
     print(*peak)
 
 if __name__ == "__main__":
@@ -386,7 +386,7 @@ def test_stopped_or_killed_it_leaves_nobody_behind_and_goes_on(digits_model: Pat
 
 
 def test_a_worker_whose_driver_has_gone_goes_without_a_word() -> None:
-    job, _ = job_for(Plan(64, 100, 0.001))
+    job, _ = job_for(Sampling(64, 100, 0.001))
     process = multiprocessing.get_context("spawn").Process(target=_serve, args=(Cut(), job, 0), daemon=True)
     process.start()
     process.join(120)
@@ -412,8 +412,8 @@ def test_a_worker_is_killed_before_its_line_is_cut() -> None:
 
 
 def test_pictures_reach_a_worker_as_they_are() -> None:
-    plan = Plan(64, 100, 0.001)
-    job, classifier = job_for(plan)
+    sampling = Sampling(64, 100, 0.001)
+    job, classifier = job_for(sampling)
     picture = np.linspace(0, 1, SIDE * SIDE, dtype=np.float32).reshape(1, SIDE, SIDE)
     picture.flags.writeable = False  # as Ray hands it over
     told: list[int] = []

@@ -459,7 +459,7 @@ def test_built_in_photos() -> None:
 
 def test_efficientnet_on_the_imagenet_sample(imagenet_sample: Path) -> None:
     """At least 88% of a hundred real pictures (seen through our own preprocessing), on the faster engine."""
-    from pprs.cli.setup import set_up
+    from pprs.task import set_up
     from pprs.engine import make_ready
 
     setup = set_up("efficientnet-lite0", str(imagenet_sample / "images"))
@@ -616,7 +616,7 @@ def test_names_that_differ_in_signs_alone(tmp_path: Path, monkeypatch: pytest.Mo
     np.savez(tmp_path / "x.npz", x=np.zeros((2, 16, 16), np.float32), y=np.array([0, 1]), class_names=["C++", "C"])
     monkeypatch.chdir(tmp_path)
     pprs("certify", "--model", "langs:Net", "--data", "x.npz", "--sigma", 0.5, "--n", 64, "--out", "run")
-    from pprs.record import Run
+    from pprs.runs.store import Run
 
     with Run.read(tmp_path / "run") as run:
         assert [(r.label, r.prediction) for r in run.rows()] == [(1, 1), (0, 1)]
@@ -627,7 +627,7 @@ def test_labels_on_the_command_line(digits_model: Path, tmp_path: Path) -> None:
     pprs(*base, "--labels", "3,9", "--out", tmp_path / "list")
     (tmp_path / "labels.txt").write_text("3\n9\n")
     pprs(*base, "--labels", tmp_path / "labels.txt", "--out", tmp_path / "file")
-    from pprs.record import Run
+    from pprs.runs.store import Run
 
     rows = []
     for name in ("list", "file"):
@@ -651,7 +651,7 @@ def test_data_with_some_of_the_models_classes_in_another_order(tmp_path: Path, m
         Image.new("RGB", (40, 30), (90, 9, 200)).save(tmp_path / "set" / name / "x.png")
     monkeypatch.chdir(tmp_path)
     pprs("certify", "--model", "mine:Net", "--data", "set", "--sigma", 0.5, "--n", 64, "--out", "run")
-    from pprs.record import Run
+    from pprs.runs.store import Run
 
     with Run.read(tmp_path / "run") as run:
         assert [(r.label, r.prediction) for r in run.rows()] == [(0, 2), (2, 2)]

@@ -23,10 +23,10 @@ from pprs import Gaussian, PprsError, Slic, SmoothedClassifier, clopper_pearson_
 from pprs.anytime import ConfidenceSequence
 from pprs.bound import interval
 from pprs.data.arrays import Arrays
-from pprs.record import FILE, Row, Run
-from pprs.runner import Budget, accuracy_error, fair_order, parse_budget, run_budget, run_local
-from pprs.smooth import Certifying
-from pprs.stop import Judge, Plan, check_reach, parse_stop, reach, smallest_n_for
+from pprs.runs.store import FILE, Row, Run
+from pprs.runners import Budget, accuracy_error, fair_order, parse_budget, run_budget, run_local
+from pprs.classifier import Certifying
+from pprs.sampling import Evidence, Sampling, check_reach, parse_stop, reach, smallest_n_for
 
 THRESHOLD = float(norm.cdf(1.0))  # the share that proves a radius of 0.5 at sigma 0.5
 SHARES = (*(THRESHOLD + d for d in (-0.02, -0.01, 0.0, 0.01, 0.02)), 0.5, 0.9, 0.999)
@@ -99,22 +99,22 @@ def test_false_claims_are_as_rare_as_promised_under_every_rule(stop: str, bound:
     bound, which grants the rivals all the rest, sigma Phi^-1(p).
     """
     alpha, noise, rng, trials = 0.05, Gaussian(1.0), np.random.default_rng(5), 500
-    plan = Plan(1, 1024, alpha, bound, stop)
+    sampling = Sampling(1, 1024, alpha, bound, stop)
     wrong = claims = used = 0
     for _ in range(trials):
         p = rng.choice([0.48, norm.cdf(0.3) - 0.01, norm.cdf(0.3), norm.cdf(0.6)])
         q = (1 - p) * 0.9
-        votes = np.cumsum(rng.multinomial(1, [p, q, 1 - p - q], plan.n), axis=0)
-        judge, t = Judge(plan, noise, 64, 3, 0), 0
-        while judge.stopped is None:
+        votes = np.cumsum(rng.multinomial(1, [p, q, 1 - p - q], sampling.n), axis=0)
+        evidence, t = Evidence(sampling, noise, 64, 3, 0), 0
+        while evidence.stopped is None:
             t += 32
-            judge.see(votes[t - 1].tolist())
+            evidence.add(votes[t - 1].tolist())
         truth = norm.ppf(p) if bound == "one-sided" else (norm.ppf(p) - norm.ppf(q)) / 2
-        claims += judge.certified
-        wrong += judge.certified and judge.radius > truth
+        claims += evidence.certified
+        wrong += evidence.certified and evidence.radius > truth
         used += t
     assert claims > trials / 4
-    assert used < 0.97 * trials * plan.n
+    assert used < 0.97 * trials * sampling.n
     assert binomtest(int(wrong), trials, alpha, alternative="greater").pvalue > 1e-3, wrong
 
 
@@ -130,42 +130,42 @@ def test_looking_again_and_again_with_a_bound_for_one_look_is_caught(
     )
     rng, p, wrong, trials = np.random.default_rng(5), float(norm.cdf(0.3)), 0, 500
     for _ in range(trials):
-        votes, judge, t = (
+        votes, evidence, t = (
             np.cumsum(rng.random(1024) < p),
-            Judge(Plan(1, 1024, 0.05, stop=stop), Gaussian(1.0), 64, 2, 0),
+            Evidence(Sampling(1, 1024, 0.05, stop=stop), Gaussian(1.0), 64, 2, 0),
             0,
         )
-        while judge.stopped is None:
+        while evidence.stopped is None:
             t += 32
-            judge.see([int(votes[t - 1]), t - int(votes[t - 1])])
-        wrong += judge.certified and judge.radius > 0.3
+            evidence.add([int(votes[t - 1]), t - int(votes[t - 1])])
+        wrong += evidence.certified and evidence.radius > 0.3
     assert binomtest(int(wrong), trials, 0.05, alternative="greater").pvalue < 1e-3, wrong
 
 
 def test_an_image_is_decided_as_with_all_samples() -> None:
     """Clear cases stop early, on either side, and a case on the border takes all."""
-    plan = Plan(1, 100_000, 0.001, stop="radius:0.5")
+    sampling = Sampling(1, 100_000, 0.001, stop="radius:0.5")
     for p, most in ((0.999, 200), (0.6, 400), (0.9, 3000), (THRESHOLD, 100_000)):
-        rng, judge, counts = np.random.default_rng(1), Judge(plan, Gaussian(0.5), 784, 2, 0), [0, 0]
-        while judge.stopped is None:
-            hits = int(rng.binomial(min(64, plan.n - sum(counts)), p))
-            counts = [counts[0] + hits, counts[1] + min(64, plan.n - sum(counts)) - hits]
-            judge.see(counts)
-        assert judge.stopped == ("n" if sum(counts) == plan.n else "decided")
+        rng, evidence, counts = np.random.default_rng(1), Evidence(sampling, Gaussian(0.5), 784, 2, 0), [0, 0]
+        while evidence.stopped is None:
+            hits = int(rng.binomial(min(64, sampling.n - sum(counts)), p))
+            counts = [counts[0] + hits, counts[1] + min(64, sampling.n - sum(counts)) - hits]
+            evidence.add(counts)
+        assert evidence.stopped == ("n" if sum(counts) == sampling.n else "decided")
         assert sum(counts) <= most
         if abs(p - THRESHOLD) > 0.01:
-            assert (judge.radius >= 0.5) == (p > THRESHOLD)
+            assert (evidence.radius >= 0.5) == (p > THRESHOLD)
 
 
 def test_width_means_what_it_says() -> None:
-    plan = Plan(1, 50_000, 0.001, stop="width:0.05")
-    judge, counts, rng = Judge(plan, Gaussian(0.5), 784, 2, 0), [0, 0], np.random.default_rng(0)
-    while judge.stopped is None:
+    sampling = Sampling(1, 50_000, 0.001, stop="width:0.05")
+    evidence, counts, rng = Evidence(sampling, Gaussian(0.5), 784, 2, 0), [0, 0], np.random.default_rng(0)
+    while evidence.stopped is None:
         hits = int(rng.binomial(64, 0.8))
         counts = [counts[0] + hits, counts[1] + 64 - hits]
-        judge.see(counts)
-    assert judge.stopped == "width"
-    assert 0.5 * norm.ppf(0.8) - 0.05 <= judge.radius <= 0.5 * norm.ppf(0.8)
+        evidence.add(counts)
+    assert evidence.stopped == "width"
+    assert 0.5 * norm.ppf(0.8) - 0.05 <= evidence.radius <= 0.5 * norm.ppf(0.8)
     assert sum(counts) < 20_000
 
 
@@ -173,15 +173,15 @@ def test_what_n_can_reach() -> None:
     noise = Gaussian(0.5)
     for stop in (None, "radius:0.5", "abstain"):
         for bound in ("one-sided", "two-sided"):
-            plan = Plan(1, 10_000, 0.001, bound, stop)
-            least = smallest_n_for(0.5, plan, noise, 784, 10)
-            assert reach(dataclasses.replace(plan, n=least), noise, 784, 10) >= 0.5
-            assert reach(dataclasses.replace(plan, n=least - 1), noise, 784, 10) < 0.5
-    assert smallest_n_for(0.5, Plan(), noise, 784, 10) == math.ceil(math.log(0.001) / math.log(THRESHOLD))
+            sampling = Sampling(1, 10_000, 0.001, bound, stop)
+            least = smallest_n_for(0.5, sampling, noise, 784, 10)
+            assert reach(dataclasses.replace(sampling, n=least), noise, 784, 10) >= 0.5
+            assert reach(dataclasses.replace(sampling, n=least - 1), noise, 784, 10) < 0.5
+    assert smallest_n_for(0.5, Sampling(), noise, 784, 10) == math.ceil(math.log(0.001) / math.log(THRESHOLD))
     with pytest.raises(PprsError, match="can never certify a radius of 3 .* smallest n that could is"):
-        check_reach(Plan(n=1000, stop="radius:0.25,3"), noise, 784, 10)
+        check_reach(Sampling(n=1000, stop="radius:0.25,3"), noise, 784, 10)
     with pytest.raises(PprsError, match="no number of samples"):
-        smallest_n_for(9.0, Plan(), noise, 784, 10)
+        smallest_n_for(9.0, Sampling(), noise, 784, 10)
 
 
 @pytest.mark.parametrize(
@@ -230,10 +230,10 @@ def test_a_certificate_says_how_far_it_went() -> None:
 @pytest.mark.parametrize("stop", ["radius:0.3", "width:0.1", "abstain"])
 def test_where_it_stops_depends_on_the_votes_alone(stop: str) -> None:
     model, x = _case(0.35)
-    plan = Plan(100, 3000, 0.001, "one-sided", stop)
+    sampling = Sampling(100, 3000, 0.001, "one-sided", stop)
     made = [
         SmoothedClassifier(model, 2, Gaussian(0.5), Slic(9), batch_size=size, threads=count).certify(
-            x, n=plan.n, index=3, stop=stop
+            x, n=sampling.n, index=3, stop=stop
         )
         for size, count in ((None, None), (1, 1), (1000, 3))
     ]
@@ -242,7 +242,7 @@ def test_where_it_stops_depends_on_the_votes_alone(stop: str) -> None:
     g = SmoothedClassifier(model, 2, Gaussian(0.5), Slic(9))
     earlier, turns = None, 0
     while True:
-        work = Certifying(g, plan, 3, earlier)
+        work = Certifying(g, sampling, 3, earlier)
         work.advance(x, pause=lambda _: True)
         turns += 1
         left = work.certificate()
@@ -260,22 +260,22 @@ def test_where_it_stops_depends_on_the_votes_alone(stop: str) -> None:
 # ---- runs
 
 
-def _run(folder: Path, plan: Plan) -> tuple[SmoothedClassifier, Arrays, Run]:
+def _run(folder: Path, sampling: Sampling) -> tuple[SmoothedClassifier, Arrays, Run]:
     """Twelve pictures at distances from 0 to 1.1 of the plane."""
     model, x = _case(0.0)
     images = np.stack([(x + i * 0.1 / 8).clamp(0, 1).numpy() for i in range(12)])
     data = Arrays(images, np.ones(12, np.int64), ("left", "right"))
-    settings = {"noise": "gaussian:sigma=0.5", "n": plan.n, "stop": plan.stop, "alpha": plan.alpha}
+    settings = {"noise": "gaussian:sigma=0.5", "n": sampling.n, "stop": sampling.stop, "alpha": sampling.alpha}
     return SmoothedClassifier(model, 2, Gaussian(0.5)), data, Run.begin(folder, settings)
 
 
 def test_a_budget_is_kept_and_gone_on_with(tmp_path: Path) -> None:
-    plan = Plan(100, 20_000, 0.001, stop="radius:0.25,0.5,0.75")
-    g, data, run = _run(tmp_path / "parts", plan)
+    sampling = Sampling(100, 20_000, 0.001, stop="radius:0.25,0.5,0.75")
+    g, data, run = _run(tmp_path / "parts", sampling)
     with run:
         spent = []
         for _ in range(40):
-            run_budget(g, data, range(12), plan, run, Silent(), Budget(samples=3500))
+            run_budget(g, data, range(12), sampling, run, Silent(), Budget(samples=3500))
             spent.append(sum(row.samples for row in run.rows()))
             assert len(run.rows()) == 12  # every image has an answer at once
             if not run.left():
@@ -284,9 +284,9 @@ def test_a_budget_is_kept_and_gone_on_with(tmp_path: Path) -> None:
         assert spent == sorted(spent)
         assert len(spent) > 2
         parts = run.rows()
-    g, data, run = _run(tmp_path / "whole", plan)
+    g, data, run = _run(tmp_path / "whole", sampling)
     with run:
-        run_local(g, data, range(12), plan, run, Silent())
+        run_local(g, data, range(12), sampling, run, Silent())
         whole = run.rows()
     for a, b in zip(parts, whole, strict=True):
         assert dataclasses.replace(a, seconds=0.0) == dataclasses.replace(b, seconds=0.0)
@@ -295,10 +295,10 @@ def test_a_budget_is_kept_and_gone_on_with(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bound", ["one-sided", "two-sided"])
 def test_wherever_it_is_interrupted_it_ends_the_same(tmp_path: Path, bound: str) -> None:
-    plan = Plan(64, 500, 0.001, bound, "width:0.01")
-    g, data, run = _run(tmp_path / "whole", plan)
+    sampling = Sampling(64, 500, 0.001, bound, "width:0.01")
+    g, data, run = _run(tmp_path / "whole", sampling)
     with run:
-        run_local(g, data, range(9, 12), plan, run, Silent())
+        run_local(g, data, range(9, 12), sampling, run, Silent())
         whole = [dataclasses.replace(row, seconds=0.0) for row in run.rows()]
 
     class Stopper(Silent):
@@ -312,11 +312,11 @@ def test_wherever_it_is_interrupted_it_ends_the_same(tmp_path: Path, bound: str)
 
     total = 3 * (1 + math.ceil(500 / 64))
     for after in {*range(0, total, 4), total - 1}:
-        g, data, run = _run(tmp_path / f"cut{after}", plan)
+        g, data, run = _run(tmp_path / f"cut{after}", sampling)
         with run:
             with pytest.raises(KeyboardInterrupt):
-                run_budget(g, data, range(9, 12), plan, run, Stopper(after), Budget(seconds=60))
-            run_budget(g, data, range(9, 12), plan, run, Silent(), Budget(seconds=60))
+                run_budget(g, data, range(9, 12), sampling, run, Stopper(after), Budget(seconds=60))
+            run_budget(g, data, range(9, 12), sampling, run, Silent(), Budget(seconds=60))
             assert [dataclasses.replace(row, seconds=0.0) for row in run.rows()] == whole
             assert not run.left()
 
@@ -335,29 +335,29 @@ def test_budgets_that_cannot_be_meant(text: str) -> None:
 
 
 def test_runs_of_earlier_versions_are_gone_on_with(tmp_path: Path) -> None:
-    plan = Plan(100, 200, 0.001)
-    g, data, run = _run(tmp_path / "run", plan)
+    sampling = Sampling(100, 200, 0.001)
+    g, data, run = _run(tmp_path / "run", sampling)
     with run:
-        run_local(g, data, range(3), plan, run, Silent())
+        run_local(g, data, range(3), sampling, run, Silent())
     db = sqlite3.connect(tmp_path / "run" / FILE)
     db.execute("ALTER TABLE rows DROP COLUMN stopped")
     db.commit()
     db.close()
     with Run.read(tmp_path / "run") as old:
         assert [row.stopped for row in old.rows()] == ["n"] * 3
-    g, data, run = _run(tmp_path / "run", plan)
+    g, data, run = _run(tmp_path / "run", sampling)
     with run:
-        run_local(g, data, range(5), plan, run, Silent())
+        run_local(g, data, range(5), sampling, run, Silent())
         assert len(run.rows()) == 5
 
 
 def test_as_many_images_as_the_target_wants(tmp_path: Path) -> None:
-    plan = Plan(100, 400, 0.001, stop="radius:0.25")
-    g, data, run = _run(tmp_path / "run", plan)
+    sampling = Sampling(100, 400, 0.001, stop="radius:0.25")
+    g, data, run = _run(tmp_path / "run", sampling)
     order = fair_order(range(12), 0)
     assert sorted(order) == list(range(12)) != order
     with run:
-        taken = run_local(g, data, order, plan, run, Silent(), target_error=0.35)
+        taken = run_local(g, data, order, sampling, run, Silent(), target_error=0.35)
         assert {row.idx for row in run.rows()} == set(taken)
         assert 2 < len(taken) < 12
 
@@ -382,12 +382,12 @@ def test_the_interval_still_covers_though_it_says_when_to_stop(target: float) ->
 
 def test_rows_that_were_there_count_when_their_turn_comes(tmp_path: Path) -> None:
     """Images that are there because they were easy, or came first, are no fair sample."""
-    plan = Plan(100, 400, 0.001, stop="radius:0.25")
-    g, data, run = _run(tmp_path / "run", plan)
+    sampling = Sampling(100, 400, 0.001, stop="radius:0.25")
+    g, data, run = _run(tmp_path / "run", sampling)
     with run:
-        run_local(g, data, [9, 10, 11], plan, run, Silent())
+        run_local(g, data, [9, 10, 11], sampling, run, Silent())
         order = fair_order(range(12), 0)
-        taken = run_local(g, data, order, plan, run, Silent(), target_error=0.3)
+        taken = run_local(g, data, order, sampling, run, Silent(), target_error=0.3)
         assert taken == order[: len(taken)]
         rows = {row.idx: row for row in run.rows()}
         assert accuracy_error([rows[i] for i in taken], (0.25,)) <= 0.3
@@ -456,15 +456,15 @@ class Counting(torch.nn.Module):
 @pytest.mark.parametrize("stop", [None, "width:0.0001"])
 def test_nothing_is_drawn_twice_when_it_is_paused(stop: str | None) -> None:
     """Samples that other threads are at when `pause` says so are counted, not thrown away."""
-    model, x, plan = Counting(), torch.full((1, 8, 8), 0.6), Plan(100, 64 * 40, 0.001, "one-sided", stop)
-    work = Certifying(SmoothedClassifier(model, 2, Gaussian(0.25), threads=3), plan, 0)
+    model, x, sampling = Counting(), torch.full((1, 8, 8), 0.6), Sampling(100, 64 * 40, 0.001, "one-sided", stop)
+    work = Certifying(SmoothedClassifier(model, 2, Gaussian(0.25), threads=3), sampling, 0)
     turns = 0
     while work.stopped is None:
         work.advance(x, pause=lambda _: True)
         turns += 1
         if work.stopped is None:
-            assert model.seen == plan.n0 + work.samples
+            assert model.seen == sampling.n0 + work.samples
     assert turns > 3
-    assert work.samples == plan.n
-    whole = SmoothedClassifier(Counting(), 2, Gaussian(0.25), threads=1).certify(x, n=plan.n, stop=stop)
+    assert work.samples == sampling.n
+    whole = SmoothedClassifier(Counting(), 2, Gaussian(0.25), threads=1).certify(x, n=sampling.n, stop=stop)
     assert work.certificate() == whole

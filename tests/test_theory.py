@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pprs import Blur, Certificate, Felzenszwalb, Grid, PprsError, Quickshift, Slic
 from pprs.partition import Superpixels
-from pprs.record import row_of
+from pprs.runs.store import row_of
 from pprs.theory import averaging_matrix, conditional, distance, partition_sensitivity, radius_given_rho
 
 SCHEMES = [Slic(n_segments=20), Felzenszwalb(min_size=5), Quickshift(), Grid(3)]

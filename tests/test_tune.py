@@ -13,7 +13,7 @@ from helpers import pprs
 from pprs import Gaussian, Grid, PprsError, Slic, SmoothedClassifier
 from pprs.data.arrays import Arrays
 from pprs.partition import Mean, Shifts, Soft
-from pprs.tune import FAMILIES, Final, Notebook, Search, Tuned, candidates, family_of, neighbours, tune, verdict
+from pprs.tuning import FAMILIES, Final, Notebook, Search, Tuned, candidates, family_of, neighbours, tune, verdict
 
 
 class Stripes(torch.nn.Module):

@@ -17,8 +17,8 @@ from helpers import pprs
 
 from pprs import PprsError
 from pprs.cli import kept as kept_module
-from pprs.record import FILE, Row, Run
-from pprs.remote import fetch, send, working_folder
+from pprs.runs.store import FILE, Row, Run
+from pprs.runs.remote import fetch, send, working_folder
 
 BASE = ["--data", "builtin:mnist5k", "--sigma", "0.5", "--n", "64", "--limit", "3"]
 

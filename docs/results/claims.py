@@ -8,30 +8,34 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pprs.cli.workshop import Workshop
 from pprs.errors import PprsError
-from pprs.report import read
-from pprs.report.stats import certified_f1
-from pprs.reproduce import cells_of, models_table, read_models, read_plan, sigmas_of
-from pprs.reproduce.plan import Line, Plan
-from pprs.reproduce.tables import Found, Table, gain, held, number
-from pprs.stop import decided_radii
+from pprs.metrics import certified_accuracy, certified_f1
+from pprs.report.table import Table, number
+from pprs.reproduction import Reproduction, cells_of, models_table, read_models, read_plan, sigmas_of
+from pprs.reproduction.plan import Line, Plan
+from pprs.reproduction.tables import Found, gain
+from pprs.runs import RunFrame, read_frame
+from pprs.sampling import decided_radii
 
 HERE = Path(__file__).parent
 
 
 def found(plan: Plan, folder: Path, experiment: str, data: str) -> Found:
     """The rows of an experiment by sigma and line; none where some are missing."""
-    workshop, spec = Workshop(plan, folder, None, draw_only=True, threads=1), plan.experiments[experiment]
+    work, spec = Reproduction(plan, folder, draw_only=True), plan.experiments[experiment]
     try:
-        cells = cells_of(plan, spec, data, sigmas_of(plan, spec, data, workshop.rows))
-        return {at: read(workshop.rows(cell)) for at, cell in cells.items()}
+        cells = cells_of(plan, spec, data, sigmas_of(plan, spec, data, work.rows))
+        return {at: read_frame(work.rows(cell)) for at, cell in cells.items()}
     except PprsError:
         return {}
 
 
-def apart(one: object, other: object, radius: float) -> str:
-    ahead, error = gain(one, other, radius)  # type: ignore[arg-type]
+def share(rows: RunFrame, radius: float) -> str:
+    return number(100 * float(certified_accuracy(rows, [radius])[0]))
+
+
+def apart(one: RunFrame, other: RunFrame, radius: float) -> str:
+    ahead, error = gain(one, other, radius)
     return f"{number(ahead, sign=True)} ± {number(error)}"
 
 
@@ -43,7 +47,7 @@ def table1(plan: Plan, folder: Path) -> Table:
         for (sigma, line), rows in there.items():
             plain, theirs = there[sigma, Line("rs")], plan.paper(spec, data, line)
             lines.append((
-                data, f"{sigma:g}", plan.label(line), number(100 * float(held(rows, spec.radius).mean())),
+                data, f"{sigma:g}", plan.label(line), share(rows, spec.radius),
                 "–" if rows is plain else apart(rows, plain, spec.radius),
                 "–" if not theirs or rows is plain else number(theirs[0] - paper["rs"][0], sign=True),
                 number(100 * certified_f1(rows, spec.radius)), number(theirs[1]) if theirs else "–",
@@ -59,7 +63,7 @@ def against(plan: Plan, folder: Path, experiment: str, radius: float) -> Table:
         there = found(plan, folder, experiment, data)
         for sigma in dict.fromkeys(sigma for sigma, _ in there):
             rs, slic, soft, blur = (there[sigma, Line(m)] for m in ("rs", "slic", "shifted", "blur"))
-            shares = [number(100 * float(held(rows, radius).mean())) for rows in (rs, slic, soft, blur)]
+            shares = [share(rows, radius) for rows in (rs, slic, soft, blur)]
             gains = apart(slic, rs, radius), apart(soft, rs, radius), apart(soft, blur, radius)
             lines.append((data, f"{sigma:g}", *shares, *gains))
     heads = ("data", "sigma", "RS", "SLIC", "soft, 4 shifts", "blur", "SLIC - RS", "soft - RS", "soft - blur")
@@ -75,7 +79,7 @@ def pivot(plan: Plan, folder: Path, experiment: str, wanted: float) -> Table:
         for sigma in dict.fromkeys(sigma for sigma, _ in there):
             mine = {plan.label(line): rows for (s, line), rows in there.items() if s == sigma}
             heads = list(mine)
-            shares = [number(100 * float(held(rows, radius).mean())) for rows in mine.values()]
+            shares = [share(rows, radius) for rows in mine.values()]
             lines.append((data, f"{sigma:g}", f"{radius:g}", *shares))
     return Table(("data", "sigma", "radius", *heads), tuple(lines))
 
@@ -87,7 +91,7 @@ def swept(plan: Plan, folder: Path, experiment: str, radius: float) -> Table:
         for (sigma, line), rows in found(plan, folder, experiment, data).items():
             asked = plan.label(line) if line.value is None else f"{line.value:g}"
             got = number(float(rows.segments.mean()), 0)
-            lines.append((data, f"{sigma:g}", asked, got, number(100 * float(held(rows, radius).mean()))))
+            lines.append((data, f"{sigma:g}", asked, got, share(rows, radius)))
     return Table(("data", "sigma", "superpixels asked for", "found", "certified, %"), tuple(lines))
 
 
@@ -104,7 +108,7 @@ def tables(folder: Path) -> dict[str, str]:
         "noises": pivot(plan, folder, "noises", 0.1),
         "training": pivot(plan, folder, "training", 0.25),
     }
-    return {name: table.markdown() for name, table in made.items() if table.lines}
+    return {name: table.to_markdown() for name, table in made.items() if table.lines}
 
 
 if __name__ == "__main__":

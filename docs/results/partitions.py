@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow.parquet
 
 from pprs.certificate import round_down
-from pprs.report import read_all, summarize
-from pprs.report.stats import paired
+from pprs.metrics import paired_differences, summarize
+from pprs.runs import read_frame, read_frames
 
 RADII = np.array([0.0, 0.25, 0.5])
 FAMILIES = {"none": "RS", "blur": "best blur", "superpixels": "superpixels"}
@@ -37,7 +37,7 @@ def tables(folder: Path) -> str:
             paths = [folder / f"{data}-{sigma}-{family}.parquet" for family in FAMILIES]
             if not all(path.is_file() for path in paths):
                 continue
-            methods = read_all(paths)
+            methods = read_frames(paths)
             found = [summarize(m, RADII) for m in methods]
             best = max(s.average_radius for s in found)
             for name, path, method, s in zip(FAMILIES.values(), paths, methods, found, strict=True):
@@ -45,10 +45,13 @@ def tables(folder: Path) -> str:
                 acr = (
                     f"**{round_down(s.average_radius)}**" if s.average_radius == best else round_down(s.average_radius)
                 )
-                text = "none" if name == "RS" else method.name
+                partition = method.settings.partition
+                text = "none" if partition is None else partition.short
                 ends = f"{100 * s.f1[1]:.1f} | {100 * commonest(path):.0f}% | {acr}"
                 lines.append(f"| {data}, {sigma} | {name} | `{text}` | {accuracies} | {ends} |")
-            _, plain, blur = paired(methods)  # blur against RS, superpixels against RS, superpixels against blur
+            _, plain, blur = paired_differences(
+                methods
+            )  # blur against RS, superpixels against RS, superpixels against blur
             ahead = [f"{-p.ahead:+.3f} ± {p.error:.3f}" for p in (plain, blur)]
             apart.append(f"| {data}, {sigma} | {' | '.join(ahead)} |")
     return "\n".join(lines) + "\n\n" + "\n".join(apart) + "\n"
@@ -59,7 +62,7 @@ def imagenet(folder: Path) -> str:
     lines = ["| sigma | | at 0 | at 0.1 | at 0.25 | ACR |", "|---:|---|---:|---:|---:|---:|"]
     for sigma in ("0.25", "0.5"):
         for family, name in (("rs", "RS"), ("slic", "SLIC"), ("shifted", "soft, 4 shifts"), ("blur", "blur")):
-            (method,) = read_all([folder / f"imagenet-{sigma}-{family}.parquet"])
+            method = read_frame(folder / f"imagenet-{sigma}-{family}.parquet")
             s = summarize(method, np.array([0.0, 0.1, 0.25]))
             accuracies = " | ".join(f"{100 * a:.1f}" for a in s.accuracy)
             lines.append(f"| {sigma} | {name} | {accuracies} | {round_down(s.average_radius)} |")

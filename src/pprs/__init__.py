@@ -3,96 +3,17 @@
 g = pprs.SmoothedClassifier(model, 10, noise=pprs.Gaussian(0.5), partition=pprs.Slic(n_segments=100))
 c = g.certify(x)            # x: [C, H, W] in [0, 1]
 c.prediction, c.radius      # no change of x of L2 norm up to c.radius changes the label
+
+run = pprs.certify_dataset(model, data, noise=pprs.Gaussian(0.25), partition=pprs.Slic(), out="runs/slic")
+pprs.metrics.certified_accuracy(run, [0, 0.25, 0.5])
+pprs.write_report([run], "report.html")
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+import lazy_loader
 
-from pprs._version import __version__
+from pprs._version import __version__ as __version__
 
-if TYPE_CHECKING:
-    from pprs.bound import clopper_pearson_lower
-    from pprs.certificate import Certificate, Prediction
-    from pprs.data import open_dataset
-    from pprs.errors import PprsError
-    from pprs.model import load_model
-    from pprs.noise import Exponential, Gaussian, Noise, PowerLaw, parse_noise
-    from pprs.partition import (
-        Blur,
-        Felzenszwalb,
-        Grid,
-        Mean,
-        Partition,
-        Quickshift,
-        Shifts,
-        Slic,
-        Soft,
-        parse_partition,
-    )
-    from pprs.smooth import SmoothedClassifier
-
-# Loaded when first used, so that `pprs --help` need not wait for torch.
-_HOME = {
-    "clopper_pearson_lower": "bound",
-    "Certificate": "certificate",
-    "Prediction": "certificate",
-    "open_dataset": "data",
-    "PprsError": "errors",
-    "load_model": "model",
-    "Exponential": "noise",
-    "Gaussian": "noise",
-    "Noise": "noise",
-    "PowerLaw": "noise",
-    "parse_noise": "noise",
-    "Blur": "partition",
-    "Felzenszwalb": "partition",
-    "Grid": "partition",
-    "Mean": "partition",
-    "Partition": "partition",
-    "Quickshift": "partition",
-    "Shifts": "partition",
-    "Slic": "partition",
-    "Soft": "partition",
-    "parse_partition": "partition",
-    "SmoothedClassifier": "smooth",
-}
-
-__all__ = [
-    "Blur",
-    "Certificate",
-    "Exponential",
-    "Felzenszwalb",
-    "Gaussian",
-    "Grid",
-    "Mean",
-    "Noise",
-    "Partition",
-    "PowerLaw",
-    "PprsError",
-    "Prediction",
-    "Quickshift",
-    "Shifts",
-    "Slic",
-    "SmoothedClassifier",
-    "Soft",
-    "__version__",
-    "clopper_pearson_lower",
-    "load_model",
-    "open_dataset",
-    "parse_noise",
-    "parse_partition",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'pprs' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"pprs.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+# What is public stands in __init__.pyi, and is imported when it is first used.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pprs.errors import PprsError, nearest
+from pprs.errors import PprsError, suggest
 
 if TYPE_CHECKING:  # importing it takes a while, which only those who read a file should wait for
     from _typeshed import DataclassInstance
@@ -70,7 +70,7 @@ def _message(errors: Sequence[ErrorDetails], value: Any, known: Sequence[str]) -
     by_type = {error["type"]: error for error in reversed(errors)}
     if UNKNOWN in by_type:
         word = str(by_type[UNKNOWN]["loc"][-1])
-        hint = nearest(word, known)
+        hint = suggest(word, known)
         return f'unknown key "{word}"; {hint[0].lower()}{hint[1:]}'
     if MISSING in by_type:
         return f'missing key "{by_type[MISSING]["loc"][-1]}"'

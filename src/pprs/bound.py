@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.special import bdtr, betainc, betaincinv, stdtrit
 
-from pprs.errors import PprsError, nearest
+from pprs.errors import PprsError, suggest
 
 BOUNDS = ("one-sided", "two-sided")
 
@@ -119,7 +119,7 @@ def least_samples(alpha: float, bound: str = "one-sided", *, anytime: bool = Fal
 def check_samples(n0: int, n: int, alpha: float, bound: str = "one-sided", *, anytime: bool = False) -> None:
     """Refuse sample counts with which no image could ever be certified, and bounds that there are not."""
     if bound not in BOUNDS:
-        raise PprsError(f'no bound is called "{bound}". {nearest(bound, BOUNDS)}')
+        raise PprsError(f'no bound is called "{bound}". {suggest(bound, BOUNDS)}')
     if n0 < 1:
         raise PprsError(f"n0 must be at least 1, not {n0}: it is how many samples select the class; 100 is usual.")
     check_alpha(alpha)

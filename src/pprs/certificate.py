@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import ROUND_DOWN, Decimal
 from typing import Any
@@ -15,6 +16,7 @@ from pprs.errors import PprsError
 from pprs.partition import Superpixels, parse_partition
 
 Counts = npt.NDArray[np.int64]
+VERSION = 1  # of the dictionaries that certificates become
 
 
 def round_down(value: float, decimals: int = 3) -> str:
@@ -85,6 +87,35 @@ class Certificate(_Frozen):
     n_max: int | None = None  # the most samples that could have been drawn; None: n
     stop: str | None = None  # the rule that could end sampling before n_max; None: there was none
     stopped: str = "n"  # why sampling ended: all n_max are drawn, "decided", "width", "hopeless" or "budget"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything it says, as plain values that JSON can hold; `version` is that of this schema."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {"version": VERSION, **values, "counts": [int(c) for c in self.counts], "shape": list(self.shape)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Certificate:
+        """The certificate that `to_dict` described.
+
+        >>> noise, votes = "gaussian:sigma=0.5", np.array([5, 95])
+        >>> certificate = Certificate(1, 0.5, 0.9, votes, 1, 10, 100, 0.001, (1, 8, 8), noise, "none")
+        >>> Certificate.from_dict(certificate.to_dict()) == certificate
+        True
+        """
+        version = values.get("version")
+        if version != VERSION:
+            raise PprsError(
+                f"a certificate of version {version} cannot be read: this version of pprs knows version {VERSION}"
+            )
+        names = {f.name for f in dataclasses.fields(cls)}
+        needed = {f.name for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING}
+        given = values.keys() - {"version"}
+        if given - names or needed - given:
+            wrong = sorted(given - names) or sorted(needed - given)
+            raise PprsError(f'these are not the values of a certificate: see "{wrong[0]}"')
+        shape = tuple(int(side) for side in values["shape"])
+        counts = np.array(values["counts"], np.int64)
+        return cls(**{**{k: values[k] for k in given}, "counts": counts, "shape": shape})
 
     @property
     def region(self) -> str:

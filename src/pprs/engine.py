@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from pprs._version import __version__
-from pprs.errors import PprsError, nearest
+from pprs.errors import ConfigurationError, PprsError, suggest
 from pprs.files import cache_folder, written_whole
 from pprs.kernels import threads
 from pprs.model import Model
@@ -33,19 +33,19 @@ ENGINES = ("auto", "torch", "onnxruntime")
 WORTH = 20.0  # seconds of work below which a network is not exported: that takes about as long
 CLOSE = 1e-3  # how far scores may be from torch's, as a share of the largest
 
-Say = Callable[[str], None]
+Message = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Ready:
-    """A model on the engine that was chosen for it."""
+class EngineChoice:
+    """A model on the engine that was chosen for it, and why."""
 
     model: Model
     engine: str
     why: str
 
 
-def make_ready(
+def choose_engine(
     model: Model,
     inputs: torch.Tensor,
     *,
@@ -54,39 +54,62 @@ def make_ready(
     samples: int = 0,
     autocast: bool = False,
     channels_last: bool = False,
-    say: Say = lambda text: None,
-) -> Ready:
+    message: Message = lambda text: None,
+) -> EngineChoice:
     """The model on an engine. `inputs` are pictures as the run will give them to it; `samples` how many there will be.
 
     auto: torch on a GPU; on a CPU the faster one of the two by a short measurement, if there is work enough.
     """
+    check_engine(engine)
+    choice = _choose(model, inputs, engine, device, samples, autocast, channels_last, message)
+    message(f"engine: {choice.engine} ({choice.why})")
+    return choice
+
+
+def check_engine(engine: str) -> None:
     if engine not in ENGINES:
-        raise PprsError(f'no engine is called "{engine}". {nearest(engine, ENGINES)}')
-    special = " and ".join(n for n, on in (("--autocast", autocast), ("--channels-last", channels_last)) if on)
+        raise ConfigurationError(f'no engine is called "{engine}". {suggest(engine, ENGINES)}', parameter="engine")
+
+
+def _choose(
+    model: Model,
+    inputs: torch.Tensor,
+    engine: str,
+    device: str,
+    samples: int,
+    autocast: bool,
+    channels_last: bool,
+    message: Message,
+) -> EngineChoice:
+    special = " and ".join(n for n, on in (("`autocast`", autocast), ("`channels_last`", channels_last)) if on)
     if any(isinstance(m, OnnxNetwork) for m in model.module.modules()):
         if engine == "torch" or special or not device.startswith("cpu"):
-            raise PprsError(
+            raise ConfigurationError(
                 f"{model.source} is an ONNX network: it runs on onnxruntime, on the CPU, as it is. "
-                "Leave out --engine torch, --autocast, --channels-last and --device."
+                "Leave out `engine` torch, `autocast`, `channels_last` and `device`.",
+                parameter="engine",
             )
-        return Ready(model, "onnxruntime", "an ONNX network")
+        return EngineChoice(model, "onnxruntime", "an ONNX network")
     if engine == "onnxruntime" and (special or not device.startswith("cpu")):
-        raise PprsError(f"--engine onnxruntime is for the CPU, without {special or f'--device {device}'}")
+        raise ConfigurationError(
+            f"`engine` onnxruntime is for the CPU, without {special or f'`device` {device}'}", parameter="engine"
+        )
     if special:
-        return Ready(replace(model, module=Fast(model.module, autocast, channels_last)), "torch", special)
+        why = special.replace("`", "")
+        return EngineChoice(replace(model, module=Fast(model.module, autocast, channels_last)), "torch", why)
     if engine == "torch":
-        return Ready(model, "torch", "as asked for")
+        return EngineChoice(model, "torch", "as asked for")
     if not device.startswith("cpu"):
-        return Ready(model, "torch", f"on {device}")
+        return EngineChoice(model, "torch", f"on {device}")
     try:
-        return _compared(model, inputs, samples, engine == "onnxruntime", say)
+        return _compared(model, inputs, samples, engine == "onnxruntime", message)
     except PprsError as error:
         if engine == "onnxruntime":
             raise
-        return Ready(model, "torch", str(error).splitlines()[0])
+        return EngineChoice(model, "torch", str(error).splitlines()[0])
 
 
-def _compared(model: Model, inputs: torch.Tensor, samples: int, forced: bool, say: Say) -> Ready:
+def _compared(model: Model, inputs: torch.Tensor, samples: int, forced: bool, message: Message) -> EngineChoice:
     if not _has("onnxruntime"):
         raise PprsError("ONNX Runtime is not installed (pip install 'pprs[onnx]')")
     model.module.eval()
@@ -98,9 +121,9 @@ def _compared(model: Model, inputs: torch.Tensor, samples: int, forced: bool, sa
         torch_time = _seconds(model.module, few)
         work = samples * torch_time / threads.get_threads()
         if work < WORTH and not path.exists():
-            return Ready(model, "torch", f"about {work:.0f} s of work, too little to export the network for")
+            return EngineChoice(model, "torch", f"about {work:.0f} s of work, too little to export the network for")
     if not path.exists():
-        say("exporting the network to ONNX Runtime, once ...")
+        message("exporting the network to ONNX Runtime, once ...")
         _export(whole, inputs, path)
     net: torch.nn.Module = OnnxNetwork(str(path), str(path))
     if isinstance(model.module, Restricted):
@@ -108,12 +131,12 @@ def _compared(model: Model, inputs: torch.Tensor, samples: int, forced: bool, sa
     check(model.module, net, inputs)
     made = replace(model, module=net)
     if forced:
-        return Ready(made, "onnxruntime", "as asked for")
+        return EngineChoice(made, "onnxruntime", "as asked for")
     onnx_time = _seconds(net, few)
     told = f"{_ms(onnx_time)} a picture on one thread, against {_ms(torch_time)}"
     if onnx_time < torch_time:
-        return Ready(made, "onnxruntime", told + " with torch")
-    return Ready(
+        return EngineChoice(made, "onnxruntime", told + " with torch")
+    return EngineChoice(
         model, "torch", f"{_ms(torch_time)} a picture on one thread, against {_ms(onnx_time)} with onnxruntime"
     )
 

@@ -14,7 +14,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from pprs.errors import PprsError, nearest
+from pprs.errors import PprsError, suggest
 
 T = TypeVar("T")
 OF, AUTO = "of", "auto"
@@ -58,7 +58,7 @@ def _link(text: str, table: Mapping[str, type[T]], role: str, options: dict[str,
     """One link of a chain, made of the one before, which is in the options."""
     name, _, rest = text.strip().partition(":")
     if name not in table:
-        raise PprsError(f'unknown {role} "{name}". {nearest(name, table)}')
+        raise PprsError(f'unknown {role} "{name}". {suggest(name, table)}')
     kind = table[name]
     if OF in options and not _has_of(kind):
         raise PprsError(f'{role} "{name}" is not made of another: it can stand only at the start, not after a "/"')
@@ -71,7 +71,7 @@ def _link(text: str, table: Mapping[str, type[T]], role: str, options: dict[str,
         if not equals:
             raise PprsError(f'{role} "{text}": "{part}" is not of the form option=value')
         if key not in fields:
-            known = nearest(key, fields) if fields else "It takes no options."
+            known = suggest(key, fields) if fields else "It takes no options."
             raise PprsError(f'{role} "{name}" has no option "{key}". {known}')
         if key in options:
             raise PprsError(f'{role} "{text}": option "{key}" is given twice')

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 from torch.nn import functional
 
-from pprs.data import ImageSet
-from pprs.errors import PprsError
+from pprs.data import ImageSet, open_dataset
+from pprs.errors import ConfigurationError, PprsError
 from pprs.files import check_writable
 from pprs.model import weights
 from pprs.model.resnet import ResNet, architecture
 from pprs.noise import Noise, keyed_rng
 from pprs.partition import Partition
-from pprs.smooth import TRAIN
+from pprs.progress import Progress, as_progress, stage
+from pprs.voting import TRAIN
 
 
 @dataclass(frozen=True)
@@ -43,16 +44,6 @@ class Recipe:
             raise PprsError(f"the learning rate must lie between 0 and 100, not {self.learning_rate}")
 
 
-@dataclass(frozen=True)
-class Progress:
-    """After each step: where training stands."""
-
-    step: int
-    steps: int
-    epoch: int
-    loss: float
-
-
 def train(
     data: ImageSet,
     recipe: Recipe,
@@ -61,11 +52,13 @@ def train(
     partition: Partition | None = None,
     out: Path,
     data_name: str,
-    on_step: Callable[[Progress], None] = lambda _: None,
+    progress: bool | Progress = False,
 ) -> ResNet:
     """Train a network and write it to `out` as safetensors that describe themselves."""
     if partition is not None and noise is None:
-        raise PprsError("a partition is trained on noisy pictures: give --noise SIGMA with --partition")
+        raise ConfigurationError(
+            "a partition is trained on noisy pictures: give `noise` with `partition`", parameter="noise"
+        )
     check_writable(out)
     images, labels = data.stacked()
     num_classes = len(data.class_names) if data.class_names else int(labels.max()) + 1
@@ -81,7 +74,7 @@ def train(
         partition = partition.at(noise.sigma, tuple(images.shape[1:]))
     torch.manual_seed(recipe.seed)
     net = arch.build()
-    _fit(net, images, labels, recipe, noise, partition, on_step)
+    _fit(net, images, labels, recipe, noise, partition, as_progress(progress))
     shape = tuple(images.shape[1:])
     training = asdict(recipe) | {"data": data_name, "noise": str(noise), "partition": str(partition)}
     weights.save(
@@ -102,7 +95,7 @@ def _fit(
     recipe: Recipe,
     noise: Noise | None,
     partition: Partition | None,
-    on_step: Callable[[Progress], None],
+    progress: Progress,
 ) -> None:
     size = min(recipe.batch_size, len(images))
     per_epoch = len(images) // size
@@ -113,25 +106,28 @@ def _fit(
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.learning_rate, total_steps=steps, pct_start=0.3)
     generator = torch.Generator().manual_seed(recipe.seed)
     net.train()
-    for epoch in range(recipe.epochs):
-        order = torch.randperm(len(images), generator=generator)
-        for batch, chosen in enumerate(order.split(size)[:per_epoch]):
-            step = epoch * per_epoch + batch
-            x = _augmented(images[chosen], recipe, generator)
-            if noise is not None:
-                x = x + noise.sample(tuple(x.shape), keyed_rng("cpu", recipe.seed, step, TRAIN, 0))
-            if partition is not None:
-                x = partition.run(x)[0]
-            loss = functional.cross_entropy(net(x), labels[chosen])
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            if not torch.isfinite(loss):
-                raise PprsError(
-                    f"training diverged at step {step}: the loss is {float(loss.detach())}. Lower --lr and try again."
-                )
-            on_step(Progress(step + 1, steps, epoch + 1, float(loss.detach())))
+    with stage(progress, f"train {recipe.arch}", steps, "steps"):
+        for epoch in range(recipe.epochs):
+            order = torch.randperm(len(images), generator=generator)
+            for batch, chosen in enumerate(order.split(size)[:per_epoch]):
+                step = epoch * per_epoch + batch
+                x = _augmented(images[chosen], recipe, generator)
+                if noise is not None:
+                    x = x + noise.sample(tuple(x.shape), keyed_rng("cpu", recipe.seed, step, TRAIN, 0))
+                if partition is not None:
+                    x = partition.run(x)[0]
+                loss = functional.cross_entropy(net(x), labels[chosen])
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                optimizer.step()
+                schedule.step()
+                if not torch.isfinite(loss):
+                    raise PprsError(
+                        f"training diverged at step {step}: the loss is {float(loss.detach())}. Lower `lr` and try "
+                        "again.",
+                        parameter="lr",
+                    )
+                progress.advance(1, f"epoch {epoch + 1}/{recipe.epochs}, loss {float(loss.detach()):.3f}")
     net.eval()
 
 
@@ -146,6 +142,33 @@ def _augmented(x: torch.Tensor, recipe: Recipe, generator: torch.Generator) -> t
         moves = torch.randint(0, 2 * s + 1, (len(x), 2), generator=generator).tolist()
         x = torch.stack([p[:, dy : dy + height, dx : dx + width] for p, (dy, dx) in zip(padded, moves, strict=True)])
     return x
+
+
+def train_and_score(
+    data: ImageSet,
+    recipe: Recipe,
+    source: str,
+    out: Path,
+    *,
+    noise: Noise | None = None,
+    partition: Partition | None = None,
+    classes: Path | None = None,
+    progress: bool | Progress = True,
+) -> tuple[float, int]:
+    """Train, then score the network on the clean test split of its source: accuracy and number of images.
+
+    (NaN, 0) where there is no test split.
+    """
+    shown = as_progress(progress)
+    net = train(data, recipe, noise=noise, partition=partition, out=out, data_name=source, progress=shown)
+    try:
+        test = open_dataset(source, split="test", classes=classes)
+    except PprsError:
+        shown.message(f"wrote {out}")
+        return math.nan, 0
+    right = accuracy(net, test)
+    shown.message(f"wrote {out}; accuracy on the {len(test)} clean test pictures: {100 * right:.1f}%")
+    return right, len(test)
 
 
 @torch.inference_mode()

@@ -20,9 +20,9 @@ from pprs.app.show import image, number
 from pprs.certificate import round_down
 from pprs.data import ImageSet, open_dataset, to_tensor
 from pprs.errors import PprsError
-from pprs.record import FILE
+from pprs.metrics import paired, usual_radii
 from pprs.report import Method, figures, read_all, summarize
-from pprs.report.stats import paired, usual_radii
+from pprs.runs.store import FILE
 
 Array = npt.NDArray[Any]
 DEPTH, MOST, GALLERY = 3, 200, 12

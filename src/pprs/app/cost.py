@@ -13,7 +13,7 @@ from pprs.app.turns import Turn
 from pprs.errors import PprsError
 from pprs.kernels import soft, threads
 from pprs.partition import Partition
-from pprs.smooth import chunk_size
+from pprs.voting import chunk_size
 
 SLOWEST = 6.0  # seconds of a processor for what cannot be left in its midst: a chunk of samples
 ROWS = 16  # of a strip, at least

@@ -23,12 +23,13 @@ from pprs.app.limits import Limits
 from pprs.app.subjects import Loaded
 from pprs.app.turns import Stopped, Turn, Turns
 from pprs.certificate import Certificate, confidence, round_down
+from pprs.classifier import Certifying, SmoothedClassifier
 from pprs.noise import Noise
 from pprs.partition import Mean, Partition, Superpixels
 from pprs.partition.base import check_picture_shape
 from pprs.report import figures
-from pprs.smooth import Certifying, SmoothedClassifier, noisy_chunk
-from pprs.stop import Plan
+from pprs.sampling import Sampling
+from pprs.voting import noisy_chunk
 
 Array = npt.NDArray[Any]
 STOP = "width:0.002"  # sampling ends by itself when more would hardly help; the bound holds at every moment
@@ -49,7 +50,7 @@ class Asked:
     title: str
     noise: Noise
     schemes: tuple[Partition | None, ...]
-    plan: Plan
+    sampling: Sampling
     seed: int
     truth: int | None = None  # the label, where it is known; only ever shown
     among: str = ""  # "10 of 1000 labels", where not all may be chosen
@@ -66,7 +67,7 @@ class Asked:
         among = f"among {self.among}; " if self.among else ""
         return (
             f"{self.title}; the guarantee is {self.taken}; {among}{self.noise}; seed {self.seed}, image index "
-            f"{self.index}; {self.plan.n0} + at most {self.plan.n:,} samples; alpha {self.plan.alpha:g}; engine "
+            f"{self.index}; {self.sampling.n0} + at most {self.sampling.n:,} samples; alpha {self.sampling.alpha:g}; engine "
             f"{self.loaded.engine}"
         )
 
@@ -82,13 +83,13 @@ class Asked:
         model, picture = self.loaded.model, hashlib.sha256(self.picture.numpy().tobytes()).hexdigest()
         return (
             model.source, model.num_classes, model.class_names, picture, self.index, str(self.noise),
-            str(self.schemes[method]), self.seed, self.plan.alpha,
+            str(self.schemes[method]), self.seed, self.sampling.alpha,
         )  # fmt: skip
 
 
-def make_plan(n: int, alpha: float) -> Plan:
-    """A plan whose radius may be looked at all the time."""
-    return Plan(N0, n, alpha, "one-sided", STOP)
+def make_plan(n: int, alpha: float) -> Sampling:
+    """A sampling whose radius may be looked at all the time."""
+    return Sampling(N0, n, alpha, "one-sided", STOP)
 
 
 @dataclass(frozen=True)
@@ -179,11 +180,11 @@ class _Work:
 def watch(asked: Asked, turns: Turns, halt: threading.Event, limits: Limits) -> Iterator[list[Standing]]:
     """Certify by all methods at once, a little of each in turn, and tell how they stand, until `halt` is set.
 
-    Where it ends by itself, each certificate is the one that `SmoothedClassifier.certify` gives with this plan.
+    Where it ends by itself, each certificate is the one that `SmoothedClassifier.certify` gives with this sampling.
     """
     with contextlib.suppress(Stopped), turns.take(lambda: not halt.is_set()) as mine:
         check_costs(asked, mine)
-    works = [_Work(Certifying(asked.smoothed(i), asked.plan, asked.index)) for i in range(len(asked.schemes))]
+    works = [_Work(Certifying(asked.smoothed(i), asked.sampling, asked.index)) for i in range(len(asked.schemes))]
     while True:
         for work in works:
             if work.certifying.stopped is None and not halt.is_set():

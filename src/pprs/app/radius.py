@@ -21,7 +21,7 @@ from pprs.errors import PprsError
 from pprs.model.onnx import OnnxNetwork
 from pprs.partition import Partition, Superpixels
 from pprs.partition.base import Filter
-from pprs.smooth import PREDICT, TUNE, noisy_chunk
+from pprs.voting import PREDICT, TUNE, noisy_chunk
 
 COPIES = 32  # noisy copies that the margin is estimated from
 VOTES = 64  # of the small vote on each picture

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pprs.app.limits import MOST, check_number, check_partition
-from pprs.errors import PprsError, nearest
+from pprs.errors import PprsError, suggest
 from pprs.partition import Partition, parse_partition
 
 SLOTS = 4  # options that a scheme has at most on the page
@@ -98,7 +98,7 @@ def text_of(scheme: str, values: Sequence[float | None], text: str = "") -> str:
             raise PprsError("a partition's text has at most 500 characters on this page")
         return text.strip() if text and text.strip() else "none"
     if scheme not in SCHEMES:
-        raise PprsError(f'this page has no scheme "{scheme}". {nearest(str(scheme), SCHEMES)}')
+        raise PprsError(f'this page has no scheme "{scheme}". {suggest(str(scheme), SCHEMES)}')
     chosen = SCHEMES[scheme]
     given: dict[str, list[str]] = {link: [] for link in chosen.links}
     for option, value in zip(chosen.options, values, strict=False):

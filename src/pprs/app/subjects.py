@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from pprs.data import ImageSet
-from pprs.errors import PprsError, nearest
+from pprs.errors import PprsError, suggest
 from pprs.model import Model, Preprocess
 
 
@@ -87,7 +87,7 @@ class Shelf:
 
     def subject(self, name: str) -> Subject:
         if name not in self.subjects:
-            raise PprsError(f'this page has no model "{name}". {nearest(str(name), self.subjects)}')
+            raise PprsError(f'this page has no model "{name}". {suggest(str(name), self.subjects)}')
         return self.subjects[name]
 
     def is_loaded(self, name: str) -> bool:

@@ -15,7 +15,7 @@ from pprs.app.explore import NAMES, Asked, make_plan, pictures, watch
 from pprs.app.limits import check_number, read_upload
 from pprs.app.schemes import AS_TEXT, SCHEMES, SLOTS
 from pprs.app.subjects import Subject, read_labels
-from pprs.errors import PprsError, nearest
+from pprs.errors import PprsError, suggest
 from pprs.noise import parse_noise
 
 NOISES = ("gaussian", "exponential", "powerlaw")
@@ -74,7 +74,7 @@ def read(context: Context, values: tuple[Any, ...]) -> Asked:
     first, second, (n, alpha, seed) = rest[:width], rest[width : 2 * width], rest[2 * width :]
     sigma = check_number(sigma, "sigma", *SIGMAS)
     if noise not in NOISES:
-        raise PprsError(f'this page has no noise "{noise}". {nearest(str(noise), NOISES)}')
+        raise PprsError(f'this page has no noise "{noise}". {suggest(str(noise), NOISES)}')
     n = int(check_number(n, "the number of samples", 100, context.limits.samples, whole=True))
     alpha = check_number(alpha, "alpha", min(ALPHAS), max(ALPHAS))
     seed = int(check_number(seed, "the seed", 0, SEEDS, whole=True))

@@ -14,7 +14,7 @@ from pprs.app.schemes import AS_TEXT, SLOTS
 from pprs.app.tab_explore import SIGMAS, Controls, _changed, started
 from pprs.errors import PprsError
 from pprs.noise import Gaussian
-from pprs.tune import FAMILIES, short
+from pprs.tuning import FAMILIES, short
 
 SEARCH = "search"
 

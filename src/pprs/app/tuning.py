@@ -17,7 +17,7 @@ from pprs.certificate import round_down
 from pprs.errors import PprsError
 from pprs.noise import Noise
 from pprs.report import figures
-from pprs.tune import ALPHA, FAMILIES, Trial, Tuned, best, points, short, tune, verdict
+from pprs.tuning import ALPHA, FAMILIES, Trial, Tuned, best, points, short, tune, verdict
 
 PICTURES = 1000
 MARGIN = 0.5  # of its time that a search may take more
@@ -43,7 +43,7 @@ def search(
     turns: Turns,
     halt: threading.Event,
 ) -> Iterator[Seen]:
-    """`pprs.tune.tune` in a thread of its own, in turns with all other work, told as it goes."""
+    """`pprs.tuning.tune` in a thread of its own, in turns with all other work, told as it goes."""
     pictures = loaded.search or loaded.pictures
     if len(pictures) < 16:
         raise PprsError(

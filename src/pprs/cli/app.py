@@ -62,12 +62,12 @@ def app(
     from pprs.app.context import Context
     from pprs.app.serve import LOCAL, bind, serve
     from pprs.app.subjects import Shelf
-    from pprs.cli.progress import say
     from pprs.engine import ENGINES
-    from pprs.errors import nearest
+    from pprs.errors import suggest
+    from pprs.progress import say
 
     if engine not in ENGINES:
-        raise PprsError(f'no engine is called "{engine}". {nearest(engine, ENGINES)}')
+        raise PprsError(f'no engine is called "{engine}". {suggest(engine, ENGINES)}')
     if not runs.is_dir():
         raise PprsError(f"--runs {runs} is not a folder. Give one that holds runs of `pprs certify --out`.")
     common.set_threads(threads)
@@ -93,10 +93,10 @@ def _load(
 ) -> Loaded:  # fmt: skip
     """A network on its engine, with pictures; `search` is the split that a search for partitions has."""
     from pprs.app.subjects import Loaded
-    from pprs.cli.progress import say
-    from pprs.cli.run import on_engine
-    from pprs.cli.setup import set_up
+    from pprs.dataset import on_engine
     from pprs.noise import Gaussian
+    from pprs.progress import say
+    from pprs.task import set_up
 
     setup = set_up(model, data, split=split, classes=classes)
     ready = on_engine(setup, Gaussian(0.25), None, seed=0, say=say, engine=engine, samples=EXPECTED)
@@ -118,10 +118,10 @@ def _builtin_digits(engine: str) -> Subject:
 
 def _digits() -> Path:
     """The built-in classifier's file, trained when it is not there yet."""
-    from pprs.cli.progress import say
     from pprs.cli.train import train_with_bar
     from pprs.data import open_dataset
     from pprs.files import cache_folder
+    from pprs.progress import say
     from pprs.train import Recipe
 
     path = cache_folder() / "digits-1.safetensors"

@@ -1,169 +1,195 @@
+"""`pprs certify`"""
+
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from pprs.cli import common, where
-from pprs.cli.common import guarded
-from pprs.errors import PprsError
+from pprs.cli import options
+from pprs.cli.console import RunSummary, compare_with_plain, print_summary, progress, say
+from pprs.cli.errors import FAILED, guarded, with_flags
+from pprs.cli.options import Panel
+from pprs.data import Selection
+from pprs.dataset import EngineOptions, RunLimits, certify_task, check_limits, describe_failures
+from pprs.errors import ConfigurationError
+from pprs.noise import noise_of
+from pprs.partition import parse_partition
+from pprs.report import write_picture_rows
+from pprs.runners import parse_budget
+from pprs.sampling import Sampling
+from pprs.task import Task, load_task, open_data
+
+Out = Annotated[
+    str | None,
+    typer.Option(
+        "--out",
+        metavar="RUN",
+        rich_help_panel=Panel.OUTPUT,
+        help="The run's folder, or a url for it (s3://bucket/run). The same command again resumes it.",
+    ),
+]
+N0 = Annotated[
+    int,
+    typer.Option("--n0", metavar="INT", rich_help_panel=Panel.SAMPLING, help="Samples that select the class."),
+]
+N = Annotated[
+    int,
+    typer.Option("--n", metavar="INT", rich_help_panel=Panel.SAMPLING, help="Samples that estimate its share."),
+]
+Alpha = Annotated[
+    float,
+    typer.Option(
+        "--alpha", metavar="NUM", rich_help_panel=Panel.SAMPLING, help="Probability that a certificate is wrong."
+    ),
+]
+Bound = Annotated[
+    str,
+    typer.Option(
+        "--bound",
+        metavar="NAME",
+        rich_help_panel=Panel.SAMPLING,
+        help="one-sided, or two-sided: bounds the other classes too.",
+    ),
+]
+Stop = Annotated[
+    str | None,
+    typer.Option(
+        "--stop",
+        metavar="RULE",
+        rich_help_panel=Panel.SAMPLING,
+        help="End an image's sampling before n: radius:0.25,0.5 (decided there), width:0.02 (known so well), "
+        "abstain (hopeless). The guarantee stays.",
+    ),
+]
+Budget = Annotated[
+    str | None,
+    typer.Option(
+        "--budget",
+        metavar="COST",
+        rich_help_panel=Panel.SAMPLING,
+        help="Spend this in all, where it still changes an answer: 10m, 2h, 5e6samples. Repeat to resume.",
+    ),
+]
+TargetError = Annotated[
+    float | None,
+    typer.Option(
+        "--target-accuracy-error",
+        metavar="NUM",
+        rich_help_panel=Panel.IMAGES,
+        help="Certify images, in a fair order, until certified accuracy is known to within this (95%).",
+    ),
+]
+Compare = Annotated[
+    bool,
+    typer.Option(
+        rich_help_panel=Panel.OUTPUT,
+        help="For a single picture with a partition: certify it with plain smoothing too.",
+    ),
+]
+Show = Annotated[
+    Path | None,
+    typer.Option(
+        "--show",
+        metavar="FILE",
+        rich_help_panel=Panel.OUTPUT,
+        help="For a single picture: draw what the network sees (.png, .svg, .pdf).",
+    ),
+]
 
 
 @guarded
 def certify(
-    model: common.Model,
-    data: common.Data,
-    sigma: common.Sigma,
-    partition: common.PartitionText = "none",
-    noise: common.NoiseText = "gaussian",
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "--out",
-            help="The run's folder, or an address for it (s3://bucket/run). The same command again resumes it.",
-        ),
-    ] = None,
-    n0: Annotated[int, typer.Option("--n0", help="Samples that select the class.")] = 100,
-    n: Annotated[int, typer.Option("--n", help="Samples that estimate its share.")] = 10_000,
-    alpha: Annotated[float, typer.Option("--alpha", help="Probability that a certificate is wrong.")] = 0.001,
-    bound: Annotated[
-        str, typer.Option("--bound", help="one-sided, or two-sided: bounds the other classes too.")
-    ] = "one-sided",
-    stop: Annotated[
-        str | None,
-        typer.Option(
-            "--stop",
-            help="End an image's sampling before n: radius:0.25,0.5 (decided there), width:0.02 (known so well), "
-            "abstain (hopeless). The guarantee stays.",
-        ),
-    ] = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            "--budget",
-            help="Spend this in all, where it still changes an answer: 10m, 2h, 5e6samples. Repeat to go on.",
-        ),
-    ] = None,
-    target_error: Annotated[
-        float | None,
-        typer.Option(
-            "--target-accuracy-error",
-            help="Certify images, in a fair order, until certified accuracy is known to within this (95%).",
-        ),
-    ] = None,
-    split: common.Split = None,
-    classes: common.Classes = None,
-    labels: common.Labels = None,
-    start: common.Start = 0,
-    stride: common.Stride = 1,
-    limit: common.Limit = None,
-    seed: common.Seed = 0,
-    engine: common.Engine = "auto",
-    batch_size: common.BatchSize = None,
-    threads: common.Threads = None,
-    device: common.Device = "cpu",
-    autocast: common.Autocast = False,
-    channels_last: common.ChannelsLast = False,
-    runner: where.RunnerName = "local",
-    workers: where.Workers = None,
-    address: where.Address = None,
-    gpus: where.Gpus = None,
-    split_samples: where.SplitSamples = False,
-    compare: Annotated[
-        bool, typer.Option(help="For a single picture with a partition: certify it with plain smoothing too.")
-    ] = True,
-    show: Annotated[
-        Path | None, typer.Option("--show", help="For a single picture: draw what the network sees (.png, .svg, .pdf).")
-    ] = None,
+    model: options.Model,
+    data: options.Data,
+    sigma: options.Sigma,
+    partition: options.PartitionText = "none",
+    noise: options.NoiseText = "gaussian",
+    out: Out = None,
+    n0: N0 = 100,
+    n: N = 10_000,
+    alpha: Alpha = 0.001,
+    bound: Bound = "one-sided",
+    stop: Stop = None,
+    budget: Budget = None,
+    target_error: TargetError = None,
+    split: options.Split = None,
+    classes: options.Classes = None,
+    labels: options.Labels = None,
+    start: options.Start = 0,
+    stride: options.Stride = 1,
+    limit: options.Limit = None,
+    seed: options.Seed = 0,
+    engine: options.Engine = "auto",
+    batch_size: options.BatchSize = None,
+    threads: options.Threads = None,
+    device: options.Device = "cpu",
+    autocast: options.Autocast = False,
+    channels_last: options.ChannelsLast = False,
+    runner: options.RunnerName = "local",
+    workers: options.Workers = None,
+    address: options.Address = None,
+    gpus_per_worker: options.Gpus = None,
+    split_samples: options.SplitSamples = False,
+    compare: Compare = True,
+    show: Show = None,
 ) -> None:
     """Certify pictures: a label each, and an L2 radius within which no change can alter it.
 
     Example: pprs certify --model M.safetensors --data builtin:mnist5k --sigma 0.25 --partition slic:n_segments=50
     --n 1000 --limit 100 --out runs/slic
     """
-    from pprs.cli.kept import kept
-    from pprs.cli.outcome import beside, draw, tell, tell_failures
-    from pprs.cli.progress import say
-    from pprs.cli.run import Effort, certify_run, engine_of, on_engine
-    from pprs.cli.setup import set_up
-    from pprs.engine import ENGINES
-    from pprs.errors import nearest
-    from pprs.partition import parse_partition
-    from pprs.smooth import SmoothedClassifier
-    from pprs.stop import Plan, check_reach
-
-    # Everything that can be wrong with the words themselves is told before anything is loaded.
-    law, scheme = common.make_noise(noise, sigma), parse_partition(partition)
-    effort = Effort.of(budget, target_error)
-    if effort.budget is not None and stop is None:
-        stop = "width:0.01"  # under a budget an image may be left at any moment: its bound must hold at each
-        say(f"--budget needs a rule to stop at: taking --stop {stop}")
-    plan = Plan(n0, n, alpha, bound, stop)
-    if engine not in ENGINES:
-        raise PprsError(f'no engine is called "{engine}". {nearest(engine, ENGINES)}')
+    # Everything that can be wrong with the words themselves is reported before anything is loaded.
+    law, scheme = noise_of(noise, sigma), parse_partition(partition)
+    limits = RunLimits(None if budget is None else parse_budget(budget), target_error)
+    sampling = Sampling(n0, n, alpha, bound, stop)
+    how = EngineOptions(engine, device, batch_size, None, autocast, channels_last)
     if show is not None:
-        common.check_figure(show, "--show")
-    place = where.Where.of(runner, workers, address, gpus, split_samples, threads, device)
-    if effort.budget is not None and not place.alone:
-        raise PprsError(
-            "--budget is spent in rounds by one process: leave out --runner and --workers. With workers, --stop ends "
-            "an image's sampling early, and --target-accuracy-error the run."
+        options.check_figure(show, "show")
+    place = options.make_runner(runner, workers, address, gpus_per_worker, split_samples, threads, device)
+    check_limits(limits, place)
+    place.check_device(device)
+    options.set_threads(threads)
+    task = _load(model, data, split, classes, labels, Selection(start, stride, limit), several=out is not None)
+    if show is not None and len(task.images) > 1:
+        raise ConfigurationError(
+            f"`show` draws one picture, and {len(task.images)} are to be certified: use `start` and 1 as `limit`",
+            parameter="show",
         )
-    common.set_threads(threads)
-    device = place.device(device)
-    if not place.gpus:
-        common.check_device(device)
-    with kept(out) as folder:
-        setup = set_up(
-            model, data, split=split, classes=classes, labels=labels, start=start, stride=stride, limit=limit,
-            several=out is not None,
-        )  # fmt: skip
-        if show is not None and len(setup.images) > 1:
-            raise PprsError(
-                f"--show draws one picture, and {len(setup.images)} are to be certified: use --start and --limit 1"
-            )
-        if scheme is not None and setup.model.input_shape is not None:
-            scheme = scheme.at(law.sigma, setup.model.input_shape)  # as a run records it, whatever the rules are later
-        check_reach(plan, law, setup.sample.image.numel(), setup.num_classes)
-        beside_it = compare and scheme is not None and len(setup.images) == 1
-        ready = on_engine(
-            setup, law, scheme, seed=seed, say=say, engine=engine_of(folder, engine), device=device,
-            samples=(n0 + n) * len(setup.images) * (2 if beside_it else 1), autocast=autocast,
-            channels_last=channels_last,
-        )  # fmt: skip
-        settings: dict[str, Any] = {
-            "format": 1,
-            "model": model,
-            "model_digest": setup.model.digest(),
-            "preprocess": str(setup.model.preprocess) if setup.model.preprocess else None,
-            "labels": list(setup.labels) if setup.labels else None,
-            "data": data,
-            "split": split,
-            "data_fingerprint": setup.pictures.fingerprint(),
-            "num_classes": setup.num_classes,
-            "class_names": list(setup.model.class_names) if setup.model.class_names else None,
-            "noise": str(law),
-            "partition": str(scheme or "none"),
-            "n0": n0,
-            "n": n,
-            "alpha": alpha,
-            "bound": bound,
-            "stop": stop,
-            "seed": seed,
-            "engine": ready.engine,
-            "device": device,
-            "autocast": autocast,
-            "channels_last": channels_last,
-        }
-        options: dict[str, Any] = {"seed": seed, "batch_size": batch_size, "device": device if place.alone else "cpu"}
-        classifier = SmoothedClassifier(ready.model.module, setup.num_classes, law, scheme, **options)
-        tally, failures = certify_run(setup, ready, plan, settings, folder, classifier, effort, place)
-        tell(tally, failures, settings, out)
-        if beside_it and scheme is not None and tally.first is not None:
-            beside(setup, ready, plan, law, tally.first, scheme, options)
-        if show is not None:
-            draw(setup, law, scheme, seed, show)
-    if failures:
-        typer.echo(f"pprs: {tell_failures(failures)}", err=True)
-        raise typer.Exit(common.FAILED)
+    run = certify_task(
+        task, law, scheme, sampling, seed=seed, out=out, runner=place, options=how, limits=limits, progress=progress
+    )
+    summary = RunSummary.of(run)
+    print_summary(summary, run.settings, out)
+    resolved = run.settings.partition
+    if compare and resolved is not None and len(task.images) == 1 and summary.first is not None:
+        plain = certify_task(task, law, None, run.settings.sampling, seed=seed, options=how, progress=progress.quiet())
+        compare_with_plain(summary.first, resolved, plain.rows()[0], task.model.class_names)
+    if show is not None:
+        write_picture_rows(task.sample, law, [resolved], seed, show)
+        say(f"wrote {show}")
+    if summary.failures:
+        typer.echo(f"pprs: {with_flags(describe_failures(summary.failures))}", err=True)
+        raise typer.Exit(FAILED)
+
+
+def _load(
+    model: str, data: str, split: str | None, classes: Path | None, labels: str | None, images: Selection, several: bool
+) -> Task:
+    """The task; without a run to write to, it is about one picture, which is checked before the model is loaded."""
+    pictures = open_data(data, split=split, classes=classes)
+    if not several and labels is None:
+        _check_single(len(images.of(len(pictures))))
+    task = load_task(model, pictures, labels=labels, images=images)
+    if not several:
+        _check_single(len(task.images))
+    return task
+
+
+def _check_single(images: int) -> None:
+    if images > 1:
+        raise ConfigurationError(
+            f"name a folder for the {images} rows as `out`. If interrupted, the same command resumes it.",
+            parameter="out",
+        )

@@ -1,3 +1,5 @@
+"""`pprs demo`"""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -5,8 +7,17 @@ from typing import Annotated
 
 import typer
 
-from pprs.cli import common
-from pprs.cli.common import guarded
+from pprs.cli import options
+from pprs.cli.console import RunSummary, print_summary, progress, say
+from pprs.cli.errors import guarded
+from pprs.cli.report import print_report
+from pprs.data import open_dataset
+from pprs.dataset import certify_dataset
+from pprs.noise import Gaussian
+from pprs.report import write_report
+from pprs.runs import Run
+from pprs.sampling import Sampling
+from pprs.train import Recipe, train_and_score
 
 DATA, SIGMA, LIMIT, N = "builtin:mnist5k", 0.25, 100, 1000
 METHODS = {"rs": "none", "blur": "blur:size=3", "slic": "slic:n_segments=50,blur=3"}
@@ -14,28 +25,26 @@ METHODS = {"rs": "none", "blur": "blur:size=3", "slic": "slic:n_segments=50,blur
 
 @guarded
 def demo(
-    out: Annotated[Path, typer.Option("--out", help="A folder for the classifier, the runs and the report.")] = Path(
-        "pprs-demo"
-    ),
-    threads: common.Threads = None,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="A folder for the classifier, the runs and the report.")
+    ] = Path("pprs-demo"),
+    threads: options.Threads = None,
 ) -> None:
     """From nothing to a report: train on built-in digits, certify with and without superpixels, draw the page."""
-    from pprs.cli.certify import certify
-    from pprs.cli.progress import say
-    from pprs.cli.report import print_table
-    from pprs.cli.train import train_with_bar
-    from pprs.data import open_dataset
-    from pprs.report import write_report
-    from pprs.train import Recipe
-
-    common.set_threads(threads)
+    options.set_threads(threads)
     model = out / "digits.safetensors"
     if not model.exists():
-        train_with_bar(open_dataset(DATA, split="train"), Recipe(epochs=8), DATA, model)
-    runs = []
+        train_and_score(open_dataset(DATA, split="train"), Recipe(epochs=8), DATA, model, progress=progress)
+    runs: list[Run] = []
     for name, partition in METHODS.items():
-        runs.append(out / name)
-        certify(str(model), DATA, SIGMA, partition, out=str(runs[-1]), n=N, limit=LIMIT, threads=threads)
+        folder = out / name
+        runs.append(
+            certify_dataset(
+                str(model), DATA, noise=Gaussian(SIGMA), partition=partition, sampling=Sampling(n=N),
+                images=range(LIMIT), out=folder, progress=progress,
+            )
+        )  # fmt: skip
+        print_summary(RunSummary.of(runs[-1]), runs[-1].settings, str(folder))
     page = out / "report.html"
-    print_table(*write_report(runs, page))
+    print_report(write_report(runs, page))
     say(f"\nThe report, with pictures: {page.resolve()}")

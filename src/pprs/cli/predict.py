@@ -1,61 +1,64 @@
+"""`pprs predict`"""
+
 from __future__ import annotations
 
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
-from pprs.cli import common
-from pprs.cli.common import guarded
+from pprs.cli import options
+from pprs.cli.errors import guarded
+from pprs.cli.options import Panel
+from pprs.data import Selection
+from pprs.dataset import EngineOptions, predict_task
+from pprs.noise import noise_of
+from pprs.partition import parse_partition
+from pprs.progress import TerminalProgress
+from pprs.task import load_task
 
 
 @guarded
 def predict(
-    model: common.Model,
-    data: common.Data,
-    sigma: common.Sigma,
-    partition: common.PartitionText = "none",
-    noise: common.NoiseText = "gaussian",
-    n: Annotated[int, typer.Option("--n", help="Samples an image.")] = 1_000,
+    model: options.Model,
+    data: options.Data,
+    sigma: options.Sigma,
+    partition: options.PartitionText = "none",
+    noise: options.NoiseText = "gaussian",
+    n: Annotated[
+        int, typer.Option("--n", metavar="INT", rich_help_panel=Panel.SAMPLING, help="Samples per image.")
+    ] = 1_000,
     alpha: Annotated[
-        float, typer.Option("--alpha", help="Probability that a label is not the smoothed classifier's.")
+        float,
+        typer.Option(
+            "--alpha",
+            metavar="NUM",
+            rich_help_panel=Panel.SAMPLING,
+            help="Probability that a label is not the smoothed classifier's.",
+        ),
     ] = 0.001,
-    split: common.Split = None,
-    classes: common.Classes = None,
-    labels: common.Labels = None,
-    start: common.Start = 0,
-    stride: common.Stride = 1,
-    limit: common.Limit = None,
-    seed: common.Seed = 0,
-    engine: common.Engine = "auto",
-    batch_size: common.BatchSize = None,
-    threads: common.Threads = None,
-    device: common.Device = "cpu",
+    split: options.Split = None,
+    classes: options.Classes = None,
+    labels: options.Labels = None,
+    start: options.Start = 0,
+    stride: options.Stride = 1,
+    limit: options.Limit = None,
+    seed: options.Seed = 0,
+    engine: options.Engine = "auto",
+    batch_size: options.BatchSize = None,
+    threads: options.Threads = None,
+    device: options.Device = "cpu",
 ) -> None:
     """Label pictures with the smoothed classifier, abstaining where the vote is too close; no radius."""
-    from pprs.cli.run import on_engine
-    from pprs.cli.setup import set_up
-    from pprs.partition import parse_partition
-    from pprs.smooth import SmoothedClassifier
-
-    law, scheme = common.make_noise(noise, sigma), parse_partition(partition)
-    common.set_threads(threads)
-    common.check_device(device)
-    setup = set_up(
-        model, data, split=split, classes=classes, labels=labels, start=start, stride=stride, limit=limit
-    )  # fmt: skip
-    ready = on_engine(
-        setup, law, scheme, seed=seed, say=lambda text: typer.echo(text, err=True), engine=engine, device=device,
-        samples=n * len(setup.images),
-    )  # fmt: skip
-    g = SmoothedClassifier(
-        ready.model.module, setup.num_classes, law, scheme, seed=seed, batch_size=batch_size, device=device
-    )
-    names = setup.model.class_names
+    law, scheme = noise_of(noise, sigma), parse_partition(partition)
+    how, images = EngineOptions(engine, device, batch_size), Selection(start, stride, limit)
+    options.set_threads(threads)
+    task = load_task(model, data, split=split, classes=classes, labels=labels, images=images)
+    names, messages = task.model.class_names, TerminalProgress(Console(stderr=True))
+    predicted = predict_task(task, law, scheme, n=n, alpha=alpha, seed=seed, options=how, progress=messages)
     typer.echo("idx\tlabel\tpredict\tp_value\tname")
-    for index in setup.images:
-        example = setup.pictures[index]
-        made = g.predict(example.image, n=n, alpha=alpha, index=index)
-        label = -1 if example.label is None else example.label
-        name = "(abstained)" if made.prediction is None else names[made.prediction] if names else str(made.prediction)
-        predicted = -1 if made.prediction is None else made.prediction
-        typer.echo(f"{index}\t{label}\t{predicted}\t{made.p_value:.3g}\t{name}")
+    for image in predicted:
+        label, prediction = image.label, image.prediction.prediction
+        name = "(abstained)" if prediction is None else names[prediction] if names else str(prediction)
+        numbers = [image.index, -1 if label is None else label, -1 if prediction is None else prediction]
+        typer.echo("\t".join(map(str, numbers)) + f"\t{image.prediction.p_value:.3g}\t{name}")

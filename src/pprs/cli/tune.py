@@ -13,7 +13,7 @@ from pprs.errors import PprsError
 
 if TYPE_CHECKING:
     from pprs.noise import Noise
-    from pprs.tune import Trial, Tuned
+    from pprs.tuning import Trial, Tuned
 
 
 @guarded
@@ -47,13 +47,13 @@ def tune(
 
     Example: pprs tune --model M.safetensors --data builtin:mnist5k --split train --sigma 0.25 --budget 5m
     """
-    from pprs.cli.progress import say
-    from pprs.cli.run import on_engine
-    from pprs.cli.setup import set_up
-    from pprs.errors import nearest
-    from pprs.runner import parse_budget
-    from pprs.tune import FAMILIES, Notebook, engine_of
-    from pprs.tune import tune as search
+    from pprs.dataset import on_engine
+    from pprs.errors import suggest
+    from pprs.progress import say
+    from pprs.runners import parse_budget
+    from pprs.task import set_up
+    from pprs.tuning import FAMILIES, Notebook, engine_of
+    from pprs.tuning import tune as search
 
     law = common.make_noise(noise, sigma)
     seconds = parse_budget(budget).seconds
@@ -62,7 +62,7 @@ def tune(
     chosen = [family.strip() for family in families.split(",")]
     for family in chosen:
         if family not in FAMILIES:
-            raise PprsError(f'no family of partitions is called "{family}". {nearest(family, FAMILIES)}')
+            raise PprsError(f'no family of partitions is called "{family}". {suggest(family, FAMILIES)}')
     common.set_threads(threads)
     common.check_device(device)
     setup = set_up(
@@ -89,7 +89,7 @@ class _Bar:
     """Progress in seconds of the budget, with the best so far."""
 
     def __init__(self, seconds: float) -> None:
-        from pprs.cli.progress import Bar
+        from pprs.progress import Bar
 
         self._bar, self._seconds, self._spent = Bar("tune", round(seconds), "s"), seconds, 0.0
         self._best = (0, 0.0, "none")
@@ -102,7 +102,7 @@ class _Bar:
         self._bar.__exit__(*error)
 
     def told(self, spent: float, trial: Trial | None) -> None:
-        from pprs.tune import short
+        from pprs.tuning import short
 
         if trial is not None and (trial.round, trial.score) > self._best[:2]:
             self._best = (trial.round, trial.score, short(trial.partition))
@@ -114,7 +114,7 @@ def write(tuned: Tuned, noise: Noise, out: Path) -> None:
     """All that was tried, as numbers and as a chart."""
     from pprs.files import written_whole
     from pprs.report import figures
-    from pprs.tune import best, points
+    from pprs.tuning import best, points
 
     content = {
         "trials": [dataclasses.asdict(t) for t in tuned.trials],
@@ -134,8 +134,8 @@ def tell(tuned: Tuned, sigma: float, out: Path) -> None:
     from rich.table import Table
 
     from pprs.certificate import round_down
-    from pprs.cli.progress import console, say
-    from pprs.tune import ALPHA, short, verdict
+    from pprs.progress import console, say
+    from pprs.tuning import ALPHA, short, verdict
 
     radii = (0.0, sigma / 2, sigma)
     table = Table(

@@ -10,6 +10,8 @@ import torch
 
 from pprs.data import arrays, hub
 from pprs.data.base import Example, ImageSet, View, read_picture, to_tensor
+from pprs.data.select import Selection, check_images, fair_order
+from pprs.data.wrap import as_image_set
 from pprs.errors import PprsError
 
 # alias -> where it lies on the hub
@@ -35,7 +37,9 @@ def open_dataset(spec: str, *, split: str | None = None, classes: Path | None = 
     data = _open(spec, split, prefer)
     if len(data) == 0:
         raise PprsError(f'the data "{spec}" is empty')
-    return data if classes is None else _Relabelled(data, classes)
+    data = data if classes is None else _Relabelled(data, classes)
+    data.source, data.split = spec, split
+    return data
 
 
 def _open(spec: str, split: str | None, prefer: str) -> ImageSet:
@@ -60,6 +64,8 @@ def _open(spec: str, split: str | None, prefer: str) -> ImageSet:
 
 class _Relabelled(ImageSet):
     """The same pictures with labels in the order of a file of classes."""
+
+    in_model_order = True
 
     def __init__(self, data: ImageSet, path: Path) -> None:
         try:
@@ -97,4 +103,16 @@ class _Relabelled(ImageSet):
         return self._data[index].image, self.label_of(index)
 
 
-__all__ = ["ALIASES", "Example", "ImageSet", "View", "open_dataset", "read_picture", "to_tensor"]
+__all__ = [
+    "ALIASES",
+    "Example",
+    "ImageSet",
+    "Selection",
+    "View",
+    "as_image_set",
+    "check_images",
+    "fair_order",
+    "open_dataset",
+    "read_picture",
+    "to_tensor",
+]

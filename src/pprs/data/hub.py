@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from pprs.data.base import UNREADABLE, ImageSet, no_bombs, to_tensor
-from pprs.errors import PprsError, nearest
+from pprs.errors import PprsError, suggest
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 SPLITS = ("test", "validation", "train")  # the one to take where the preferred one is not there, in this order
@@ -93,5 +93,5 @@ def _load(name: str, split: str | None, prefer: str, where: str, **options: Any)
     if split is None:
         split = next((s for s in (prefer, *SPLITS) if s in tables), next(iter(tables)))
     if split not in tables:
-        raise PprsError(f'{where} has no split "{split}". {nearest(split, tables)}')
+        raise PprsError(f'{where} has no split "{split}". {suggest(split, tables)}')
     return HubSet(tables[split], where)

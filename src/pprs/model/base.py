@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pprs.errors import PprsError, nearest
+from pprs.errors import PprsError, suggest
 from pprs.model.preprocess import Preprocess
 
 
@@ -82,7 +82,7 @@ class Model:
         if found is None:
             options = [*(self.class_names or ()), *(self.class_ids or ())]
             what = "is the name of several classes: give its number" if plain(label) in known else "is not one of them"
-            hint = nearest(label, options) if options else "Its classes have no names: give numbers."
+            hint = suggest(label, options) if options else "Its classes have no names: give numbers."
             raise PprsError(f'label "{label}" {what}, for {self.source}. {hint}')
         return found
 

@@ -9,7 +9,7 @@ import sys
 
 import torch
 
-from pprs.errors import PprsError, nearest
+from pprs.errors import PprsError, suggest
 from pprs.model.base import Model
 
 
@@ -39,7 +39,7 @@ class Factory:
             ) from error
         if not hasattr(module, name):
             public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
-            raise PprsError(f'--model {spec}: module "{module_name}" has no "{name}". {nearest(name, public)}')
+            raise PprsError(f'--model {spec}: module "{module_name}" has no "{name}". {suggest(name, public)}')
         made = getattr(module, name)
         if not isinstance(made, torch.nn.Module):
             try:

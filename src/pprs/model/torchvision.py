@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from pprs.errors import PprsError, nearest
+from pprs.errors import PprsError, suggest
 from pprs.model.base import Model, Normalised
 from pprs.model.preprocess import Preprocess
 
@@ -25,10 +25,10 @@ class Torchvision:
             raise PprsError(f"--model {spec} needs torchvision, and it cannot be imported ({error})") from error
         known = models.list_models(module=models)
         if name not in known:
-            raise PprsError(f'--model {spec}: torchvision has no network "{name}". {nearest(name, known)}')
+            raise PprsError(f'--model {spec}: torchvision has no network "{name}". {suggest(name, known)}')
         choices = models.get_model_weights(name)
         if wanted not in choices.__members__:
-            raise PprsError(f'--model {spec}: no weights "{wanted}". {nearest(wanted, choices.__members__)}')
+            raise PprsError(f'--model {spec}: no weights "{wanted}". {suggest(wanted, choices.__members__)}')
         weights = choices[wanted]
         try:
             net = models.get_model(name, weights=weights)

@@ -16,6 +16,13 @@ def parse_noise(text: str) -> Noise:
     return spec.from_text(text, NOISES, "noise")
 
 
+def noise_of(text: str, sigma: float) -> Noise:
+    """The noise of a name, and options if any, with this sigma: `powerlaw:a=900` and 0.5."""
+    name, _, options = text.partition(":")
+    return parse_noise(f"{name}:sigma={sigma}" + (f",{options}" if options else ""))
+
+
 __all__ = [
-    "NOISES", "Exponential", "Gaussian", "Noise", "PowerLaw", "Rng", "keyed_rng", "parse_noise", "standard_normal",
+    "NOISES", "Exponential", "Gaussian", "Noise", "PowerLaw", "Rng", "keyed_rng", "noise_of",
+    "parse_noise", "standard_normal",
 ]  # fmt: skip

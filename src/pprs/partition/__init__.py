@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from pprs import spec
-from pprs.errors import PprsError, nearest
+from pprs.errors import PprsError, suggest
 from pprs.partition.base import Filter, Partition, Superpixels
 from pprs.partition.blur import Blur
 from pprs.partition.felzenszwalb import Felzenszwalb
@@ -56,7 +56,7 @@ def _one(text: str, whole: str) -> Partition:
         if name == "none":
             raise PprsError(f'"none" stands alone, for plain smoothing: it can be no part of "{whole}"')
         if name not in PARTITIONS:
-            raise PprsError(f'unknown partition "{name}". {nearest(name, [*PARTITIONS, "none"])}')
+            raise PprsError(f'unknown partition "{name}". {suggest(name, [*PARTITIONS, "none"])}')
     return spec.from_text(text, PARTITIONS, "partition")
 
 

@@ -2,118 +2,97 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from pprs.certificate import round_down
-from pprs.errors import PprsError, nearest
+from pprs.data import Example
+from pprs.errors import ConfigurationError, suggest
 from pprs.files import written_whole
-from pprs.report import figures
+from pprs.metrics import Summary, paired_differences, summarize, usual_radii
+from pprs.noise import Noise
+from pprs.partition import Partition
+from pprs.report import figures, summary
 from pprs.report.page import page
-from pprs.report.source import Method, read, read_all
-from pprs.report.stats import Paired, Summary, failed_note, paired, summarize, usual_radii
+from pprs.report.table import Table
+from pprs.runs import Run, RunFrame, read_frames
+from pprs.voting import noisy_chunk
 
 FORMATS = ("html", "png", "svg", "md", "json")
 
 
-def write_report(
-    paths: list[Path], out: Path, *, kind: str | None = None, radii: list[float] | None = None
-) -> tuple[list[Summary], list[float]]:
-    """Draw the runs (or exported rows) at `paths` into `out`; its ending tells the format unless `kind` does.
+@dataclass(frozen=True)
+class Report:
+    """What a report shows: the runs as columns, and their figures at some radii."""
 
-    Gives back the table's lines and its radii.
+    frames: tuple[RunFrame, ...]
+    summaries: tuple[Summary, ...]
+    radii: tuple[float, ...]
+
+    def table(self) -> Table:
+        """As narrow as a terminal is."""
+        return summary.terminal_table(self.summaries, self.radii)
+
+    def notes(self) -> list[str]:
+        """What a reader of the table must know besides."""
+        return summary.notes(self.summaries)
+
+    def render(self, kind: str) -> bytes:
+        """The report in one of FORMATS."""
+        if kind in ("png", "svg"):
+            return figures.to_bytes(figures.curves(list(self.frames)), kind)
+        pairs = paired_differences(self.frames)
+        if kind == "md":
+            return summary.to_markdown(self.summaries, self.radii, pairs).encode()
+        if kind == "json":
+            return summary.to_json(self.summaries, self.radii, pairs).encode()
+        data = {str(frame.settings.data) for frame in self.frames if frame.settings.data is not None}
+        title = "Certified robustness" + (f" on {data.pop()}" if len(data) == 1 else "")
+        return page(list(self.frames), list(self.summaries), list(self.radii), title).encode()
+
+
+def make_report(runs: Sequence[Run | str | Path], radii: Sequence[float] | None = None) -> Report:
+    """Summarise runs (or their folders, urls or exported rows) at these radii, or at round ones."""
+    frames = read_frames(runs)
+    at = np.array(radii) if radii else usual_radii(frames)
+    return Report(tuple(frames), tuple(summarize(frame, at) for frame in frames), tuple(at.tolist()))
+
+
+def write_report(
+    runs: Sequence[Run | str | Path],
+    path: str | Path,
+    *,
+    kind: str | None = None,
+    radii: Sequence[float] | None = None,
+) -> Report:
+    """Draw runs together into one file: curves, a table and pictures.
+
+    runs: what `certify_dataset` returned, run folders or their urls, or rows exported from them. The ending of `path`
+    gives the format (html, png, svg, md, json) unless `kind` does.
     """
+    out = Path(path)
     kind = kind or out.suffix.lstrip(".").lower()
     if kind not in FORMATS:
-        raise PprsError(f'cannot tell a report\'s format from "{kind or out}". {nearest(kind, FORMATS)}')
-    methods = read_all(paths)
-    chosen = np.array(radii) if radii else usual_radii(methods)
-    summaries = [summarize(m, chosen) for m in methods]
+        raise ConfigurationError(
+            f'cannot tell a report\'s format from "{kind or out}". {suggest(kind, FORMATS)}', parameter="format"
+        )
+    report = make_report(runs, radii)
     with written_whole(out) as part:
-        part.write_bytes(_render(kind, methods, summaries, chosen.tolist()))
-    return summaries, chosen.tolist()
+        part.write_bytes(report.render(kind))
+    return report
 
 
-def _render(kind: str, methods: list[Method], summaries: list[Summary], radii: list[float]) -> bytes:
-    if kind in ("png", "svg"):
-        return figures.to_bytes(figures.curves(methods), kind)
-    if kind == "md":
-        return markdown(summaries, radii, paired(methods)).encode()
-    if kind == "json":
-        return as_json(summaries, radii, paired(methods)).encode()
-    data = {str(m.settings.get("data")) for m in methods if "data" in m.settings}
-    title = "Certified robustness" + (f" on {data.pop()}" if len(data) == 1 else "")
-    return page(methods, summaries, radii, title).encode()
+def write_picture_rows(
+    example: Example, noise: Noise, partitions: Sequence[Partition | None], seed: int, path: Path
+) -> None:
+    """Draw what partitions make of a noisy picture: original, noisy, superpixel borders, averaged."""
+    noisy = noisy_chunk(example.image, noise, seed, example.index)[0].numpy()
+    rows = [(partition.short if partition else "none", partition) for partition in partitions]
+    figure = figures.picture_rows(example.image.numpy(), noisy, rows, noise)
+    with written_whole(path) as part:
+        part.write_bytes(figures.to_bytes(figure, path.suffix.lstrip(".").lower()))
 
 
-def markdown(summaries: list[Summary], radii: list[float], pairs: Sequence[Paired] = ()) -> str:
-    """The table as Markdown, and how the methods compare image by image."""
-    heads = [
-        "method", *(f"acc. at {r:g}" for r in radii), f"F at {radii[len(radii) // 2]:g}", "ACR", "abstained",
-        "superpixels", "pixels each", "samples / image", "s / image", "images",
-    ]  # fmt: skip
-    lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
-    for s in summaries:
-        cells = [
-            s.name,
-            *(
-                "–" if math.isnan(a) else f"{100 * a:.1f} ({100 * lo:.0f}–{100 * hi:.0f})"
-                for a, lo, hi in zip(s.accuracy, s.low, s.high, strict=True)
-            ),
-            "–" if math.isnan(s.f1[len(radii) // 2]) else f"{100 * s.f1[len(radii) // 2]:.1f}",
-            "–" if math.isnan(s.average_radius) else f"{round_down(s.average_radius)} ± {s.average_radius_error:.3f}",
-            "–" if math.isnan(s.abstained) else f"{100 * s.abstained:.1f}%",
-            "–" if math.isnan(s.segments) else f"{s.segments:.0f}",
-            "–" if math.isnan(s.segment_size) else f"{s.segment_size:.1f}",
-            "–" if math.isnan(s.samples) else f"{s.samples:.0f}",
-            "–" if math.isnan(s.seconds) else f"{s.seconds:.2f}",
-            str(s.images),
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    unlabelled = ", ".join(s.name for s in summaries if not s.labelled)
-    if unlabelled:
-        lines += ["", f"No labels are known for {unlabelled}: there every certified image counts."]
-    for s in summaries:
-        if s.undecided:
-            lines += [
-                "",
-                f"{s.name}: a budget left {s.undecided} images undecided; what is proved of them so far counts.",
-            ]
-        if s.failed:
-            lines += ["", f"{s.name}: {failed_note(s.failed)}."]
-    if pairs:
-        lines += ["", "| average certified radius, image by image | ahead by | 95% |", "|---|---:|---:|"]
-        lines += [f"| {p.one} against {p.other} | {p.ahead:+.4f} | ± {p.error:.4f} |" for p in pairs]
-    return "\n".join(lines) + "\n"
-
-
-def as_json(summaries: list[Summary], radii: list[float], pairs: Sequence[Paired] = ()) -> str:
-    """Everything in the table, unrounded; null where there is nothing."""
-    methods = [{key: _without_nan(value) for key, value in dataclasses.asdict(s).items()} for s in summaries]
-    compared = [dataclasses.asdict(pair) for pair in pairs]
-    return json.dumps({"radii": radii, "confidence": 0.95, "methods": methods, "paired": compared}, indent=1) + "\n"
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_without_nan(v) for v in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
-
-
-__all__ = [
-    "FORMATS",
-    "Method",
-    "Summary",
-    "as_json",
-    "markdown",
-    "read",
-    "read_all",
-    "summarize",
-    "write_report",
-]
+__all__ = ["FORMATS", "Report", "RunFrame", "Summary", "Table", "make_report", "write_picture_rows", "write_report"]

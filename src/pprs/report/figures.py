@@ -14,10 +14,10 @@ from matplotlib.ticker import FuncFormatter
 from PIL import Image
 
 from pprs.certificate import round_down
+from pprs.metrics import accuracy_interval, certified_accuracy
 from pprs.noise import Noise
 from pprs.partition import Partition, Superpixels
-from pprs.report.source import Method
-from pprs.report.stats import band, certified_accuracy
+from pprs.runs import RunFrame
 
 Array = npt.NDArray[Any]
 # Okabe and Ito's colours, told apart with any colour vision, and dashes for print.
@@ -27,7 +27,7 @@ BORDER = (1.0, 0.85, 0.0)
 BESIDE = 0.008  # of the width: how far apart points of methods at one radius are drawn
 
 
-def curves(methods: list[Method]) -> Figure:
+def curves(methods: list[RunFrame]) -> Figure:
     """Certified accuracy against radius, with a 95% band over the images."""
     figure = Figure(figsize=(7.2, 4.4), layout="constrained")
     draw_curves(figure.subplots(), methods)
@@ -35,7 +35,7 @@ def curves(methods: list[Method]) -> Figure:
 
 
 def draw_curves(
-    axes: Any, methods: list[Method], *, bands: bool = True, styles: list[tuple[str, str]] | None = None
+    axes: Any, methods: list[RunFrame], *, bands: bool = True, styles: list[tuple[str, str]] | None = None
 ) -> None:
     """The curves of methods on these axes, with their bands if asked for; in these colours and dashes if given."""
     usual = [(COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % 2 * 4]) for i in range(len(methods))]
@@ -46,7 +46,7 @@ def draw_curves(
         if method.decided is not None:  # points: between them its rows tell nothing
             at = np.array(method.decided)
             accuracy = certified_accuracy(method, at)
-            low, high = band(accuracy, len(method))
+            low, high = accuracy_interval(accuracy, len(method))
             beside = BESIDE * max(largest, at[-1]) * (i - (len(methods) - 1) / 2)
             end = max(end, at[-1] + beside)
             axes.errorbar(
@@ -57,7 +57,7 @@ def draw_curves(
         steps = np.unique(np.concatenate([[0.0], method.radius[method.correct], [largest * 1.03 + 1e-3]]))
         end = max(end, steps[-1])
         accuracy = certified_accuracy(method, steps)
-        low, high = band(accuracy, len(method))
+        low, high = accuracy_interval(accuracy, len(method))
         axes.step(
             steps,
             accuracy,

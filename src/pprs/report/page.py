@@ -17,12 +17,13 @@ from pprs._version import __version__
 from pprs.certificate import round_down
 from pprs.data import to_tensor
 from pprs.errors import PprsError
-from pprs.noise import Noise, parse_noise
-from pprs.partition import Superpixels, parse_partition
+from pprs.metrics import Summary, paired_differences
+from pprs.noise import Noise
+from pprs.partition import Superpixels
 from pprs.report import figures
-from pprs.report.source import Method
-from pprs.report.stats import Summary, failed_note, paired
-from pprs.smooth import noisy_chunk
+from pprs.report.summary import failed_note
+from pprs.runs import RunFrame
+from pprs.voting import noisy_chunk
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1a1a1a; --dim: #5c5c5c; --line: #d9d9d9; --page: #fff; --soft: #f5f5f5; }
@@ -51,7 +52,7 @@ code { font-size: .85em; overflow-wrap: anywhere; }
 """
 
 
-def page(methods: list[Method], summaries: list[Summary], radii: list[float], title: str) -> str:
+def page(methods: list[RunFrame], summaries: list[Summary], radii: list[float], title: str) -> str:
     """The whole report as HTML."""
     curve = figures.to_bytes(figures.curves(methods), "svg").decode()
     curve = curve[curve.index("<svg") :]
@@ -78,17 +79,17 @@ RS: plain randomized smoothing. Bold: the best in its column. All methods of one
 """
 
 
-def _notes(methods: list[Method]) -> str:
+def _notes(methods: list[RunFrame]) -> str:
     """What a reader of the curves must know besides."""
     return _unlabelled(methods) + _points(methods) + _undecided(methods) + _failed(methods)
 
 
-def _unlabelled(methods: list[Method]) -> str:
+def _unlabelled(methods: list[RunFrame]) -> str:
     names = ", ".join(html.escape(m.name) for m in methods if not m.labelled)
     return f" <b>No labels are known for {names}: there every certified image counts.</b>" if names else ""
 
 
-def _points(methods: list[Method]) -> str:
+def _points(methods: list[RunFrame]) -> str:
     """Where there are points instead of a curve."""
     told = [
         f"{html.escape(m.name)} at {', '.join(f'{r:g}' for r in m.decided)}" for m in methods if m.decided is not None
@@ -101,7 +102,7 @@ def _points(methods: list[Method]) -> str:
     )
 
 
-def _undecided(methods: list[Method]) -> str:
+def _undecided(methods: list[RunFrame]) -> str:
     told = [f"{int(m.undecided.sum())} of {len(m)} for {html.escape(m.name)}" for m in methods if m.undecided.any()]
     return (
         f" <b>A budget left images before they were decided ({', '.join(told)}): they count with what is proved of "
@@ -111,13 +112,13 @@ def _undecided(methods: list[Method]) -> str:
     )
 
 
-def _failed(methods: list[Method]) -> str:
+def _failed(methods: list[RunFrame]) -> str:
     told = [f"{html.escape(m.name)}, {failed_note(int(m.failed.sum()))}" for m in methods if m.failed.any()]
     return f" <b>{'; '.join(told)}.</b>" if told else ""
 
 
-def _guarantee(methods: list[Method]) -> str:
-    alphas = {m.settings.get("alpha") for m in methods}
+def _guarantee(methods: list[RunFrame]) -> str:
+    alphas = {m.settings.alpha for m in methods}
     chance = f"{float(next(iter(alphas))):g}" if len(alphas) == 1 and None not in alphas else "alpha"  # type: ignore[arg-type]
     return (
         "A certificate is a label and a radius: no change of the picture of L2 norm up to that radius can alter the "
@@ -126,12 +127,12 @@ def _guarantee(methods: list[Method]) -> str:
     )
 
 
-def _cylinders(methods: list[Method]) -> str:
+def _cylinders(methods: list[RunFrame]) -> str:
     """Where fixed segments make the certified region larger than a ball."""
     fixed = []
     for m in methods:
         try:
-            partition = parse_partition(str(m.settings.get("partition", "none")))
+            partition = m.settings.partition if m.settings.partition_text else None
         except PprsError:  # of another version
             continue
         if partition is not None and partition.static and isinstance(partition, Superpixels):
@@ -176,10 +177,10 @@ def _table(summaries: list[Summary], radii: list[float]) -> str:
     )
 
 
-def _pairs(methods: list[Method]) -> str:
+def _pairs(methods: list[RunFrame]) -> str:
     """How the methods compare image by image."""
     lines = []
-    for p in paired(methods):
+    for p in paired_differences(methods):
         word = "ahead" if p.ahead > p.error else "behind" if p.ahead < -p.error else "not told apart"
         lines.append(
             f"<tr><td>{html.escape(p.one)} against {html.escape(p.other)}</td>"
@@ -212,11 +213,10 @@ def _number(value: float, decimals: int) -> str:
     return "–" if math.isnan(value) else f"{value:.{decimals}f}"
 
 
-def _gallery(methods: list[Method]) -> str:
+def _gallery(methods: list[RunFrame]) -> str:
     """What each method sees of the pictures that the runs kept, with the radius it gave them."""
-    told = {"noise", "seed", "partition", "data_fingerprint"}
-    data = methods[0].settings.get("data_fingerprint")
-    alike = [m for m in methods if told <= m.settings.keys() and m.settings["data_fingerprint"] == data]
+    data = methods[0].settings.data_fingerprint
+    alike = [m for m in methods if data is not None and m.settings.data_fingerprint == data]
     kept = [index for index in methods[0].pictures if all(index in m.idx for m in alike)]
     if not kept or methods[0] not in alike:
         return ""
@@ -229,24 +229,24 @@ def _gallery(methods: list[Method]) -> str:
     )
 
 
-def _example(methods: list[Method], index: int) -> str:
+def _example(methods: list[RunFrame], index: int) -> str:
     with Image.open(io.BytesIO(methods[0].pictures[index])) as file:
         clean = to_tensor(file)
     label = int(methods[0].label[methods[0].idx == index][0])
-    names = methods[0].settings.get("class_names")
+    names = methods[0].settings.class_names
     truth = "" if label < 0 else f": {html.escape(figures.class_name(label, names))}"
     tiles = [_tile(figures.shown(clean.numpy()), f"original{truth}")]
     seen: dict[tuple[str, int], int] = {}  # where the noisy picture of a noise and seed stands
     for method in methods:
-        noise, seed = method.settings["noise"], int(method.settings["seed"])
-        noisy = _noisy(clean, parse_noise(noise), seed, index)
+        noise, seed = str(method.settings.noise), method.settings.seed or 0
+        noisy = _noisy(clean, method.settings.noise, seed, index)
         if (noise, seed) not in seen:
             seen[noise, seed] = len(tiles)
             tiles.append(_tile(figures.shown(noisy), f"noisy: {html.escape(noise)}"))
         where = method.idx == index
         outcome = figures.verdict(int(method.prediction[where][0]), label, float(method.radius[where][0]), names)
-        partition = parse_partition(str(method.settings["partition"]))
-        made = figures.views(noisy, partition, parse_noise(noise))
+        partition = method.settings.partition
+        made = figures.views(noisy, partition, method.settings.noise)
         if partition is None:
             tiles[seen[noise, seed]] = _tile(
                 made["noisy"],
@@ -268,8 +268,8 @@ def _tile(picture: Any, caption: str) -> str:
     return f'<figure><img alt="" src="data:image/png;base64,{data}"><figcaption>{caption}</figcaption></figure>'
 
 
-def _settings(method: Method) -> str:
-    told = {k: v for k, v in method.settings.items() if k != "class_names"} or {"source": "exported rows"}
+def _settings(method: RunFrame) -> str:
+    told = {k: v for k, v in method.settings.to_dict().items() if k != "class_names"}
     return (
         f"<details><summary>{html.escape(method.name)}</summary><pre><code>"
         f"{html.escape(json.dumps(told, indent=1))}</code></pre></details>"

@@ -1,0 +1,84 @@
+"""Data that a program already holds, as an ImageSet: arrays, or a map-style Dataset of PyTorch or Hugging Face."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from pprs.data.arrays import from_arrays
+from pprs.data.base import ImageSet, to_tensor
+from pprs.errors import ConfigurationError, PprsError
+
+IMAGE_KEYS, LABEL_KEYS = ("image", "img", "pixel_values", "x"), ("label", "labels", "fine_label", "y")
+
+
+def as_image_set(data: Any) -> ImageSet:
+    """An ImageSet as it is; `(images, labels)` or a map-style Dataset, wrapped. Images are addressed by index."""
+    if isinstance(data, ImageSet):
+        return data
+    if isinstance(data, tuple) and len(data) == 2:
+        return from_arrays(_array(data[0]), None if data[1] is None else _array(data[1]), "`data`")
+    if isinstance(data, np.ndarray | torch.Tensor):
+        return from_arrays(_array(data), None, "`data`")
+    if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+        raise ConfigurationError(
+            f"`data` is a {type(data).__name__}, which has no items by index. The index keys an image's noise, so give "
+            "a map-style Dataset (with __getitem__ and __len__), (images, labels), or text as for open_dataset; not a "
+            "generator or a DataLoader.",
+            parameter="data",
+        )
+    if len(data) == 0:
+        raise ConfigurationError("`data` is empty", parameter="data")
+    return MapDataset(data)
+
+
+def _array(values: Any) -> Any:
+    return values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+
+
+class MapDataset(ImageSet):
+    """A Dataset whose items are `(image, label)`, an image, or a mapping with an image and perhaps a label."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+        names = getattr(data, "classes", None)
+        if names is None:
+            feature = getattr(data, "features", None)
+            found = [feature[k] for k in LABEL_KEYS if k in feature] if isinstance(feature, Mapping) else []
+            names = getattr(found[0], "names", None) if found else None
+        self.class_names = tuple(str(n) for n in names) if names else None
+        self.source = f"{type(data).__module__}.{type(data).__qualname__}"
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def _get(self, index: int) -> tuple[torch.Tensor, int | None]:
+        item = self._data[index]
+        image, label = _image_and_label(item)
+        return _picture(image), None if label is None else int(label)
+
+
+def _image_and_label(item: Any) -> tuple[Any, Any]:
+    if isinstance(item, Mapping):
+        image = next((item[k] for k in IMAGE_KEYS if k in item), None)
+        if image is None:
+            raise PprsError(f"an item of `data` has no image: it has {', '.join(map(str, item))}", parameter="data")
+        return image, next((item[k] for k in LABEL_KEYS if k in item), None)
+    if isinstance(item, tuple | list):
+        return item[0], item[1] if len(item) > 1 else None
+    return item, None
+
+
+def _picture(image: Any) -> torch.Tensor:
+    if isinstance(image, Image.Image):
+        return to_tensor(image)
+    array = torch.as_tensor(image)
+    if array.ndim == 2:
+        array = array[None]
+    if array.ndim == 3 and array.shape[0] not in (1, 3) and array.shape[2] in (1, 3):
+        array = array.permute(2, 0, 1)
+    return array.float() / 255 if array.dtype == torch.uint8 else array.float()

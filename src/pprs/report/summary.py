@@ -1,0 +1,113 @@
+"""The report's table and what a reader must know besides."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from pprs.metrics import Paired, Summary
+from pprs.report.table import Cell, Table, best_of, number, percent, radius
+
+
+def summary_table(summaries: Sequence[Summary], radii: Sequence[float]) -> Table:
+    """Every figure of every method, with intervals."""
+    middle = len(radii) // 2
+    heads = (
+        "method", *(f"acc. at {r:g}" for r in radii), f"F at {radii[middle]:g}", "ACR", "abstained",
+        "superpixels", "pixels each", "samples / image", "s / image", "images",
+    )  # fmt: skip
+    several = len(summaries) > 1
+    best = [best_of([s.accuracy[i] for s in summaries]) for i in range(len(radii))]
+    best_f, best_acr = best_of([s.f1[middle] for s in summaries]), best_of([s.average_radius for s in summaries])
+    lines: list[tuple[str | Cell, ...]] = []
+    for s in summaries:
+        accuracies = [
+            Cell(number(100 * a), _interval(low, high), best=several and a == top)
+            for a, low, high, top in zip(s.accuracy, s.low, s.high, best, strict=True)
+        ]
+        error = "" if math.isnan(s.average_radius) else f"± {s.average_radius_error:.3f}"
+        lines.append((
+            s.name,
+            *accuracies,
+            Cell(number(100 * s.f1[middle]), best=several and s.f1[middle] == best_f),
+            Cell(radius(s.average_radius), error, best=several and s.average_radius == best_acr),
+            percent(s.abstained),
+            number(s.segments, 0),
+            number(s.segment_size),
+            number(s.samples, 0),
+            number(s.seconds, 2),
+            str(s.images),
+        ))  # fmt: skip
+    return Table(heads, tuple(lines))
+
+
+def _interval(low: float, high: float) -> str:
+    return "" if math.isnan(low) else f"({100 * low:.0f}–{100 * high:.0f})"
+
+
+def terminal_table(summaries: Sequence[Summary], radii: Sequence[float]) -> Table:
+    """The same, as narrow as a terminal is."""
+    images = {s.images for s in summaries}
+    over = f" of {images.pop()} images" if len(images) == 1 else ""
+    lines = [
+        (
+            s.name, *(number(100 * a) for a in s.accuracy), radius(s.average_radius), percent(s.abstained, 0),
+            number(s.segments, 0), number(s.samples, 0),
+        )
+        for s in summaries
+    ]  # fmt: skip
+    heads = ("method", *(f"r={r:g}" for r in radii), "ACR", "abstain", "segments", "samples")
+    return Table(heads, tuple(lines), f"certified accuracy (%) at radius r{over}, and average certified radius (ACR)")
+
+
+def notes(summaries: Sequence[Summary]) -> list[str]:
+    """What a reader of the table must know besides."""
+    unlabelled = ", ".join(s.name for s in summaries if not s.labelled)
+    found = [f"No labels are known for {unlabelled}: there every certified image counts"] if unlabelled else []
+    for s in summaries:
+        if s.undecided:
+            found.append(
+                f"{s.name}: a budget left {s.undecided} images undecided; what is proved of them so far counts"
+            )
+        if s.failed:
+            found.append(f"{s.name}: {failed_note(s.failed)}")
+    return found
+
+
+def failed_note(count: int) -> str:
+    """
+    >>> failed_note(1)
+    'failed: 1 image, counted as not certified'
+    """
+    return f"failed: {count} image{'' if count == 1 else 's'}, counted as not certified"
+
+
+def pairs_table(pairs: Sequence[Paired]) -> Table:
+    """How the methods compare image by image."""
+    heads = ("average certified radius, image by image", "ahead by", "95%")
+    return Table(heads, tuple((f"{p.one} against {p.other}", f"{p.ahead:+.4f}", f"± {p.error:.4f}") for p in pairs))
+
+
+def to_markdown(summaries: Sequence[Summary], radii: Sequence[float], pairs: Sequence[Paired] = ()) -> str:
+    """The table as Markdown, and how the methods compare image by image."""
+    parts = [summary_table(summaries, radii).to_markdown(), *(f"{note}.\n" for note in notes(summaries))]
+    if pairs:
+        parts.append(pairs_table(pairs).to_markdown())
+    return "\n".join(parts)
+
+
+def to_json(summaries: Sequence[Summary], radii: Sequence[float], pairs: Sequence[Paired] = ()) -> str:
+    """Everything in the table, unrounded; null where there is nothing."""
+    methods = [{key: _without_nan(value) for key, value in dataclasses.asdict(s).items()} for s in summaries]
+    compared = [dataclasses.asdict(pair) for pair in pairs]
+    content = {"radii": list(radii), "confidence": 0.95, "methods": methods, "paired": compared}
+    return json.dumps(content, indent=1) + "\n"
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_without_nan(v) for v in value]
+    return None if isinstance(value, float) and math.isnan(value) else value

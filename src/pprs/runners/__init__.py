@@ -1,0 +1,40 @@
+"""Which images, in what order, how far each, where, and what is written when."""
+
+from __future__ import annotations
+
+from pprs.runners.base import Done, Execution, Failed, Item, Runner, Work
+from pprs.runners.budget import FIRST_ROUND, Budget, parse_budget, run_budget
+from pprs.runners.driver import GALLERY, Recorder, RunProgress, png, run_images
+from pprs.runners.local import Local, LocalExecution
+from pprs.runners.processes import Processes, ProcessPool
+from pprs.runners.ray import Ray, RayPool
+from pprs.runners.worker import Job
+
+# What the command's `--runner` may name.
+RUNNERS: dict[str, type[Runner]] = {runner.name: runner for runner in (Local, Processes, Ray)}
+
+__all__ = [
+    "FIRST_ROUND",
+    "GALLERY",
+    "RUNNERS",
+    "Budget",
+    "Done",
+    "Execution",
+    "Failed",
+    "Item",
+    "Job",
+    "Local",
+    "LocalExecution",
+    "ProcessPool",
+    "Processes",
+    "Ray",
+    "RayPool",
+    "Recorder",
+    "RunProgress",
+    "Runner",
+    "Work",
+    "parse_budget",
+    "png",
+    "run_budget",
+    "run_images",
+]

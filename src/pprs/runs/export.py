@@ -1,0 +1,172 @@
+"""Rows out of a run for other tools, and back: tsv (the log of Cohen et al.), csv, parquet, json."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+
+from pprs.errors import ConfigurationError, PprsError, suggest
+from pprs.files import written_whole
+from pprs.runs.row import COLUMNS, Row, to_record
+from pprs.runs.settings import EXPORTED, RunSettings
+
+FORMATS = ("tsv", "csv", "parquet", "json")
+_COHEN = [column for column in COLUMNS if column.cohen is not None]
+
+
+def export(rows: Sequence[Row], settings: RunSettings, kind: str, out: Path | None) -> str:
+    """Write the rows to `out`; without `out` the text itself is returned (not for parquet).
+
+    An image that failed is a row that abstains, with "failed" as the reason why it stopped, so that an accuracy taken
+    from the rows counts it.
+    """
+    if kind not in FORMATS:
+        raise ConfigurationError(f'unknown format "{kind}". {suggest(kind, FORMATS)}', parameter="format")
+    if kind == "parquet":
+        if out is None:
+            raise ConfigurationError("parquet is not text: name a file as `out`", parameter="out")
+        write_parquet(to_arrow(rows, settings), out)
+        return ""
+    text = {"tsv": _tsv, "csv": _csv, "json": _json}[kind](rows, settings)
+    if out is None:
+        return text
+    with written_whole(out) as part:
+        part.write_text(text, encoding="utf-8")
+    return ""
+
+
+def to_arrow(rows: Sequence[Row], settings: RunSettings) -> pyarrow.Table:
+    """The rows with what is known of their run, as a table with fixed types."""
+    return records_to_arrow(_records(rows, settings))
+
+
+def records_to_arrow(records: Sequence[Mapping[str, Any]]) -> pyarrow.Table:
+    """Exported rows as a table with fixed types."""
+    kinds = {column.name: column.arrow for column in COLUMNS} | EXPORTED
+    schema = pyarrow.schema([(name, pyarrow.type_for_alias(kind)) for name, kind in kinds.items()])
+    return pyarrow.Table.from_pylist(list(records), schema=schema)
+
+
+def write_parquet(table: pyarrow.Table, out: Path, **options: Any) -> None:
+    with written_whole(out) as part:
+        pyarrow.parquet.write_table(table, part, **options)
+
+
+def _records(rows: Sequence[Row], settings: RunSettings) -> list[dict[str, Any]]:
+    stored = settings.to_dict()
+    told = {key: stored[key] for key in EXPORTED}
+    return [to_record(row) | told for row in rows]
+
+
+def _tsv(rows: Sequence[Row], settings: RunSettings) -> str:
+    """Cohen's log: idx, label, predict (-1 = abstain), radius (rounded down), correct, time."""
+    remedy = "Use csv, parquet or json as `format`."
+    if any(row.status == "partial" for row in rows):
+        raise ConfigurationError(
+            "a budget left images of this run undecided, which a tsv cannot tell its readers. Resume the run, or use "
+            "csv, parquet or json as `format`.",
+            parameter="format",
+        )
+    if settings.decided_radii is not None:
+        raise ConfigurationError(
+            f"the run stopped at {settings.stop}: its rows are decided at these radii alone, which a tsv cannot "
+            f"tell its readers. {remedy}",
+            parameter="format",
+        )
+    lines = ["\t".join(str(column.cohen) for column in _COHEN)]
+    lines += ["\t".join(column.cohen_text(column.exported(row)) for column in _COHEN) for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _csv(rows: Sequence[Row], settings: RunSettings) -> str:
+    buffer = io.StringIO()
+    heads = [*(column.name for column in COLUMNS), *EXPORTED]
+    writer = csv.DictWriter(buffer, heads, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(_records(rows, settings))
+    return buffer.getvalue()
+
+
+def _json(rows: Sequence[Row], settings: RunSettings) -> str:
+    return json.dumps({"settings": settings.to_dict(), "rows": _records(rows, settings)}, indent=1) + "\n"
+
+
+def read_exported(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Exported rows with their types, and what they say of their run's settings."""
+    try:
+        records, settings = _READERS.get(path.suffix, _read_tsv)(path)
+        rows = [_typed(record) for record in records]
+    except FileNotFoundError:
+        raise PprsError(f"there is no file {path}") from None
+    except (OSError, ValueError, KeyError, TypeError, IndexError, csv.Error) as error:
+        raise PprsError(
+            f"{path} cannot be read as exported rows ({type(error).__name__}: {error}). It needs the columns idx, "
+            "label, predict and radius, as `pprs export` writes them."
+        ) from error
+    if records and not settings:
+        settings = {key: records[0][key] for key in EXPORTED if records[0].get(key) not in (None, "")}
+    return rows, settings
+
+
+def _typed(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A row's values as the types of their columns; Cohen's names and times are understood."""
+    named = {**record, "predict": record.get("predict", record.get("prediction"))}
+    named.setdefault("seconds", record.get("time"))
+    made: dict[str, Any] = {}
+    for column in COLUMNS:
+        value = named.get(column.name)
+        if value is None or value == "":
+            if column.name in ("idx", "predict", "radius"):
+                raise ValueError(f'row {record["idx"]} has no value for "{column.name}"')
+            made[column.name] = None
+        else:
+            made[column.name] = str(value) if column.arrow == "string" else _number(value, column.arrow)
+    if not 0 <= made["radius"] < float("inf"):
+        raise ValueError(f"row {record['idx']} has radius {record['radius']}")
+    return made
+
+
+def _number(value: Any, kind: str) -> int | float:
+    total = 0.0  # Cohen's times are h:mm:ss
+    for part in str(value).split(":"):
+        total = 60 * total + float(part)
+    return int(total) if kind == "int64" else total
+
+
+Read = tuple[list[dict[str, Any]], dict[str, Any]]
+
+
+def _read_tsv(path: Path) -> Read:
+    return _read_delimited(path, "\t")
+
+
+def _read_csv(path: Path) -> Read:
+    return _read_delimited(path, ",")
+
+
+def _read_delimited(path: Path, delimiter: str) -> Read:
+    csv.field_size_limit(2**24)
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file, delimiter=delimiter)), {}
+
+
+def _read_json(path: Path) -> Read:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if isinstance(content, list):
+        return content, {}
+    return content["rows"], content.get("settings") or {}
+
+
+def _read_parquet(path: Path) -> Read:
+    return pyarrow.parquet.read_table(path).to_pylist(), {}
+
+
+_READERS = {".tsv": _read_tsv, ".csv": _read_csv, ".json": _read_json, ".parquet": _read_parquet}
+__all__ = ["FORMATS", "export", "read_exported", "records_to_arrow", "to_arrow", "write_parquet"]

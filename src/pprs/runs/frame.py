@@ -1,0 +1,125 @@
+"""A run's rows as columns, which metrics, tables and figures are made from."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pprs.errors import PprsError
+from pprs.partition import parse_partition
+from pprs.runs.row import Row
+from pprs.runs.run import Run, open_run
+from pprs.runs.settings import RunSettings
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class RunFrame:
+    """The rows of one run as columns. label -1: unknown; prediction -1: abstained."""
+
+    name: str
+    idx: Array
+    label: Array
+    prediction: Array
+    radius: Array
+    seconds: Array
+    segments: Array  # mean number a picture; NaN where there are none
+    segment_size: Array
+    samples: Array  # that estimated the share; NaN where that is not known
+    undecided: Array  # a budget ended its sampling early: what is proved of it so far counts
+    settings: RunSettings = field(default_factory=RunSettings)
+    pictures: dict[int, bytes] = field(default_factory=dict)
+    # Could not be certified, and counts as not certified: leaving it out could flatter. One entry stands for all.
+    failed: Array = field(default_factory=lambda: np.zeros(1, bool))
+
+    @classmethod
+    def of(cls, run: Run, name: str | None = None) -> RunFrame:
+        rows = run.outcomes()
+        if not rows:
+            raise PprsError(f"{run.path} has no rows yet. Let it finish at least one image.")
+        otherwise = Path(run.path).stem if Path(run.path).suffix else Path(run.path).name
+        return cls.from_rows(rows, run.settings, run.pictures(), name or method_name(run.settings, otherwise))
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[Row], settings: RunSettings, pictures: dict[int, bytes], name: str) -> RunFrame:
+        def column(values: list[Any], kind: Any, missing: Any) -> Array:
+            return np.array([missing if v is None else v for v in values], dtype=kind)
+
+        known = [row if row.status != "failed" else None for row in rows]
+        return cls(
+            name,
+            column([r.idx for r in rows], np.int64, -1),
+            column([r.label for r in rows], np.int64, -1),
+            column([r.prediction for r in rows], np.int64, -1),
+            column([r.radius for r in rows], np.float64, 0.0),
+            column([r and r.seconds for r in known], np.float64, np.nan),
+            column([r.mean_segments for r in rows], np.float64, np.nan),
+            column([r.mean_segment_size for r in rows], np.float64, np.nan),
+            column([r and r.samples for r in known], np.float64, np.nan),
+            column([r.status == "partial" for r in rows], bool, False),
+            settings,
+            pictures,
+            column([r is None for r in known], bool, False),
+        )
+
+    @property
+    def labelled(self) -> bool:
+        return bool((self.label >= 0).any())
+
+    @property
+    def correct(self) -> Array:
+        """Certified with the correct label; where no image has a label, certified at all."""
+        return is_correct(self.prediction, self.label)
+
+    @property
+    def decided(self) -> tuple[float, ...] | None:
+        """The radii at which the images were decided; None: at all.
+
+        Sampling stopped there once they were, so that elsewhere the rows of a run say too little.
+        """
+        return self.settings.decided_radii
+
+    def __len__(self) -> int:
+        return len(self.idx)
+
+
+def is_correct(prediction: Array, label: Array) -> Array:
+    """Certified with the correct label; where no image has a label, certified at all. -1: abstained, or unknown."""
+    correct: Array = (prediction >= 0) & ((prediction == label) | (not bool((label >= 0).any())))
+    return correct
+
+
+def read_frame(source: Run | str | Path) -> RunFrame:
+    """The columns of a run: the run itself, its folder or url, or rows exported from it."""
+    return RunFrame.of(source if isinstance(source, Run) else open_run(source))
+
+
+def read_frames(sources: Sequence[Run | str | Path]) -> list[RunFrame]:
+    """Several, with names that tell them apart."""
+    runs = [source if isinstance(source, Run) else open_run(source) for source in sources]
+    frames = [RunFrame.of(run) for run in runs]
+    names = [frame.name for frame in frames]
+    if len(set(names)) == len(names):
+        return frames
+    noises = [f"{frame.name}, {frame.settings.noise_text or ''}" for frame in frames]
+    paths = [f"{frame.name} ({run.path})" for frame, run in zip(frames, runs, strict=True)]
+    distinct = noises if len(set(noises)) == len(noises) else paths
+    return [dataclasses.replace(frame, name=name) for frame, name in zip(frames, distinct, strict=True)]
+
+
+def method_name(settings: RunSettings, otherwise: str) -> str:
+    """What a run is called in tables and figures: its partition."""
+    if settings.partition_text is None:
+        return otherwise
+    try:
+        partition = parse_partition(settings.partition_text)
+    except PprsError:  # of another version: its text still tells it apart
+        return settings.partition_text
+    return "RS" if partition is None else partition.short

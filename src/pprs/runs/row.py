@@ -1,0 +1,173 @@
+"""One certified image, and the one table of columns that SQLite, Arrow, csv and Cohen's tsv are written from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pprs.certificate import Certificate, round_down
+from pprs.errors import PprsError
+
+Status = Literal["done", "partial", "failed"]
+PARTIAL, FAILED = "budget", "failed"  # values of `stopped` for images that are not done
+
+
+@dataclass(frozen=True)
+class Row:
+    """One certified image. label None: unknown; prediction None: abstained."""
+
+    idx: int
+    label: int | None
+    prediction: int | None
+    selected: int
+    radius: float
+    p_lower: float
+    counts: tuple[int, ...]
+    mean_segments: float | None
+    mean_segment_size: float | None
+    seconds: float
+    p_upper: float | None = None  # above every other class's share; None: 1 - p_lower
+    stopped: str = "n"  # why sampling ended, as in Certificate; "failed": the image could not be certified
+
+    @property
+    def status(self) -> Status:
+        """done; partial: a budget ended its sampling, and it can be resumed; failed: it could not be certified."""
+        return "partial" if self.stopped == PARTIAL else "failed" if self.stopped == FAILED else "done"
+
+    @property
+    def samples(self) -> int:
+        """How many votes the bound is made from."""
+        return sum(self.counts)
+
+    @property
+    def correct(self) -> bool:
+        """Certified with the correct label."""
+        return self.prediction is not None and self.prediction == self.label
+
+    @classmethod
+    def of(cls, index: int, label: int | None, certificate: Certificate, seconds: float) -> Row:
+        if certificate.assumes is not None:
+            raise PprsError(f"a certificate that assumes something ({certificate.assumes}) cannot be stored in a run")
+        return cls(
+            index,
+            label,
+            certificate.prediction,
+            certificate.selected,
+            certificate.radius,
+            certificate.p_lower,
+            tuple(int(c) for c in certificate.counts),
+            certificate.mean_segments,
+            certificate.mean_segment_size,
+            seconds,
+            certificate.p_upper,
+            certificate.stopped,
+        )
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An image that could not be certified, and why. Resuming the run tries it again."""
+
+    idx: int
+    label: int | None
+    error: str
+
+    def row(self) -> Row:
+        """How it counts: not certified. Leaving it out could flatter a classifier."""
+        return Row(self.idx, self.label, None, -1, 0.0, 0.0, (), None, None, 0.0, stopped=FAILED)
+
+    def __str__(self) -> str:
+        return f"image {self.idx}: {self.error}"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a row: how SQLite and exports write it, and how they read it back."""
+
+    name: str  # of the exported column; of SQLite's too, unless `stored` says otherwise
+    arrow: Literal["int64", "double", "string"]
+    sql: str | None = None  # its type in SQLite; None: derived from other columns, and only exported
+    stored: str | None = None  # its name in SQLite and in Row where that is another
+    export: Callable[[Row], Any] | None = None  # where the exported value is not the row's own
+    cohen: str | None = None  # its name in the log of Cohen et al.
+    cohen_text: Callable[[Any], str] = str
+
+    @property
+    def field(self) -> str:
+        """Its name in Row and in SQLite."""
+        return self.stored or self.name
+
+    def exported(self, row: Row) -> Any:
+        return self.export(row) if self.export is not None else getattr(row, self.field)
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds // 3600)}:{int(seconds // 60 % 60):02d}:{seconds % 60:09.6f}"
+
+
+COLUMNS = (
+    Column("idx", "int64", "INTEGER PRIMARY KEY", cohen="idx"),
+    Column("label", "int64", "INTEGER", cohen="label", cohen_text=lambda v: str(-1 if v is None else v)),
+    Column(
+        "predict", "int64", "INTEGER", stored="prediction", cohen="predict",
+        export=lambda row: -1 if row.prediction is None else row.prediction,
+    ),
+    Column("radius", "double", "REAL NOT NULL", cohen="radius", cohen_text=lambda v: round_down(v, 6)),
+    Column("correct", "int64", export=lambda row: int(row.correct), cohen="correct"),
+    Column("p_lower", "double", "REAL NOT NULL"),
+    Column("p_upper", "double", "REAL"),
+    Column("selected", "int64", "INTEGER NOT NULL"),
+    Column("counts", "string", "TEXT NOT NULL", export=lambda row: json.dumps(row.counts)),
+    Column("mean_segments", "double", "REAL"),
+    Column("mean_segment_size", "double", "REAL"),
+    Column("samples", "int64", export=lambda row: row.samples),
+    Column("stopped", "string", "TEXT NOT NULL DEFAULT 'n'"),
+    Column("seconds", "double", "REAL NOT NULL", cohen="time", cohen_text=_clock),
+)  # fmt: skip
+STORED = tuple(column for column in COLUMNS if column.sql is not None)
+
+
+def to_sql(row: Row) -> tuple[Any, ...]:
+    """The row's values in the order of STORED."""
+    values = {column.field: getattr(row, column.field) for column in STORED}
+    return tuple((values | {"counts": json.dumps(row.counts)}).values())
+
+
+def from_sql(values: Iterable[Any]) -> Row:
+    fields = dict(zip((column.field for column in STORED), values, strict=True))
+    return Row(**(fields | {"counts": tuple(json.loads(fields["counts"]))}))
+
+
+def to_record(row: Row) -> dict[str, Any]:
+    """The row as it is exported."""
+    return {column.name: column.exported(row) for column in COLUMNS}
+
+
+def from_record(record: Mapping[str, Any]) -> Row:
+    """A row of an export; what Cohen's log does not have is as if nothing were known."""
+
+    def number(name: str, missing: Any) -> Any:
+        value = record.get(name)
+        return missing if value is None else value
+
+    def known(name: str) -> int | None:
+        value = number(name, -1)
+        return None if value < 0 else int(value)
+
+    counts = record.get("counts")
+    return Row(
+        int(record["idx"]),
+        known("label"),
+        known("predict"),
+        int(number("selected", -1)),
+        float(record["radius"]),
+        float(number("p_lower", 0.0)),
+        () if counts is None else tuple(json.loads(counts)),
+        record.get("mean_segments"),
+        record.get("mean_segment_size"),
+        float(number("seconds", 0.0)),
+        record.get("p_upper"),
+        str(number("stopped", "n")),
+    )

@@ -1,0 +1,377 @@
+"""The library's front door: a data set certified from Python, and the run that comes back."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import Linear, rows_in
+from helpers import pprs as command
+
+import pprs
+from pprs.data import Selection
+from pprs.dataset import BUDGET_STOP
+from pprs.errors import ConfigurationError
+from pprs.model import load_model
+from pprs.runners import Budget
+from pprs.runs import FILE, Row, RunFile, RunSettings
+from pprs.runs.store import VERSION
+
+NOISE = pprs.Gaussian(0.25)
+FEW = pprs.Sampling(n0=10, n=100)
+
+
+class Record:
+    """A Progress that keeps what it is told."""
+
+    def __init__(self, interrupt_after: float = math.inf) -> None:
+        self.messages: list[str] = []
+        self.stages: list[tuple[str, float, str]] = []
+        self.done, self.ended = 0.0, 0
+        self._interrupt_after = interrupt_after
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+    def begin(self, title: str, total: float, unit: str) -> None:
+        self.stages.append((title, total, unit))
+
+    def advance(self, amount: float, note: str = "") -> None:
+        self.done += amount
+        if self.done >= self._interrupt_after:
+            raise KeyboardInterrupt
+
+    def end(self) -> None:
+        self.ended += 1
+
+
+def without_time(rows: list[Row]) -> list[tuple[Any, ...]]:
+    return [(r.idx, r.label, r.prediction, r.selected, r.radius, r.p_lower, r.counts, r.stopped) for r in rows]
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[torch.Tensor, torch.Tensor]:
+    data = pprs.open_dataset("builtin:mnist5k")
+    examples = [data[i] for i in range(12)]
+    return torch.stack([e.image for e in examples]), torch.tensor([e.label or 0 for e in examples])
+
+
+def test_text_objects_and_arrays_give_the_same_rows(digits_model: Path, digits: Any, tmp_path: Path) -> None:
+    images, labels = digits
+    model = load_model(str(digits_model))
+
+    class Digits(torch.utils.data.Dataset[Any]):
+        def __len__(self) -> int:
+            return len(images)
+
+        def __getitem__(self, index: int) -> Any:
+            return {"image": images[index], "label": int(labels[index])}
+
+    options: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "images": range(4), "progress": False}
+    wanted = without_time(pprs.certify_dataset(str(digits_model), "builtin:mnist5k", **options).rows())
+    assert len(wanted) == 4
+    assert {row[1] for row in wanted} != {None}
+    for net, data in (
+        (model, pprs.open_dataset("builtin:mnist5k")),
+        (model.module, (images, labels)),
+        (model.module, (images.numpy(), labels.numpy())),
+        (model, Digits()),
+        (model, [(image, int(label)) for image, label in zip(images, labels, strict=True)]),
+    ):
+        assert without_time(pprs.certify_dataset(net, data, **options).rows()) == wanted
+
+
+def test_a_run_says_what_it_was_made_with(digits_model: Path, tmp_path: Path) -> None:
+    run = pprs.certify_dataset(
+        str(digits_model), "builtin:mnist5k", noise="gaussian:sigma=0.25", partition="slic", sampling=FEW,
+        images=[3, 1], seed=7, out=tmp_path / "run", progress=False,
+    )  # fmt: skip
+    settings = run.settings
+    assert (settings.noise, settings.sampling, settings.seed, settings.num_classes) == (NOISE, FEW, 7, 10)
+    assert settings.partition == pprs.Slic().at(0.25, (1, 28, 28))
+    assert "auto" not in str(settings.partition)
+    assert (settings.model, settings.data, settings.engine) == (str(digits_model), "builtin:mnist5k", "torch")
+    assert [row.idx for row in run.rows()] == [1, 3]
+    assert run.images == [3, 1]
+    assert run.failures() == []
+    assert len(run) == 2
+    assert "2 images certified" in repr(run) or "of 2 images certified" in repr(run)
+    assert without_time(pprs.open_run(tmp_path / "run").rows()) == without_time(run.rows())
+
+
+def test_a_run_as_tables(digits_model: Path, tmp_path: Path) -> None:
+    run = pprs.certify_dataset(
+        str(digits_model), "builtin:mnist5k", noise=NOISE, sampling=FEW, images=range(5), progress=False
+    )
+    table = run.to_arrow()
+    assert {name: str(kind) for name, kind in zip(table.schema.names, table.schema.types, strict=True)} == {
+        "idx": "int64", "label": "int64", "predict": "int64", "radius": "double", "correct": "int64",
+        "p_lower": "double", "p_upper": "double", "selected": "int64", "counts": "string", "mean_segments": "double",
+        "mean_segment_size": "double", "samples": "int64", "stopped": "string", "seconds": "double", "model": "string",
+        "data": "string", "noise": "string", "partition": "string", "n0": "int64", "n": "int64", "alpha": "double",
+        "bound": "string", "stop": "string", "seed": "int64", "engine": "string",
+    }  # fmt: skip
+    frame = run.to_pandas()
+    assert list(frame["idx"]) == [0, 1, 2, 3, 4]
+    assert set(frame["n"]) == {100}
+    words = ["--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.25, "--n0", 10, "--n", 100]
+    command("certify", *words, "--limit", 5, "--out", tmp_path / "run")
+    for kind in ("csv", "parquet", "json", "tsv"):
+        command("export", tmp_path / "run", "--format", kind, "--out", tmp_path / f"rows.{kind}")
+        back = pprs.open_run(tmp_path / f"rows.{kind}")
+        assert [(r.idx, r.label, r.prediction) for r in back.rows()] == [
+            (r.idx, r.label, r.prediction) for r in run.rows()
+        ]
+        if kind != "tsv":
+            assert without_time(back.rows()) == without_time(run.rows())
+            assert back.settings.noise == NOISE
+            assert back.settings.sampling == FEW
+
+
+def test_the_command_resumes_the_library_and_the_other_way_round(digits_model: Path, tmp_path: Path) -> None:
+    words = ["certify", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.25, "--n0", 10, "--n", 100,
+             "--partition", "slic:n_segments=30", "--out", tmp_path / "run"]  # fmt: skip
+    options: dict[str, Any] = {"noise": NOISE, "partition": pprs.Slic(n_segments=30), "sampling": FEW}
+    command(*words, "--limit", 2)
+    shown = Record()
+    run = pprs.certify_dataset(
+        str(digits_model), "builtin:mnist5k", **options, images=range(4), out=tmp_path / "run", progress=shown
+    )
+    assert len(run) == 4
+    assert any("resuming: 2 of 4 images are done" in text for text in shown.messages)
+    assert "resuming: 4 of 6 images are done" in command(*words, "--limit", 6).stdout
+    fresh = pprs.certify_dataset(str(digits_model), "builtin:mnist5k", **options, images=range(6), progress=False)
+    assert without_time(pprs.open_run(tmp_path / "run").rows()) == without_time(fresh.rows())
+
+
+def test_the_same_weights_under_another_path_resume(digits_model: Path, tmp_path: Path) -> None:
+    moved = shutil.copy(digits_model, tmp_path / "moved.safetensors")
+    options: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "out": tmp_path / "run", "progress": False}
+    pprs.certify_dataset(str(digits_model), "builtin:mnist5k", images=range(2), **options)
+    run = pprs.certify_dataset(str(moved), "builtin:mnist5k", images=range(3), **options)
+    assert len(run) == 3
+    assert run.settings.model == str(digits_model)  # as the run began
+    other = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
+    with pytest.raises(ConfigurationError, match="model_digest"):
+        pprs.certify_dataset(other, "builtin:mnist5k", images=range(3), **options)
+    assert len(pprs.open_run(tmp_path / "run")) == 3
+
+
+def test_what_was_interrupted_is_resumed_by_the_same_call(digits_model: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "images": range(6)}
+    shown = Record(interrupt_after=350)
+    with pytest.raises(KeyboardInterrupt):
+        pprs.certify_dataset(str(digits_model), "builtin:mnist5k", **options, out=tmp_path / "run", progress=shown)
+    assert shown.ended == len(shown.stages) == 1
+    there = len(pprs.open_run(tmp_path / "run"))
+    assert 2 <= there < 6
+    run = pprs.certify_dataset(str(digits_model), "builtin:mnist5k", **options, out=tmp_path / "run", progress=False)
+    fresh = pprs.certify_dataset(str(digits_model), "builtin:mnist5k", **options, progress=False)
+    assert without_time(run.rows()) == without_time(fresh.rows())
+
+
+def test_a_program_that_is_killed_leaves_a_run_to_resume(digits_model: Path, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import pprs, sys\n"
+        "pprs.certify_dataset(sys.argv[1], 'builtin:mnist5k', noise=pprs.Gaussian(0.25), images=range(400), "
+        "sampling=pprs.Sampling(10, 100), out=sys.argv[2], progress=False)\n"
+    )
+    process = subprocess.Popen([sys.executable, program, digits_model, tmp_path / "run"])
+    try:
+        ends = time.monotonic() + 200
+        while rows_in(tmp_path / "run") < 3:
+            assert process.poll() is None, "it ended by itself"
+            assert time.monotonic() < ends
+            time.sleep(0.05)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    there = len(pprs.open_run(tmp_path / "run"))
+    assert there >= 3
+    run = pprs.certify_dataset(
+        str(digits_model), "builtin:mnist5k", noise=NOISE, sampling=FEW, images=range(there + 1), out=tmp_path / "run",
+        progress=False,
+    )  # fmt: skip
+    assert len(run) >= there + 1
+
+
+def test_workers_give_the_same_rows(digits_model: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "images": range(3), "progress": False}
+    wanted = without_time(pprs.certify_dataset(str(digits_model), "builtin:mnist5k", **options).rows())
+    run = pprs.certify_dataset(str(digits_model), "builtin:mnist5k", **options, runner=pprs.Processes(1))
+    assert without_time(run.rows()) == wanted
+
+
+def test_a_budget_and_a_target(digits_model: Path, tmp_path: Path) -> None:
+    shown = Record()
+    run = pprs.certify_dataset(
+        str(digits_model), "builtin:mnist5k", noise=NOISE, sampling=pprs.Sampling(10, 1000), images=range(4),
+        budget=Budget(samples=1500), progress=shown,
+    )  # fmt: skip
+    assert run.settings.stop == BUDGET_STOP
+    assert any(BUDGET_STOP in text for text in shown.messages)
+    assert {row.status for row in run.rows()} <= {"done", "partial"}
+    fair = pprs.certify_dataset(
+        str(digits_model), "builtin:mnist5k", noise=NOISE, sampling=FEW, target_error=0.3, progress=False
+    )
+    assert 1 <= len(fair) < 100
+
+
+def test_an_image_that_fails_is_a_failure_of_the_run(tmp_path: Path) -> None:
+    images = np.full((3, 1, 8, 8), 0.5, np.float32)
+    images[1] = np.nan
+    net = Linear(torch.ones(1, 8, 8), -31.0)
+    run = pprs.certify_dataset(net, (images, np.array([1, 1, 1])), noise=NOISE, sampling=FEW, progress=False)
+    assert [row.idx for row in run.rows()] == [0, 2]
+    (failure,) = run.failures()
+    assert failure.idx == 1
+    assert str(failure).startswith("image 1: ")
+    assert [row.stopped for row in run.outcomes()] == ["n", "failed", "n"]
+    assert pprs.metrics.certified_accuracy(run, [0.0])[0] <= 2 / 3
+    with pytest.raises(pprs.PprsError, match="image 0: the picture has NaN"):
+        pprs.certify_dataset(net, images[1:2], noise=NOISE, sampling=FEW, progress=False)
+
+
+# Bad input: each names the parameter, the cause and the remedy.
+
+
+def fails(parameter: str | None, match: str, *args: Any, **options: Any) -> None:
+    net = Linear(torch.ones(1, 28, 28), -100.0)
+    values: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "progress": False, **options}
+    model, data = args or (net, (np.zeros((2, 1, 28, 28), np.float32), np.array([0, 1])))
+    with pytest.raises(pprs.PprsError, match=match) as caught:
+        pprs.certify_dataset(model, data, **values)
+    assert caught.value.parameter == parameter
+
+
+def generator() -> Iterator[int]:
+    yield 1
+
+
+def test_bad_input_is_refused_with_its_parameter(tmp_path: Path) -> None:
+    net = Linear(torch.ones(1, 28, 28), -100.0)
+    arrays = (np.zeros((2, 1, 28, 28), np.float32), np.array([0, 1]))
+    fails("model", "bare module cannot be opened elsewhere. Give `model` as text", runner=pprs.Processes(2))
+    fails("data", "map-style Dataset", net, generator())
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(2, 1, 28, 28)))
+    fails("data", "not a generator or a DataLoader", net, loader)
+    fails("model", "must be text", 7, arrays)
+    fails("images", r"index 2, and the data has images 0 to 1", images=range(5))
+    fails("images", "index -1", images=[-1])
+    fails("images", "twice", images=[0, 0])
+    fails("images", "empty", images=[])
+    fails("images", r"range\(100\)", images=5)
+    fails("start", "past the data's last image", images=Selection(start=9))
+    fails("split", "named by text", split="train")
+    fails("engine", "no engine is called", engine="tensorflow")
+    fails("device", "cannot be used here", device="cuda:77")
+    fails("budget", "not a budget", budget="soon")
+    fails("budget", "not both", budget="10m", target_error=0.1)
+    fails("target_error", "between 0 and 0.5", target_error=3.0)
+    fails("budget", "one process", budget="10m", runner=pprs.Processes(2))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("everything")
+    fails("out", "is not a run. Nothing there was changed", out=tmp_path / "mine")
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+
+
+def test_another_run_is_refused_with_the_difference(digits_model: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"sampling": FEW, "images": range(1), "out": tmp_path / "run", "progress": False}
+    pprs.certify_dataset(str(digits_model), "builtin:mnist5k", noise=NOISE, **options)
+    before = (tmp_path / "run" / FILE).read_bytes()
+    with pytest.raises(ConfigurationError, match="other settings") as caught:
+        pprs.certify_dataset(str(digits_model), "builtin:mnist5k", noise=pprs.Gaussian(0.5), **options)
+    assert "noise: the run has 'gaussian:sigma=0.25', you asked for 'gaussian:sigma=0.5'" in str(caught.value)
+    assert caught.value.parameter == "out"
+    assert (tmp_path / "run" / FILE).read_bytes() == before
+
+
+def test_a_run_of_a_future_version_is_not_touched(digits_model: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "out": tmp_path / "run", "progress": False}
+    pprs.certify_dataset(str(digits_model), "builtin:mnist5k", images=range(1), **options)
+    with sqlite3.connect(tmp_path / "run" / FILE) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (VERSION,)
+        db.execute(f"PRAGMA user_version = {VERSION + 1}")
+    before = (tmp_path / "run" / FILE).read_bytes()
+    with pytest.raises(ConfigurationError, match="Upgrade pprs"):
+        pprs.open_run(tmp_path / "run")
+    with pytest.raises(ConfigurationError, match="Upgrade pprs"):
+        pprs.certify_dataset(str(digits_model), "builtin:mnist5k", images=range(2), **options)
+    assert (tmp_path / "run" / FILE).read_bytes() == before
+    words = ["--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.25, "--n0", 10, "--n", 100]
+    assert "Upgrade pprs" in command("certify", *words, "--limit", 2, "--out", tmp_path / "run", code=2).stderr
+
+
+def test_a_url_without_its_package_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    fails("out", "needs another package", out="s3://bucket/run")
+    with pytest.raises(ConfigurationError, match="needs another package"):
+        pprs.open_run("s3://bucket/run")
+
+
+def test_settings_are_stored_under_the_keys_of_old() -> None:
+    settings = RunSettings(
+        model="m", model_digest="d", labels=("a", "b"), data="x", num_classes=2, noise_text="gaussian:sigma=0.5",
+        partition_text="none", n0=1, n=2, alpha=0.5, seed=3, engine="torch",
+    )  # fmt: skip
+    stored = settings.to_dict()
+    assert list(stored) == [
+        "format", "model", "model_digest", "preprocess", "labels", "data", "split", "data_fingerprint", "num_classes",
+        "class_names", "noise", "partition", "n0", "n", "alpha", "bound", "stop", "seed", "engine", "device",
+        "autocast", "channels_last",
+    ]  # fmt: skip
+    assert RunSettings.from_dict(json.loads(json.dumps(stored))) == settings
+    assert RunSettings.from_dict({"n": "20", "alpha": "0.5", "noise": "gaussian:sigma=1.0"}).n == 20
+    assert settings.differences(settings) == {}
+    for unknown in ("noise", "partition", "sampling"):
+        with pytest.raises(pprs.PprsError, match="do not say"):
+            getattr(RunSettings(), unknown)
+
+
+def test_certify_batch_gives_the_certificates_of_certify(digits: Any) -> None:
+    images, _ = digits
+    g = pprs.SmoothedClassifier(Linear(torch.ones(1, 28, 28), -100.0), 2, NOISE)
+    made = list(g.certify_batch(images[:3], n0=10, n=100))
+    assert made == [g.certify(images[i], n0=10, n=100, index=i) for i in range(3)]
+    keyed = list(g.certify_batch(iter(images[:2]), n0=10, n=100, indices=[5, 2]))
+    assert keyed == [g.certify(images[0], n0=10, n=100, index=5), g.certify(images[1], n0=10, n=100, index=2)]
+    with pytest.raises(pprs.PprsError, match="`indices` ended after 1 images"):
+        list(g.certify_batch(images[:2], n0=10, n=100, indices=[0]))
+
+
+def test_certificates_as_dictionaries(digits: Any) -> None:
+    images, _ = digits
+    g = pprs.SmoothedClassifier(Linear(torch.ones(1, 28, 28), -100.0), 2, NOISE, pprs.Grid(4))
+    made = g.certify(images[0], n0=10, n=200, stop="width:0.1", bound="two-sided")
+    stored = json.loads(json.dumps(made.to_dict()))
+    assert stored["version"] == 1
+    assert pprs.Certificate.from_dict(stored) == made
+    with pytest.raises(pprs.PprsError, match="version 2"):
+        pprs.Certificate.from_dict({**stored, "version": 2})
+    for wrong in ({k: v for k, v in stored.items() if k != "radius"}, {**stored, "redius": 1.0}):
+        with pytest.raises(pprs.PprsError, match='"(radius|redius)"'):
+            pprs.Certificate.from_dict(wrong)
+
+
+def test_an_old_run_file_has_no_version_and_gets_one(digits_model: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "out": tmp_path / "run", "progress": False}
+    pprs.certify_dataset(str(digits_model), "builtin:mnist5k", images=range(1), **options)
+    with sqlite3.connect(tmp_path / "run" / FILE) as db:
+        db.execute("PRAGMA user_version = 0")
+    assert len(list(RunFile(tmp_path / "run").iter_rows())) == 1
+    pprs.certify_dataset(str(digits_model), "builtin:mnist5k", images=range(2), **options)
+    with sqlite3.connect(tmp_path / "run" / FILE) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (VERSION,)
