@@ -16,12 +16,13 @@ from pprs.app.turns import Stopped, Turns
 from pprs.certificate import round_down
 from pprs.errors import PprsError
 from pprs.noise import Noise
-from pprs.report import figures
-from pprs.tuning import ALPHA, FAMILIES, Trial, Tuned, best, points, short, tune, verdict
+from pprs.tuning import ALPHA, FAMILIES, SearchStep, Trial, Tuned, draw_chart, search_partitions, short, verdict
 
 PICTURES = 1000
 MARGIN = 0.5  # of its time that a search may take more
 WAIT = 0.5  # seconds between two charts at most
+
+Event = SearchStep | Tuned | BaseException  # what the search's thread reports
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def search(
     turns: Turns,
     halt: threading.Event,
 ) -> Iterator[Seen]:
-    """`pprs.tuning.tune` in a thread of its own, in turns with all other work, told as it goes."""
+    """`search_partitions` in a thread of its own, in turns with all other work; yields its state as it goes on."""
     pictures = loaded.search or loaded.pictures
     if len(pictures) < 16:
         raise PprsError(
@@ -57,7 +58,7 @@ def search(
         raise PprsError(f'no family of partitions is called "{unknown[0]}"')
     most = (1 + MARGIN) * seconds + 5
     over = threading.Event()
-    told: queue.SimpleQueue[tuple[float, Trial | None] | Tuned | BaseException] = queue.SimpleQueue()
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     module = loaded.ready.module.eval()
 
     def work() -> None:
@@ -75,18 +76,16 @@ def search(
                     scores: torch.Tensor = module(x)
                     return scores
 
-                def hear(spent: float, trial: Trial | None) -> None:
-                    told.put((spent, trial))
-                    breathe()
-
-                told.put(
-                    tune(
-                        network, loaded.num_classes, noise, pictures, range(min(len(pictures), PICTURES)),
-                        seconds=seconds, families=[f for f in FAMILIES if f in families], seed=seed, told=hear,
-                    )
+                steps = search_partitions(
+                    network, loaded.num_classes, noise, pictures, range(min(len(pictures), PICTURES)),
+                    seconds=seconds, families=[f for f in FAMILIES if f in families], seed=seed,
                 )  # fmt: skip
+                for step in steps:
+                    events.put(step)
+                    if isinstance(step, SearchStep):
+                        breathe()
         except BaseException as error:
-            told.put(error)
+            events.put(error)
 
     thread = threading.Thread(target=work, name="pprs-search", daemon=True)
     thread.start()
@@ -94,31 +93,29 @@ def search(
     spent = 0.0
     try:
         while True:
-            for news in _batch(told):
-                if isinstance(news, Tuned):
-                    yield Seen(1.0, news.trials, news)
+            for event in _batch(events):
+                if isinstance(event, Tuned):
+                    yield Seen(1.0, event.trials, event)
                     return
-                if isinstance(news, Stopped):
+                if isinstance(event, Stopped):
                     yield Seen(spent, tuple(trials), stopped="time over" if over.is_set() else "stopped by you")
                     return
-                if isinstance(news, BaseException):
-                    raise news
-                spent, trial = max(spent, news[0]), news[1]
-                if trial is not None:
-                    trials.append(trial)
+                if isinstance(event, BaseException):
+                    raise event
+                spent = max(spent, event.spent)
+                if event.trial is not None:
+                    trials.append(event.trial)
             yield Seen(spent, tuple(trials))
     finally:
         halt.set()
 
 
-def _batch(
-    told: queue.SimpleQueue[tuple[float, Trial | None] | Tuned | BaseException],
-) -> Iterator[tuple[float, Trial | None] | Tuned | BaseException]:
-    """All news there are, after a wait for the first."""
+def _batch(events: queue.SimpleQueue[Event]) -> Iterator[Event]:
+    """All events there are, after a wait for the first."""
     try:
-        yield told.get(timeout=WAIT)
+        yield events.get(timeout=WAIT)
         while True:
-            yield told.get_nowait()
+            yield events.get_nowait()
     except queue.Empty:
         return
 
@@ -127,8 +124,7 @@ def chart_png(seen: Seen, noise: Noise) -> bytes | None:
     """Radius against time, a point for each partition that was tried."""
     if not seen.trials:
         return None
-    marked = [] if seen.found is None else best(seen.found)
-    return figures.to_bytes(figures.tried(points(seen.trials), marked, str(noise)), "png")
+    return draw_chart(seen.trials, () if seen.found is None else seen.found.finals, noise)
 
 
 def progress(seen: Seen, seconds: float) -> str:
@@ -163,7 +159,7 @@ def result(tuned: Tuned) -> str:
         + "</td></tr>"
         for f in tuned.finals
     )
-    words = verdict(tuned).replace("give more --budget or pictures", "give more time or pictures")
+    words = verdict(tuned).replace("give a larger `budget` or more pictures", "give more time or pictures")
     return (
         f"<div class='pp'><p><b>{escape(words)}</b></p><div class='scroll'><table><thead><tr><th>the best</th>"
         f"<th>average radius</th></tr></thead><tbody>{lines}</tbody></table></div></div>"

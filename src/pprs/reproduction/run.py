@@ -29,7 +29,7 @@ from pprs.runs.export import to_arrow, write_parquet
 from pprs.sampling import Sampling
 from pprs.task import load_task
 from pprs.train import Recipe, train_and_score
-from pprs.tuning import Notebook, Search
+from pprs.tuning import MeasurementCache, Search
 
 ALL = "all"
 # In a parquet file: what its rows were made from, by the plan, and the network and the pictures themselves.
@@ -317,12 +317,12 @@ class Reproduction:
         name = f"{cell.data}_{cell.model}_{cell.noise}-{cell.sigma:g}_{cell.method}-{str(settings['key'])[:6]}.jsonl"
         path = self.out / "chosen" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        cache = Notebook(path, settings)
-        chosen = str(cache.once("best", lambda: self._best_partition(cell, method.best_of, cache)))
+        cache = MeasurementCache(path, settings)
+        chosen = str(cache.get_or_compute("best", lambda: self._best_partition(cell, method.best_of, cache)))
         self._progress.message(f"  {method.label} for {cell.data} at sigma {cell.sigma:g}: {chosen}")
         return chosen
 
-    def _best_partition(self, cell: Cell, candidates: Sequence[str], cache: Notebook) -> str:
+    def _best_partition(self, cell: Cell, candidates: Sequence[str], cache: MeasurementCache) -> str:
         """The candidate with the largest average radius that votes on training images promise."""
         spec, count, samples = self.plan.data[cell.data], self.plan.choose_images, self.plan.choose_samples
         source, classes = self.source(spec.source), self._classes(cell.data)

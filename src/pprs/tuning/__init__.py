@@ -9,24 +9,33 @@ certificate made later with the partition that it found is as good as any other.
 from __future__ import annotations
 
 from pprs.tuning.candidates import FAMILIES, candidates, family_of, neighbours
-from pprs.tuning.notebook import Notebook, engine_of
-from pprs.tuning.search import ALPHA, Final, Search, Trial, Tuned, tune
-from pprs.tuning.verdict import best, points, short, verdict
+from pprs.tuning.describe import draw_chart, notes, results_table, short, verdict
+from pprs.tuning.measurement import MeasurementCache, recorded_engine
+from pprs.tuning.result import Final, Trial, Tuned
+from pprs.tuning.run import CHART, LIMIT, MEASUREMENTS, RESULT, tune
+from pprs.tuning.search import ALPHA, Search, SearchStep, search_partitions
 
 __all__ = [
     "ALPHA",
+    "CHART",
     "FAMILIES",
+    "LIMIT",
+    "MEASUREMENTS",
+    "RESULT",
     "Final",
-    "Notebook",
+    "MeasurementCache",
     "Search",
+    "SearchStep",
     "Trial",
     "Tuned",
-    "best",
     "candidates",
-    "engine_of",
+    "draw_chart",
     "family_of",
     "neighbours",
-    "points",
+    "notes",
+    "recorded_engine",
+    "results_table",
+    "search_partitions",
     "short",
     "tune",
     "verdict",

@@ -4,97 +4,44 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from pprs.bound import clopper_pearson_lower, interval, mean_error
+from pprs.bound import clopper_pearson_lower, mean_error
 from pprs.classifier import SmoothedClassifier
 from pprs.data import ImageSet, fair_order
-from pprs.errors import PprsError
+from pprs.errors import ConfigurationError
 from pprs.kernels import threads
 from pprs.noise import Noise
 from pprs.partition import Partition
 from pprs.tuning.candidates import FAMILIES, candidates, family_of, neighbours, text_of
-from pprs.tuning.notebook import Notebook
+from pprs.tuning.measurement import MeasurementCache
+from pprs.tuning.result import Final, Floats, Trial, Tuned
 from pprs.voting import TUNE
 
 ROUNDS = 3
-KEEP = 3  # of so many candidates one goes on
-N, ALPHA = 1000, 0.001  # of the certificates in the end, and of those that the search has in mind
+KEEP = 3  # one candidate in so many stays in the search
+N, ALPHA = 1000, 0.001  # of the certificates that judge, and of those that the search estimates
 LEAST, FIRST = 8, 32  # pictures of a round; those of the first look, where there is time
 JUDGE = 2**64  # added to the seed of the certificates that judge
 
-Floats = npt.NDArray[np.float64]
 Network = Callable[[torch.Tensor], torch.Tensor]
+Candidate = Partition | None  # None: plain smoothing
 
 
 @dataclass(frozen=True)
-class Trial:
-    """How a candidate did in a round: the average radius it promises, and half the width of its 95% interval."""
+class SearchStep:
+    """One step of a search: the share of the time that is spent, and the candidate that was tried, if one was."""
 
-    partition: str
-    family: str
-    round: int
-    images: int
-    samples: int
-    score: float
-    error: float
-    seconds: float  # a sample
-
-
-@dataclass(frozen=True)
-class Final:
-    """The best of a family, certified on pictures that the search did not see."""
-
-    partition: str
-    family: str
-    radii: tuple[float, ...]  # one a picture, 0 where it is not certified as what it is
-    tuned: float  # what the search promised
-
-    @property
-    def average_radius(self) -> float:
-        return float(np.mean(self.radii))
-
-    @property
-    def average_radius_error(self) -> float:
-        return mean_error(self.radii)
-
-    def accuracy(self, radius: float) -> tuple[float, float, float]:
-        """Certified accuracy at this radius, and its exact 95% interval."""
-        hits = sum(r > 0 and r >= radius for r in self.radii)
-        low, high = interval(hits, len(self.radii))
-        return hits / len(self.radii), float(low), float(high)
-
-
-@dataclass(frozen=True)
-class Tuned:
-    """What a search found."""
-
-    trials: tuple[Trial, ...]
-    finals: tuple[Final, ...]  # the best of each family, the best of all first
-    n: int  # samples of the certificates that judge
-    labelled: bool
-
-    @property
-    def best(self) -> Final:
-        return self.finals[0]
-
-    def of(self, family: str) -> Final | None:
-        return next((f for f in self.finals if f.family == family), None)
-
-    def ahead(self, one: Final, other: Final) -> tuple[float, float]:
-        """By how much the average radius of one is above the other's, picture by picture, and the 95% error of that."""
-        apart = np.array(one.radii) - np.array(other.radii)
-        return float(apart.mean()), mean_error(apart)
+    spent: float
+    trial: Trial | None = None
 
 
 class Search:
-    """A search on its way: the same pictures, labels and noise for every candidate."""
+    """Measures candidates, all on the same pictures, labels and noise. What the cache holds is not measured again."""
 
     def __init__(
         self,
@@ -102,21 +49,21 @@ class Search:
         num_classes: int,
         noise: Noise,
         data: ImageSet,
-        notebook: Notebook,
+        cache: MeasurementCache,
         *,
         seed: int,
         device: str,
     ) -> None:
         if isinstance(network, torch.nn.Module):
             network.eval().to(device)
-        self.notebook = notebook
+        self.cache = cache
         self.network, self.num_classes, self.noise, self.data = network, num_classes, noise, data
         self.seed, self.device = seed, device
         self._pictures: dict[int, tuple[torch.Tensor, int]] = {}
         self.labelled = True
 
     def picture(self, index: int) -> tuple[torch.Tensor, int]:
-        """A picture, and what it is; where nobody says, what the network takes it for when it is clean.
+        """A picture and its label; where the data has none, the network's answer to the clean picture.
 
         Not the vote's own winner: noise may drive a network to one label for every picture, and its votes are
         unanimous then.
@@ -131,54 +78,48 @@ class Search:
             self._pictures[index] = example.image, label
         return self._pictures[index]
 
-    def smoothed(self, partition: Partition | None, seed: int) -> SmoothedClassifier:
-        return SmoothedClassifier(self.network, self.num_classes, self.noise, partition, seed=seed, device=self.device)
-
-    def values(self, partition: Partition | None, images: Sequence[int], samples: int) -> tuple[Floats, float]:
-        """The radius that each picture's vote promises, and how long a sample took."""
-        what = f"{text_of(partition)} on {len(images)} x {samples}"
-        values, seconds = self.notebook.once(what, lambda: self._measure(partition, images, samples))
+    def values(self, partition: Candidate, images: Sequence[int], samples: int) -> tuple[Floats, float]:
+        """An estimate of each picture's radius, and the seconds that a sample took."""
+        name = f"{text_of(partition)} on {len(images)} x {samples}"
+        values, seconds = self.cache.get_or_compute(name, lambda: self._measure(partition, images, samples))
         return np.array(values), seconds
 
-    def _measure(self, partition: Partition | None, images: Sequence[int], samples: int) -> tuple[list[float], float]:
-        g, pictures = self.smoothed(partition, self.seed), [self.picture(index) for index in images]
-        most = clopper_pearson_lower(N, N, ALPHA)  # no more is promised than n unanimous votes would prove
-        found = np.zeros(len(images))
+    def _measure(self, partition: Candidate, images: Sequence[int], samples: int) -> tuple[list[float], float]:
+        g, pictures = self._smoothed(partition, self.seed), [self.picture(index) for index in images]
+        most = clopper_pearson_lower(N, N, ALPHA)  # no radius above what N unanimous votes would prove
+        radii = np.zeros(len(images))
 
         def task(first: int, past: int) -> None:
             for i in range(first, past):
                 x, label = pictures[i]
                 share = (int(g.counts(x, n=samples, index=images[i], phase=TUNE)[label]) + 0.5) / (samples + 1)
-                found[i] = self.noise.radius(min(share, most), x.numel())
+                radii[i] = self.noise.radius(min(share, most), x.numel())
 
         began = time.perf_counter()
         if self.device == "cpu" and isinstance(self.network, torch.nn.Module):
             threads.spread(task, len(images))
         else:
             task(0, len(images))
-        return found.tolist(), (time.perf_counter() - began) / (len(images) * samples)
+        return radii.tolist(), (time.perf_counter() - began) / (len(images) * samples)
 
-    def certified(self, partition: Partition | None, index: int, n: int) -> float:
-        """The radius that the picture is certified with as what it is.
+    def certified_radius(self, partition: Candidate, index: int, n: int) -> float:
+        """The radius that the picture is certified with; 0 where that is not with the correct label.
 
         By draws of its own: a person chooses by these, and may certify the same pictures with the same seed later.
         """
         x, label = self.picture(index)
 
         def certify() -> float:
-            made = self.smoothed(partition, self.seed + JUDGE).certify(x, n=n, alpha=ALPHA, index=index)
-            return made.radius if made.prediction == label else 0.0
+            certificate = self._smoothed(partition, self.seed + JUDGE).certify(x, n=n, alpha=ALPHA, index=index)
+            return certificate.radius if certificate.prediction == label else 0.0
 
-        return float(self.notebook.once(f"{text_of(partition)} certifies {index} with {n}", certify))
+        return float(self.cache.get_or_compute(f"{text_of(partition)} certifies {index} with {n}", certify))
 
-
-class Told(Protocol):
-    """Hears of progress: the share of the budget that is spent, and what was tried last."""
-
-    def __call__(self, spent: float, trial: Trial | None) -> None: ...
+    def _smoothed(self, partition: Candidate, seed: int) -> SmoothedClassifier:
+        return SmoothedClassifier(self.network, self.num_classes, self.noise, partition, seed=seed, device=self.device)
 
 
-def tune(
+def search_partitions(
     network: Network,
     num_classes: int,
     noise: Noise,
@@ -189,105 +130,128 @@ def tune(
     families: Sequence[str] = FAMILIES,
     seed: int = 0,
     device: str = "cpu",
-    notebook: Notebook | None = None,
-    told: Told = lambda spent, trial: None,
-) -> Tuned:
+    cache: MeasurementCache | None = None,
+) -> Iterator[SearchStep | Tuned]:
     """Search for the partition with the largest average certified radius, in about so many seconds.
 
-    The first half of the images, in a fair order, is searched on; the best of each family is certified on the rest.
+    Yields a step after each measurement and, last, the result. The first half of the images, in a fair order, is
+    searched on; the best of each family is certified on the rest.
     """
-    if len(images) < 2 * LEAST:
-        raise PprsError(f"a search needs {2 * LEAST} pictures at least, half of them to judge it by: not {len(images)}")
-    order = fair_order(images, seed)
-    seen, unseen = order[: len(order) // 2], order[len(order) // 2 :]
-    search = Search(network, num_classes, noise, data, notebook or Notebook(), seed=seed, device=device)
-    shape = tuple(search.picture(seen[0])[0].shape)
-    field, trials, began = candidates(noise, (shape[0], shape[1], shape[2]), families), [], time.monotonic()
-    per_round = seconds / (ROUNDS + 1)
-    costs: dict[Partition | None, float] = {}
-    scores: dict[Partition | None, float] = {}
+    check_number_of_images(len(images))
+    search = Search(network, num_classes, noise, data, cache or MeasurementCache(), seed=seed, device=device)
+    return _Elimination(search, fair_order(images, seed), seconds, families).steps()
 
-    def judge(partition: Partition | None, round_: int, count: int, samples: int) -> None:
-        values, costs[partition] = search.values(partition, seen[:count], samples)
-        scores[partition] = float(values.mean())
-        trials.append(
-            Trial(
-                text_of(partition),
-                family_of(partition),
-                round_,
-                count,
-                samples,
-                scores[partition],
-                mean_error(values),
-                costs[partition],
-            )
+
+def check_number_of_images(count: int) -> None:
+    if count < 2 * LEAST:
+        raise ConfigurationError(
+            f"a search needs {2 * LEAST} pictures at least, half of them to judge it by: not {count}",
+            parameter="images",
         )
-        told(min((time.monotonic() - began) / seconds, 1.0), trials[-1])
 
-    # A first look, for the costs and to leave out the worst. What stops it is what was measured, not the clock, so that
-    # a search that goes on takes the same way.
-    _, costs[field[0]] = search.values(field[0], seen[:LEAST], 32)
-    first = max(LEAST, min(len(seen), FIRST, int(per_round / 32 / len(field) / costs[field[0]])))
-    looked: list[Partition | None] = []
-    for partition in field:
-        if sum(costs.values()) * first * 32 > per_round and {family_of(p) for p in looked} == set(families):
-            break  # the likeliest came first
-        judge(partition, 0, first, 32)
-        looked.append(partition)
-    field = looked
-    for round_ in range(1, ROUNDS + 1):
-        field = _best(field, scores, round_)
-        if round_ == 2:
-            finer = [neighbours(p) for p in _leaders(field, scores)]
-            # In turn: those at the end are the first to be left out where there is little time.
-            mixed = [p for turn in itertools.zip_longest(*finer) for p in turn if p is not None]
-            field += [p for p in dict.fromkeys(mixed) if p not in scores]
-        samples = 32 if round_ < ROUNDS else 64  # pictures differ more than votes do: rather more of them
-        kept = {_top(field, scores, family) for family in families}
-        while LEAST * samples * _cost(field, costs) > per_round and len(field) > len(kept):
-            field.remove(next(p for p in reversed(field) if p not in kept))
-        if LEAST * samples * _cost(field, costs) > per_round:
-            samples = 32
-        count = max(LEAST, min(len(seen), int(per_round / samples / _cost(field, costs))))
+
+class _Elimination:
+    """Rounds of which each keeps the better candidates and measures them on more pictures.
+
+    What is left out depends on what was measured, not on the clock, so that a search that is resumed takes the same
+    course.
+    """
+
+    def __init__(self, search: Search, order: Sequence[int], seconds: float, families: Sequence[str]) -> None:
+        half = len(order) // 2
+        self._search, self._seen, self._unseen = search, order[:half], order[half:]
+        self._seconds, self._per_round, self._families = seconds, seconds / (ROUNDS + 1), families
+        self._trials: list[Trial] = []
+        self._costs: dict[Candidate, float] = {}  # seconds per sample
+        self._scores: dict[Candidate, float] = {}
+        self._began = 0.0
+
+    def steps(self) -> Iterator[SearchStep | Tuned]:
+        channels, height, width = self._search.picture(self._seen[0])[0].shape
+        field = candidates(self._search.noise, (channels, height, width), self._families)
+        self._began = time.monotonic()
+        yield from self._first_look(field)
+        field = list(self._scores)
+        for number in range(1, ROUNDS + 1):
+            field, count, samples = self._plan(field, number)
+            for partition in field:
+                yield self._try(partition, number, count, samples)
+        yield from self._judge({family: self._top(field, family) for family in self._families})
+
+    def _first_look(self, field: Sequence[Candidate]) -> Iterator[SearchStep]:
+        """For the costs, and to leave out the worst."""
+        _, cost = self._search.values(field[0], self._seen[:LEAST], 32)
+        self._costs[field[0]] = cost
+        count = max(LEAST, min(len(self._seen), FIRST, int(self._per_round / 32 / len(field) / cost)))
         for partition in field:
-            judge(partition, round_, count, samples)
-    winners = {family: _top(field, scores, family) for family in families}
-    finals = []
-    cost = _cost(list(winners.values()), costs)
-    n = round(min(max(per_round / LEAST / cost - 100, 100), N))  # fewer where not even the least fits
-    count = max(LEAST, min(len(unseen), int(per_round / (n + 100) / cost)))
-    for family, partition in winners.items():
-        radii = []
-        for index in unseen[:count]:
-            radii.append(search.certified(partition, index, n))
-            told(min((time.monotonic() - began) / seconds, 1.0), None)
-        finals.append(Final(text_of(partition), family, tuple(radii), scores[partition]))
-    # The best is chosen by the search, not by the pictures that judge it.
-    finals.sort(key=lambda final: -final.tuned)
-    return Tuned(tuple(trials), tuple(finals), n, search.labelled)
+            over = sum(self._costs.values()) * count * 32 > self._per_round
+            if over and {family_of(p) for p in self._scores} == set(self._families):
+                break  # the likeliest came first
+            yield self._try(partition, 0, count, 32)
 
+    def _try(self, partition: Candidate, number: int, count: int, samples: int) -> SearchStep:
+        values, cost = self._search.values(partition, self._seen[:count], samples)
+        score = float(values.mean())
+        self._costs[partition], self._scores[partition] = cost, score
+        trial = Trial(text_of(partition), family_of(partition), number, count, samples, score, mean_error(values), cost)
+        self._trials.append(trial)
+        return SearchStep(self._spent(), trial)
 
-def _best(
-    field: Sequence[Partition | None], scores: dict[Partition | None, float], round_: int
-) -> list[Partition | None]:
-    """Those that go on: the better part of all, and the best few of every family."""
-    ranked = sorted(field, key=lambda p: -scores[p])
-    kept = set(ranked[: max(1, len(ranked) // (KEEP if round_ > 1 else 2))])
-    for family in FAMILIES:
-        kept.update([p for p in ranked if family_of(p) == family][: 4 - round_])
-    return [p for p in ranked if p in kept]
+    def _spent(self) -> float:
+        return min((time.monotonic() - self._began) / self._seconds, 1.0)
 
+    def _plan(self, field: Sequence[Candidate], number: int) -> tuple[list[Candidate], int, int]:
+        """The candidates of a round, and how many pictures and samples fit into its time."""
+        field = self._better(field, number)
+        if number == 2:
+            field += self._neighbours(field)
+        samples = 32 if number < ROUNDS else 64  # pictures differ more than votes do: rather more of them
+        leaders = {self._top(field, family) for family in self._families}
+        while LEAST * samples * self._cost(field) > self._per_round and len(field) > len(leaders):
+            field.remove(next(p for p in reversed(field) if p not in leaders))
+        if LEAST * samples * self._cost(field) > self._per_round:
+            samples = 32
+        count = max(LEAST, min(len(self._seen), int(self._per_round / samples / self._cost(field))))
+        return field, count, samples
 
-def _cost(field: Sequence[Partition | None], costs: dict[Partition | None, float]) -> float:
-    """Seconds that one sample of each takes; of one that was not tried yet, as much as the mean of the others."""
-    mean = sum(costs.values()) / len(costs)
-    return sum(costs.get(p, mean) for p in field)
+    def _better(self, field: Sequence[Candidate], number: int) -> list[Candidate]:
+        """Those that stay in the search: the better part of all, and the best few of every family."""
+        ranked = sorted(field, key=lambda p: -self._scores[p])
+        better = set(ranked[: max(1, len(ranked) // (KEEP if number > 1 else 2))])
+        for family in FAMILIES:
+            better.update([p for p in ranked if family_of(p) == family][: 4 - number])
+        return [p for p in ranked if p in better]
 
+    def _neighbours(self, field: Sequence[Candidate]) -> list[Candidate]:
+        """What lies around the best of each family and was not tried yet.
 
-def _top(field: Sequence[Partition | None], scores: dict[Partition | None, float], family: str) -> Partition | None:
-    return max((p for p in field if family_of(p) == family), key=lambda p: scores.get(p, -1.0))
+        In turn: those at the end are the first to be left out where there is little time.
+        """
+        present = [family for family in FAMILIES if any(family_of(p) == family for p in field)]
+        near = [neighbours(self._top(field, family)) for family in present]
+        mixed = [p for turn in itertools.zip_longest(*near) for p in turn if p is not None]
+        return [p for p in dict.fromkeys(mixed) if p not in self._scores]
 
+    def _top(self, field: Sequence[Candidate], family: str) -> Candidate:
+        return max((p for p in field if family_of(p) == family), key=lambda p: self._scores.get(p, -1.0))
 
-def _leaders(field: Sequence[Partition | None], scores: dict[Partition | None, float]) -> list[Partition | None]:
-    """The best of each family: what lies around it is tried too."""
-    return [_top(field, scores, family) for family in FAMILIES if any(family_of(p) == family for p in field)]
+    def _cost(self, field: Sequence[Candidate]) -> float:
+        """Seconds that one sample of each takes; of one that was not tried yet, the mean of the others."""
+        mean = sum(self._costs.values()) / len(self._costs)
+        return sum(self._costs.get(p, mean) for p in field)
+
+    def _judge(self, winners: dict[str, Candidate]) -> Iterator[SearchStep | Tuned]:
+        """Certify the best of each family on pictures that the search did not see."""
+        cost = self._cost(list(winners.values()))
+        n = round(min(max(self._per_round / LEAST / cost - 100, 100), N))  # fewer where not even the least fits
+        count = max(LEAST, min(len(self._unseen), int(self._per_round / (n + 100) / cost)))
+        finals = []
+        for family, partition in winners.items():
+            radii = []
+            for index in self._unseen[:count]:
+                radii.append(self._search.certified_radius(partition, index, n))
+                yield SearchStep(self._spent())
+            finals.append(Final(text_of(partition), family, tuple(radii), self._scores[partition]))
+        # The best is chosen by the search, not by the pictures that judge it.
+        finals.sort(key=lambda final: -final.tuned)
+        yield Tuned(tuple(self._trials), tuple(finals), n, self._search.labelled)
