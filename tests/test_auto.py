@@ -69,7 +69,7 @@ def test_what_is_given_stays_and_the_rest_follows() -> None:
 def test_auto_is_for_options_that_have_a_rule(made: Partition) -> None:
     x = np.zeros((1, 1, 16, 16), np.float32)
     for use in (made.apply, lambda x: made.at(0.5, x.shape[1:])):
-        with pytest.raises(PprsError, match="follows no rule"):
+        with pytest.raises(PprsError, match='has no rule for "auto"'):
             use(x)
 
 

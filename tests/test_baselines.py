@@ -241,7 +241,7 @@ def test_rules_make_what_their_text_makes(kind: type[Gauss]) -> None:
             assert parse_partition(str(made)) == made
     assert kind.for_noise(0.25) == kind.for_noise(0.25, 224)
     for wrong in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(PprsError, match="sigma must be above 0"):
+        with pytest.raises(PprsError, match="`sigma` must be above 0"):
             kind.for_noise(wrong)
 
 

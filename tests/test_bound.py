@@ -60,9 +60,9 @@ def test_smallest_n_is_smallest() -> None:
 def test_too_few_samples_are_refused_with_the_smallest_n() -> None:
     with pytest.raises(PprsError, match="smallest n that could is 10"):
         check_samples(100, 9, 0.001)
-    with pytest.raises(PprsError, match="alpha must lie between 0 and 1"):
+    with pytest.raises(PprsError, match="`alpha` must lie between 0 and 1"):
         check_samples(100, 100, 1.5)
-    with pytest.raises(PprsError, match="n0 must be at least 1"):
+    with pytest.raises(PprsError, match="`n0` must be at least 1"):
         check_samples(0, 100, 0.001)
     with pytest.raises(PprsError, match="0 <= k <= n"):
         clopper_pearson_lower(3, 2, 0.1)

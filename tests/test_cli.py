@@ -97,7 +97,7 @@ def test_own_network(tmp_path: Path) -> None:
         (["--partition", "slick"], 'Did you mean "slic"'),
         (["--partition", "slic:segments=3"], 'no option "segments"'),
         (["--model", "missing.safetensors"], "there is no weight file"),
-        (["--model", "what?"], "cannot tell what model"),
+        (["--model", "what?"], "cannot tell what kind of model"),
         (["--data", "builtin:digits"], "mnist5k"),
         (["--data", "./nowhere"], "there is no file or folder"),
         (["--split", "dev"], 'no split "dev"'),

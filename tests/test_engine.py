@@ -125,7 +125,7 @@ def test_engines_that_do_not_go_together(digits_model: Path, tmp_path: Path) -> 
     model = load_model(str(digits_model))
     with pytest.raises(PprsError, match='Did you mean "onnxruntime"'):
         make_ready(model, pictures(), engine="onnxruntme")
-    with pytest.raises(PprsError, match="without --autocast"):
+    with pytest.raises(PprsError, match="without `autocast`"):
         make_ready(model, pictures(), engine="onnxruntime", autocast=True)
     ready = make_ready(model, pictures(), engine="onnxruntime")
     for options in ({"engine": "torch"}, {"autocast": True}, {"device": "cuda"}):
@@ -163,7 +163,7 @@ def test_a_run_keeps_its_engine(digits_model: Path, tmp_path: Path) -> None:
     told = pprs(*base, "--engine", "torch", "--limit", 3, "--out", tmp_path / "run", code=2).stderr
     assert "engine: the run has 'onnxruntime', you asked for 'torch'" in told
     told = pprs(*base, "--autocast", "--limit", 1, "--out", tmp_path / "cast").stdout
-    assert "engine: torch (--autocast)" in told
+    assert "engine: torch (autocast)" in told
     with Run.read(tmp_path / "cast") as run:
         assert run.settings["autocast"] is True
 

@@ -39,7 +39,7 @@ def test_training_is_repeatable_and_takes_noise_and_partition(tmp_path: Path) ->
     assert digests[0] == digests[1]
     assert len(set(digests)) == 3
     assert describe(tmp_path / "d.safetensors")["training"]["partition"] == "grid:size=2"
-    with pytest.raises(PprsError, match="give --noise SIGMA with --partition"):
+    with pytest.raises(PprsError, match="give `noise` with `partition`"):
         train(data, Recipe(), partition=Grid(2), out=tmp_path / "e.safetensors", data_name="x")
     with pytest.raises(PprsError, match='Did you mean "resnet18"'):
         train(data, Recipe(arch="resnet-18"), out=tmp_path / "e.safetensors", data_name="x")
@@ -49,7 +49,7 @@ def test_work_is_not_begun_that_cannot_be_kept(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     began = []
     data = Arrays(np.zeros((8, 1, 8, 8), np.uint8), np.zeros(8, np.int64), ("a", "b"))
-    with pytest.raises(PprsError, match="(?i)give another --out"):
+    with pytest.raises(PprsError, match="(?i)give another `out`"):
         train(data, Recipe(), out=tmp_path / "file" / "m.safetensors", data_name="x", on_step=began.append)
     assert not began
     for bad in ({"epochs": 0}, {"batch_size": 1}, {"shift": -1}, {"width": 0}, {"learning_rate": -1.0}, {"seed": -1}):
@@ -108,7 +108,7 @@ def test_factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         load_model("mynets:mak")
     with pytest.raises(PprsError, match="cannot import"):
         load_model("nosuchmodule:make")
-    with pytest.raises(PprsError, match="must give a torch.nn.Module"):
+    with pytest.raises(PprsError, match="must return a torch.nn.Module"):
         load_model("mynets:wrong")
-    with pytest.raises(PprsError, match="cannot tell what model"):
+    with pytest.raises(PprsError, match="cannot tell what kind of model"):
         load_model("resnet!")

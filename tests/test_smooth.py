@@ -258,5 +258,5 @@ def test_bad_models_are_told_with_the_context() -> None:
 
 @pytest.mark.parametrize("sigma", [0, -1, 1e-9, 1e30, float("nan"), float("inf"), "0.5"])
 def test_bad_sigma_is_told(sigma) -> None:
-    with pytest.raises(PprsError, match="sigma must be a positive number"):
+    with pytest.raises(PprsError, match="`sigma` must be a positive number"):
         Gaussian(sigma)

@@ -79,7 +79,7 @@ def test_a_conditional_certificate_is_marked() -> None:
     with pytest.raises(PprsError, match="does not belong among those that hold"):
         row_of(0, None, made, 0.1)
     row_of(0, None, dataclasses.replace(made, assumes=None), 0.1)
-    with pytest.raises(PprsError, match="no form"):
+    with pytest.raises(PprsError, match="unknown form"):
         radius_given_rho(1.0, 0.1, "lemma")
-    with pytest.raises(PprsError, match="needs norm_x"):
+    with pytest.raises(PprsError, match="needs `norm_x`"):
         radius_given_rho(1.0, 0.1, "norms")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pprs.bound import check_alpha, clopper_pearson_lower
-from pprs.errors import PprsError
+from pprs.errors import ConfigurationError, PprsError
 
 RATIO = math.sqrt(2)  # between one gambler's tilt and the next
 STEEPEST = 6.0  # the tilt of the boldest gambler: unanimous votes are bet on as if they could not fail
@@ -44,7 +44,7 @@ class ConfidenceSequence:
     def __init__(self, n: int, alpha: float) -> None:
         check_alpha(alpha)
         if n < 1:
-            raise PprsError(f"n must be at least 1, not {n}")
+            raise ConfigurationError(f"`n` must be at least 1, not {n}", parameter="n")
         self.n, self.alpha = n, alpha
         gentlest = min(math.sqrt(72 / n), STEEPEST)
         count = 1 + math.ceil(math.log(STEEPEST / gentlest) / math.log(RATIO))

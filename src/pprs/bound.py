@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.special import bdtr, betainc, betaincinv, stdtrit
 
-from pprs.errors import PprsError, suggest
+from pprs.errors import ConfigurationError, PprsError, suggest
 
 BOUNDS = ("one-sided", "two-sided")
 
@@ -104,9 +104,10 @@ def smallest_n(alpha: float) -> int:
 
 def check_alpha(alpha: float) -> None:
     if not (isinstance(alpha, int | float) and 1e-300 < alpha < 1):
-        raise PprsError(
-            f"alpha must lie between 0 and 1, not {alpha!r}. It is the probability that a certificate is wrong; "
-            "0.001 is usual."
+        raise ConfigurationError(
+            f"`alpha` must lie between 0 and 1, not {alpha!r}. It is the probability that a certificate is wrong; "
+            "0.001 is usual.",
+            parameter="alpha",
         )
 
 
@@ -117,15 +118,19 @@ def least_samples(alpha: float, bound: str = "one-sided", *, anytime: bool = Fal
 
 
 def check_samples(n0: int, n: int, alpha: float, bound: str = "one-sided", *, anytime: bool = False) -> None:
-    """Refuse sample counts with which no image could ever be certified, and bounds that there are not."""
+    """Refuse sample counts with which no image could ever be certified, and unknown bounds."""
     if bound not in BOUNDS:
-        raise PprsError(f'no bound is called "{bound}". {suggest(bound, BOUNDS)}')
+        raise ConfigurationError(f'unknown bound "{bound}". {suggest(bound, BOUNDS)}', parameter="bound")
     if n0 < 1:
-        raise PprsError(f"n0 must be at least 1, not {n0}: it is how many samples select the class; 100 is usual.")
+        raise ConfigurationError(
+            f"`n0` must be at least 1, not {n0}. It is the number of samples that select the class; 100 is usual.",
+            parameter="n0",
+        )
     check_alpha(alpha)
     least = least_samples(alpha, bound, anytime=anytime)
     if n < least:
-        raise PprsError(
-            f"n={n} samples can never certify at alpha={alpha}: even if all agree, the vote share is not proved "
-            f"to be above 1/2. The smallest n that could is {least}; 1000 to 100000 is usual."
+        raise ConfigurationError(
+            f"`n` {n} can never certify at `alpha` {alpha}: even if all samples agree, the vote share is not proved to "
+            f"be above 1/2. The smallest n that could is {least}; 1000 to 100000 is usual.",
+            parameter="n",
         )

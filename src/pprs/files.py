@@ -51,16 +51,16 @@ def check_writable(path: Path) -> None:
     except OSError as error:
         raise cannot_write(path, error) from error
     if path.is_dir():
-        raise PprsError(f"cannot write {path}: it is a folder. Give the name of a file.")
+        raise PprsError(f"cannot write {path}: it is a folder. Give the name of a file.", parameter="out")
 
 
 def cannot_write(path: Path, error: OSError) -> PprsError:
     remedy = {
-        errno.ENOSPC: "The disk is full: free some space, or give another --out.",
-        errno.EACCES: "You may not write there: give another --out.",
-        errno.EROFS: "That disk is read-only: give another --out.",
+        errno.ENOSPC: "The disk is full: free some space, or give another `out`.",
+        errno.EACCES: "You may not write there: give another `out`.",
+        errno.EROFS: "That disk is read-only: give another `out`.",
         errno.EISDIR: "That is a folder: give the name of a file.",
-        errno.ENAMETOOLONG: "The name is too long: give another --out.",
-        errno.ENOTDIR: "A part of that path is a file, not a folder: give another --out.",
-    }.get(error.errno or 0, "Give another --out.")
-    return PprsError(f"cannot write {path}: {error.strerror or error}. {remedy}")
+        errno.ENAMETOOLONG: "The name is too long: give another `out`.",
+        errno.ENOTDIR: "A part of that path is a file, not a folder: give another `out`.",
+    }.get(error.errno or 0, "Give another `out`.")
+    return PprsError(f"cannot write {path}: {error.strerror or error}. {remedy}", parameter="out")

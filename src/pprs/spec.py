@@ -14,7 +14,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from pprs.errors import PprsError, suggest
+from pprs.errors import ConfigurationError, suggest
 
 T = TypeVar("T")
 OF, AUTO = "of", "auto"
@@ -46,7 +46,7 @@ def _has_of(kind: Any) -> bool:
 
 
 def from_text(text: str, table: Mapping[str, type[T]], role: str) -> T:
-    """Make the object that the text describes, from the classes in the table."""
+    """Make the object that the text describes, from the classes in the table; `role` is the parameter it is for."""
     first, *others = text.split("/")
     made = _link(first, table, role, {})
     for link in others:
@@ -58,36 +58,42 @@ def _link(text: str, table: Mapping[str, type[T]], role: str, options: dict[str,
     """One link of a chain, made of the one before, which is in the options."""
     name, _, rest = text.strip().partition(":")
     if name not in table:
-        raise PprsError(f'unknown {role} "{name}". {suggest(name, table)}')
+        raise ConfigurationError(f'unknown {role} "{name}". {suggest(name, table)}', parameter=role)
     kind = table[name]
     if OF in options and not _has_of(kind):
-        raise PprsError(f'{role} "{name}" is not made of another: it can stand only at the start, not after a "/"')
+        raise ConfigurationError(
+            f'{role} "{name}" is not made from another one, so it can only come first, not after a "/"', parameter=role
+        )
     if OF not in options and _has_of(kind):
-        raise PprsError(f'{role} "{name}" is made of another, which stands before it: e.g. slic/{name}')
+        raise ConfigurationError(
+            f'{role} "{name}" is made from another one, which comes before it: e.g. slic/{name}', parameter=role
+        )
     types = typing.get_type_hints(kind)
     fields = {f.name: types[f.name] for f in _options(kind)}
     for part in filter(None, (p.strip() for p in rest.split(","))):
         key, equals, value = (s.strip() for s in part.partition("="))
         if not equals:
-            raise PprsError(f'{role} "{text}": "{part}" is not of the form option=value')
+            raise ConfigurationError(f'{role} "{text}": "{part}" is not of the form option=value', parameter=role)
         if key not in fields:
             known = suggest(key, fields) if fields else "It takes no options."
-            raise PprsError(f'{role} "{name}" has no option "{key}". {known}')
+            raise ConfigurationError(f'{role} "{name}" has no option "{key}". {known}', parameter=role)
         if key in options:
-            raise PprsError(f'{role} "{text}": option "{key}" is given twice')
-        options[key] = _read(value, fields[key], f'{role} "{name}", option {key}')
+            raise ConfigurationError(f'{role} "{text}": option "{key}" is given twice', parameter=role)
+        options[key] = _read(value, fields[key], role, f'{role} "{name}", option {key}')
     try:
         return kind(**options)
     except TypeError as error:
         needed = [f.name for f in _options(kind) if _required(f)]
-        raise PprsError(f'{role} "{text}" needs the option {", ".join(needed)}: e.g. {name}:{needed[0]}=3') from error
+        raise ConfigurationError(
+            f'{role} "{text}" needs the option {", ".join(needed)}: e.g. {name}:{needed[0]}=3', parameter=role
+        ) from error
 
 
 def _required(field: dataclasses.Field[Any]) -> bool:
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
-def _read(value: str, kind: Any, where: str) -> Any:
+def _read(value: str, kind: Any, role: str, where: str) -> Any:
     kinds = typing.get_args(kind)
     if Any in kinds and value == AUTO:  # it follows what it is used with
         return AUTO
@@ -98,5 +104,5 @@ def _read(value: str, kind: Any, where: str) -> Any:
             try:
                 return reader(value)
             except ValueError:
-                raise PprsError(f'{where}: "{value}" is not {noun}') from None
+                raise ConfigurationError(f'{where}: "{value}" is not {noun}', parameter=role) from None
     raise TypeError(f"{where}: fields of type {kind} cannot be read from text")

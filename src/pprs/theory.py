@@ -18,7 +18,7 @@ from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, svds
 
 from pprs.certificate import Certificate
-from pprs.errors import PprsError
+from pprs.errors import PprsError, suggest
 from pprs.partition import Superpixels
 
 FORMS = ("proof", "theorem", "norms")
@@ -79,9 +79,9 @@ def partition_sensitivity(
 ) -> list[Sensitivity]:
     """Estimate |A_S(x) - A_S(x')| / |x - x'| around a picture [C, H, W], at given distances in random directions."""
     if not isinstance(partition, Superpixels):
-        raise PprsError(f"{partition} has no segments, so it has no averaging matrix")
+        raise PprsError(f"{partition} has no segments, so it has no averaging matrix", parameter="partition")
     if pairs < 1 or not all(d > 0 for d in distances):
-        raise PprsError("need at least one pair, and distances above 0")
+        raise PprsError(f"need at least one pair and distances above 0, not {pairs} pairs at {list(distances)}")
     clean = np.asarray(x, dtype=np.float32)
     rng = np.random.default_rng(seed)
     here = partition.labels(clean[None])[0]
@@ -107,15 +107,15 @@ def radius_given_rho(radius: float, rho: float, form: str = "proof", *, norm_x: 
     [0.7692, 0.9]
     """
     if not (radius >= 0 and rho >= 0 and math.isfinite(rho)):
-        raise PprsError(f"radius and rho must be 0 or above, not {radius} and {rho}")
+        raise PprsError(f"`radius` and `rho` must be 0 or above, not {radius} and {rho}")
     if form == "proof":
         return radius / (1 + 3 * rho)
     if form == "theorem":
         return radius * max(0.0, 1 - rho)
     if form != "norms":
-        raise PprsError(f'no form is called "{form}"; there are {", ".join(FORMS)}')
+        raise PprsError(f'unknown form "{form}". {suggest(form, FORMS)}', parameter="form")
     if norm_x is None or norm_x < 0:
-        raise PprsError('form "norms" needs norm_x, the L2 norm of the picture')
+        raise PprsError('form "norms" needs `norm_x`, the L2 norm of the picture', parameter="norm_x")
     slope = 1 + rho * norm_x
     return 2 * radius / (slope + math.sqrt(slope**2 + 8 * rho * radius))
 

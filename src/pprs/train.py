@@ -37,11 +37,15 @@ class Recipe:
     def __post_init__(self) -> None:
         for name, least in (("epochs", 1), ("batch_size", 2), ("shift", 0), ("seed", 0)):
             if getattr(self, name) < least:
-                raise PprsError(f"{name} must be at least {least}, not {getattr(self, name)}")
+                raise ConfigurationError(
+                    f"`{name}` must be at least {least}, not {getattr(self, name)}", parameter=name
+                )
         if self.width is not None and self.width < 1:
-            raise PprsError(f"width must be at least 1, not {self.width}")
+            raise ConfigurationError(f"`width` must be at least 1, not {self.width}", parameter="width")
         if not 0 < self.learning_rate < 100:
-            raise PprsError(f"the learning rate must lie between 0 and 100, not {self.learning_rate}")
+            raise ConfigurationError(
+                f"the learning rate must lie between 0 and 100, not {self.learning_rate}", parameter="lr"
+            )
 
 
 def train(

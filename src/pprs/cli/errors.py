@@ -68,9 +68,10 @@ def flags_of(command: Callable[..., Any]) -> dict[str, str]:
     for name, hint in get_type_hints(command, include_extras=True).items():
         for info in getattr(hint, "__metadata__", ()):
             if isinstance(info, OptionInfo):
-                found[name] = next(
-                    (d for d in info.param_decls or () if d.startswith("--")), f"--{name.replace('_', '-')}"
-                )
+                # In Annotated, Typer keeps the first declaration where a default would stand.
+                declared = [d for d in (info.default, *(info.param_decls or ())) if isinstance(d, str)]
+                long = next((d.partition("/")[0] for d in declared if d.startswith("--")), None)
+                found[name] = long or f"--{name.replace('_', '-')}"
     return found
 
 

@@ -54,7 +54,9 @@ def train(
 
     Example: pprs train --data builtin:mnist5k --epochs 10 --out digits.safetensors
     """
-    law, scheme = Gaussian(noise) if noise is not None else None, parse_partition(partition)
+    if noise is not None and not 0 < noise < float("inf"):
+        raise ConfigurationError(f"`noise` must be a sigma above 0, not {noise}", parameter="noise")
+    law, scheme = None if noise is None else Gaussian(noise), parse_partition(partition)
     if out.suffix != ".safetensors":
         raise ConfigurationError(f"`out` must end in .safetensors, not {out.name}", parameter="out")
     options.set_threads(threads)

@@ -12,7 +12,7 @@ from pprs.data import arrays, hub
 from pprs.data.base import Example, ImageSet, View, read_picture, to_tensor
 from pprs.data.select import Selection, check_images, fair_order
 from pprs.data.wrap import as_image_set
-from pprs.errors import PprsError
+from pprs.errors import ConfigurationError, PprsError
 
 # alias -> where it lies on the hub
 ALIASES = {
@@ -36,7 +36,7 @@ def open_dataset(spec: str, *, split: str | None = None, classes: Path | None = 
     """
     data = _open(spec, split, prefer)
     if len(data) == 0:
-        raise PprsError(f'the data "{spec}" is empty')
+        raise ConfigurationError(f"{spec} has no images", parameter="data")
     data = data if classes is None else _Relabelled(data, classes)
     data.source, data.split = spec, split
     return data
@@ -52,13 +52,13 @@ def _open(spec: str, split: str | None, prefer: str) -> ImageSet:
     if path.is_dir():
         return hub.folder(path, split, prefer)
     if split is not None and (path.suffix == ".npz" or path.is_file()):
-        raise PprsError(f"{spec} is one file, without splits: leave out --split {split}")
+        raise ConfigurationError(f"{spec} is one file, without splits: leave out `split` {split}", parameter="split")
     if path.suffix == ".npz":
         return arrays.npz(path)
     if path.is_file():
         return arrays.single(path)
     if path.is_absolute() or spec.startswith(".") or path.suffix.lower() in hub.PICTURES:
-        raise PprsError(f"there is no file or folder {spec}")
+        raise ConfigurationError(f"there is no file or folder {spec}", parameter="data")
     return hub.hub(spec, split, prefer)
 
 
@@ -71,21 +71,25 @@ class _Relabelled(ImageSet):
         try:
             lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         except (OSError, UnicodeDecodeError) as error:
-            raise PprsError(f"cannot read the classes in {path}: {error}") from error
+            raise PprsError(f"cannot read the `classes` in {path}: {error}", parameter="classes") from error
         if data.class_names is None:
-            raise PprsError(f"--classes {path}: this data has no class names to put in that order")
+            raise ConfigurationError(
+                f"`classes` {path}: this data has no class names to put in that order", parameter="classes"
+            )
         # A line is a folder's name, alone or followed by a name for people.
         first = Counter(line.split()[0] for line in lines)
         order = {line.split()[0]: i for i, line in enumerate(lines) if first[line.split()[0]] == 1}
         order |= {line: i for i, line in enumerate(lines)}
-        if len(set(lines)) < len(lines):
-            raise PprsError(f"--classes {path}: a class stands there twice")
+        twice = next((line for line, count in Counter(lines).items() if count > 1), None)
+        if twice is not None:
+            raise ConfigurationError(f'`classes` {path} lists "{twice}" more than once', parameter="classes")
         unknown = [name for name in data.class_names if name not in order]
         if unknown:
-            raise PprsError(
-                f'--classes {path}: the data\'s class "{unknown[0]}" is not in that file (and '
-                f"{len(unknown) - 1} more). "
-                "Each line must begin with the name of a class folder."
+            others = f", nor are {len(unknown) - 1} others" if len(unknown) > 1 else ""
+            raise ConfigurationError(
+                f'`classes` {path}: the data\'s class "{unknown[0]}" is not in that file{others}. Each line must begin '
+                "with the name of a class folder.",
+                parameter="classes",
             )
         self._data = data
         self._label = [order[name] for name in data.class_names]

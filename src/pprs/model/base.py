@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pprs.errors import PprsError, suggest
+from pprs.errors import ConfigurationError, PprsError, suggest
 from pprs.model.preprocess import Preprocess
 
 
@@ -48,10 +48,15 @@ class Model:
     def restricted(self, labels: Sequence[str]) -> Model:
         """The classifier that chooses among some of its labels only: numbers, names or ids."""
         if self.num_classes is None:
-            raise PprsError(f"--labels: {self.source} does not say how many classes it has")
+            raise ConfigurationError(
+                f"`labels` cannot be used with {self.source}, which does not say how many classes it has",
+                parameter="labels",
+            )
         chosen = [self.index_of(label) for label in labels]
         if len(chosen) < 2 or len(set(chosen)) < len(chosen):
-            raise PprsError(f"--labels needs two or more different labels, not {', '.join(labels)}")
+            raise ConfigurationError(
+                f"`labels` needs two or more different labels, not {', '.join(labels)}", parameter="labels"
+            )
 
         def pick(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
             return None if names is None else tuple(names[i] for i in chosen)
@@ -69,21 +74,26 @@ class Model:
         count = self.num_classes or 0
         if label.isascii() and label.isdecimal():
             if int(label) >= count:
-                raise PprsError(f"label {label}: the classes of {self.source} are 0 to {count - 1}")
+                raise ConfigurationError(
+                    f"there is no label {label}: the classes of {self.source} are 0 to {count - 1}", parameter="labels"
+                )
             if label in (self.class_names or ()) and (self.class_names or ())[int(label)] != label:
-                raise PprsError(
+                raise ConfigurationError(
                     f"label {label} could be a number or a name: class {label} of {self.source} is called "
-                    f'"{(self.class_names or ())[int(label)]}", and another one "{label}". Use a network whose classes '
-                    "are named otherwise."
+                    f'"{(self.class_names or ())[int(label)]}", and another one is called "{label}". Use a network '
+                    "whose classes have other names.",
+                    parameter="labels",
                 )
             return int(label)
         known = names_of(self)
         found = known.get(plain(label))
         if found is None:
             options = [*(self.class_names or ()), *(self.class_ids or ())]
-            what = "is the name of several classes: give its number" if plain(label) in known else "is not one of them"
             hint = suggest(label, options) if options else "Its classes have no names: give numbers."
-            raise PprsError(f'label "{label}" {what}, for {self.source}. {hint}')
+            what = f'{self.source} has no label "{label}"'
+            if plain(label) in known:
+                what = f'label "{label}" is the name of several classes of {self.source}: give a number'
+            raise ConfigurationError(f"{what}. {hint}", parameter="labels")
         return found
 
 
@@ -116,7 +126,10 @@ class Normalised(torch.nn.Module):
     ) -> None:
         super().__init__()
         if len(mean) != len(std) or not all(s > 0 for s in std):
-            raise PprsError(f"a normalisation with mean {list(mean)} and std {list(std)} makes no sense")
+            raise PprsError(
+                f"mean {list(mean)} and std {list(std)} cannot normalise pictures: both need a number for each "
+                "channel, and std must be above 0"
+            )
         self.net, self.flip = net, flip
         self.register_buffer("flipped", torch.tensor(flip))  # part of what tells networks apart
         self.register_buffer("mean", torch.tensor(list(mean), dtype=torch.float32).view(1, -1, 1, 1))

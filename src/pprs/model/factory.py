@@ -1,4 +1,4 @@
-"""A classifier of the user's own: `--model package.module:factory`."""
+"""A classifier of the user's own: `package.module:factory`."""
 
 from __future__ import annotations
 
@@ -33,25 +33,24 @@ class Factory:
             module = importlib.import_module(module_name)
         except Exception as error:  # an import runs the user's code, which may raise anything
             raise PprsError(
-                f'--model {spec}: cannot import "{module_name}" ({type(error).__name__}: '
-                f"{error}). It is looked for in this folder and "
+                f'cannot import "{module_name}" ({type(error).__name__}: {error}). It is looked for in this folder and '
                 "among the installed packages."
             ) from error
         if not hasattr(module, name):
             public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
-            raise PprsError(f'--model {spec}: module "{module_name}" has no "{name}". {suggest(name, public)}')
+            raise PprsError(f'module "{module_name}" has no "{name}". {suggest(name, public)}')
         made = getattr(module, name)
         if not isinstance(made, torch.nn.Module):
             try:
                 made = made()
             except Exception as error:  # the user's code again
-                raise PprsError(f"--model {spec}: calling it failed ({type(error).__name__}: {error})") from error
+                raise PprsError(f"calling it failed ({type(error).__name__}: {error})") from error
         if not isinstance(made, torch.nn.Module):
-            raise PprsError(f"--model {spec} gave a {type(made).__name__}; it must give a torch.nn.Module")
+            raise PprsError(f"it returned a {type(made).__name__}; it must return a torch.nn.Module")
         names = getattr(made, "class_names", None)
         count = getattr(made, "num_classes", None)
         if names and count is not None and len(names) != count:
-            raise PprsError(f"--model {spec}: its num_classes is {count}, and it has {len(names)} class_names")
+            raise PprsError(f"its num_classes is {count}, but it has {len(names)} class_names")
         shape = getattr(made, "input_shape", None)
         return Model(
             made,

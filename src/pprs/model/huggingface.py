@@ -39,7 +39,7 @@ class HuggingFace:
         try:
             import transformers
         except ImportError:
-            raise PprsError(f"--model {spec} needs transformers. Get it with: pip install 'pprs[hub]'") from None
+            raise PprsError("it needs transformers. Install it with: pip install 'pprs[hub]'") from None
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()
         try:
@@ -53,17 +53,17 @@ class HuggingFace:
         except Exception as error:  # transformers and the hub raise many kinds
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise PprsError(
-                f"--model {spec}: cannot be loaded as an image classifier of transformers ({reason}). Check the name, "
-                "that this machine reaches the hub or the folder is whole, and that it needs no code of its own."
+                f"it cannot be loaded as an image classifier with transformers ({reason}). Check the name, that this "
+                "machine can reach the hub or the folder is complete, and that it needs no code of its own."
             ) from error
         lacking = [*loading["missing_keys"], *loading["mismatched_keys"]]
         if lacking:
             raise PprsError(
-                f"--model {spec} lacks weights of an image classifier ({lacking[0]}, {len(lacking)} in all), and "
-                "would be filled up with random ones. Is it a backbone without its head?"
+                f"it lacks weights of an image classifier ({lacking[0]}, {len(lacking)} in all), which would be filled "
+                "in at random. Is it a backbone without its head?"
             )
         channels = int(getattr(config, "num_channels", 3))
-        way, mean, std, flip = read_processor(processor, channels, spec)
+        way, mean, std, flip = read_processor(processor, channels)
         names = tuple(str(config.id2label[i]) for i in range(config.num_labels))
         named = not all(re.fullmatch(r"LABEL_\d+", n) for n in names)
         return Model(
@@ -84,16 +84,14 @@ def _processor(name: str) -> dict[str, Any]:
         if found is not None:
             made = json.loads(Path(found).read_text(encoding="utf-8"))
             return dict(made.get("image_processor", made))
-    raise PprsError(f"--model {name}: it has no preprocessor_config.json, so its size and normalisation are not known")
+    raise PprsError("it has no preprocessor_config.json, so its size and normalisation are not known")
 
 
-def read_processor(
-    config: dict[str, Any], channels: int, where: str
-) -> tuple[Preprocess, list[float], list[float], bool]:
+def read_processor(config: dict[str, Any], channels: int) -> tuple[Preprocess, list[float], list[float], bool]:
     """Resizing, mean, std, and whether blue comes first, from a processor's config."""
 
     def refuse(what: str) -> PprsError:
-        return PprsError(f"--model {where}: its processor {what}")
+        return PprsError(f"its processor {what}")
 
     named = str(config.get("image_processor_type") or config.get("feature_extractor_type") or "")
     kind = re.sub("(ImageProcessor(Fast|Pil)?|FeatureExtractor)$", "", named)
@@ -117,14 +115,14 @@ def _resizing(config: dict[str, Any], kind: str, refuse: Callable[[str], PprsErr
     codes = {int(value): name for name, value in METHODS.items()}
     method = codes.get(int(config.get("resample", 2)))
     if method is None:
-        raise refuse(f"resizes in a way {config['resample']!r} that is not known")
+        raise refuse(f"resizes by the method {config['resample']!r}, which is not known")
     if not config.get("do_resize", True):
         raise refuse("does not resize, so its input size is not known")
     if size is None:
         raise refuse(f"gives no size that can be used ({config.get('size')!r})")
     if kind == "ConvNext":
         if not isinstance(size, int):
-            raise refuse(f"gives a size {size}, where a shorter side is wanted")
+            raise refuse(f"gives a size {size}, where the length of the shorter side is expected")
         # Small networks see the middle of a larger picture, large ones a stretched one.
         if size < 384:
             return Preprocess(size, size, int(size / float(config.get("crop_pct") or 224 / 256)), method, floor=True)

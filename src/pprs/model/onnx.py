@@ -1,4 +1,4 @@
-"""An ONNX file: `--model M.onnx`, run by ONNX Runtime as it is."""
+"""An ONNX file: `M.onnx`, run by ONNX Runtime as it is."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class OnnxNetwork(torch.nn.Module):
             self.session = runtime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # its own kinds, all of them about the file
             reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise PprsError(f"{where} cannot be read as an ONNX network ({reason}). Is it whole?") from error
+            raise PprsError(f"the file cannot be read as an ONNX network ({reason}). Is it complete?") from error
         self.where = where
         self.input = self._input()
         self.output = self._output(output)
@@ -42,15 +42,15 @@ class OnnxNetwork(torch.nn.Module):
         inputs = self.session.get_inputs()
         if len(inputs) != 1:
             names = ", ".join(i.name for i in inputs)
-            raise PprsError(f"{self.where} takes {len(inputs)} inputs ({names}); a classifier takes one, the pictures")
+            raise PprsError(f"the network takes {len(inputs)} inputs ({names}); a classifier takes one, the pictures")
         (taken,) = inputs
         if taken.type not in ("tensor(float)", "tensor(float16)"):
             raise PprsError(
-                f"{self.where} takes {taken.type}; noise needs floating point. Export the network without the step "
-                "that turns pixels of 8 bits into numbers."
+                f"the network takes {taken.type}; noise needs floating point. Export it without the step that converts "
+                "8-bit pixels."
             )
         if len(taken.shape) != 4:
-            raise PprsError(f"{self.where} takes an input of shape {taken.shape}; pictures are [B, C, H, W]")
+            raise PprsError(f"the network takes an input of shape {taken.shape}; pictures are [B, C, H, W]")
         shape = taken.shape[1:]
         self.last = shape[0] not in (1, 3) and shape[2] in (1, 3)  # channels last
         self.batch = taken.shape[0] if isinstance(taken.shape[0], int) and taken.shape[0] > 0 else None
@@ -61,17 +61,17 @@ class OnnxNetwork(torch.nn.Module):
         outputs = self.session.get_outputs()
         names = [o.name for o in outputs]
         if wanted is not None and wanted not in names:
-            raise PprsError(f'{self.where} has no output "{wanted}"; it has {", ".join(names)}')
+            raise PprsError(f'the network has no output "{wanted}"; it has {", ".join(names)}')
         if wanted is None and len(outputs) > 1:
             raise PprsError(
-                f"{self.where} has {len(outputs)} outputs ({', '.join(names)}). Say which holds the scores, "
-                f"for example --model {self.where}:{names[0]}"
+                f"the network has {len(outputs)} outputs ({', '.join(names)}). Say which holds the scores, for example "
+                f"{self.where}:{names[0]}"
             )
         chosen = outputs[names.index(wanted) if wanted is not None else 0]
         if len(chosen.shape) != 2 or "float" not in chosen.type:
             raise PprsError(
-                f'{self.where}: its output "{chosen.name}" is {chosen.type} of shape {chosen.shape}; '
-                "a classifier gives scores [B, classes]"
+                f'the output "{chosen.name}" is {chosen.type} of shape {chosen.shape}; a classifier gives scores '
+                "[B, classes]"
             )
         self.classes = chosen.shape[1] if isinstance(chosen.shape[1], int) else None
         return str(chosen.name)
@@ -103,12 +103,12 @@ def require_runtime() -> Any:
     try:
         import onnxruntime
     except ImportError:
-        raise PprsError("ONNX Runtime is not installed. Get it with: pip install 'pprs[onnx]'") from None
+        raise PprsError("ONNX Runtime is not installed. Install it with: pip install 'pprs[onnx]'") from None
     return onnxruntime
 
 
 class Onnx:
-    """The source for `--model M.onnx` or, where it has several outputs, `M.onnx:output`.
+    """The source for `M.onnx` or, where it has several outputs, `M.onnx:output`.
 
     M.json beside it, or its own metadata under "pprs", may describe it.
     """
@@ -126,12 +126,12 @@ class Onnx:
     def load(spec: str) -> Model:
         path, output = Onnx._path(spec)
         if not path.is_file():
-            raise PprsError(f"there is no network {path}")
+            raise PprsError("there is no network file by that name")
         net = OnnxNetwork(str(path), str(path), output)
         sidecar, where = read_sidecar(path), str(path.with_suffix(".json"))
         inside = net.session.get_modelmeta().custom_metadata_map.get("pprs")
         if sidecar == Sidecar() and inside:
-            where = f'{path}, its metadata "pprs"'
+            where = 'its metadata "pprs"'
             sidecar = parse_sidecar(inside, where)
         model = Model(net, spec, net.classes, None, net.input_shape, fingerprint=_digest(path))
         return apply_sidecar(model, sidecar, where)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from pprs.errors import PprsError
+from pprs.errors import PprsError, suggest
 from pprs.partition.base import check_values
 
 METHODS = {
@@ -43,9 +43,12 @@ class Preprocess:
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
-            raise PprsError(f'no way to resize is called "{self.method}"; there are {", ".join(METHODS)}')
+            raise PprsError(f'unknown resizing method "{self.method}". {suggest(self.method, METHODS)}')
         if min(self.height, self.width, self.shorter or SMALLEST) < SMALLEST:
-            raise PprsError(f"a network for pictures of {self.height}x{self.width} is not one that can be certified")
+            raise PprsError(
+                f"pictures of {self.height}x{self.width} pixels, resized to a shorter side of "
+                f"{self.shorter or min(self.height, self.width)}, are too small: a side needs at least {SMALLEST}"
+            )
 
     def __str__(self) -> str:
         if self.shorter is None:
@@ -58,7 +61,7 @@ class Preprocess:
         if min(height, width) < SMALLEST:
             raise PprsError(f"the picture has {height}x{width} pixels; at least {SMALLEST}x{SMALLEST} are needed")
         if len(image) not in (1, 3):
-            raise PprsError(f"a picture has 1 or 3 channels, not {len(image)}")
+            raise PprsError(f"a picture must have 1 or 3 channels, not {len(image)}")
         check_values(image)
         image = to_channels(image, channels)
         if self.shorter is None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pprs.errors import PprsError, suggest
+from pprs.errors import ConfigurationError, suggest
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,6 @@ def architecture(
 ) -> Architecture:
     """A named architecture for pictures of so many channels and classes."""
     if name not in ARCHITECTURES:
-        raise PprsError(f'unknown architecture "{name}". {suggest(name, ARCHITECTURES)}')
+        raise ConfigurationError(f'unknown architecture "{name}". {suggest(name, ARCHITECTURES)}', parameter="arch")
     blocks, usual = ARCHITECTURES[name]
     return Architecture(blocks, width or usual, channels, num_classes, mean, std)

@@ -38,12 +38,11 @@ def read_sidecar(path: Path) -> Sidecar:
     file = path.with_suffix(".json")
     if not file.is_file():
         return Sidecar()
-    where = f"{file}, which describes {path.name}"
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise PprsError(f"{where}: it cannot be read ({error})") from error
-    return parse_sidecar(text, where)
+        raise PprsError(f"{file}, which describes it, cannot be read ({error})") from error
+    return parse_sidecar(text, str(file))
 
 
 def parse_sidecar(text: str, where: str) -> Sidecar:
@@ -51,7 +50,7 @@ def parse_sidecar(text: str, where: str) -> Sidecar:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise PprsError(f"{where}: it is not JSON ({error})") from error
+        raise PprsError(f"{where} is not JSON ({error})") from error
     sidecar = validate(Sidecar, content, where)
     for key, numbers in (("mean", sidecar.mean), ("std", sidecar.std), ("size", sidecar.size)):
         for number in numbers or ():
@@ -71,7 +70,7 @@ def apply_sidecar(model: Model, sidecar: Sidecar, where: str) -> Model:
     if sidecar.mean is not None and sidecar.std is not None:
         wanted = model.input_shape[0] if model.input_shape else len(sidecar.mean)
         if len(sidecar.mean) != wanted:
-            raise PprsError(f"{where}: mean has {len(sidecar.mean)} numbers, and the network takes {wanted} channels")
+            raise PprsError(f"{where}: mean has {len(sidecar.mean)} numbers, but the network takes {wanted} channels")
         model = replace(model, module=Normalised(model.module, sidecar.mean, sidecar.std))
     if sidecar.size is not None:
         if len(sidecar.size) != 2:
@@ -89,6 +88,6 @@ def apply_sidecar(model: Model, sidecar: Sidecar, where: str) -> Model:
     if sidecar.class_names:
         names = sidecar.class_names
         if model.num_classes is not None and len(names) != model.num_classes:
-            raise PprsError(f"{where}: {len(names)} class names, and the network has {model.num_classes} classes")
+            raise PprsError(f"{where}: {len(names)} class names, but the network has {model.num_classes} classes")
         model = replace(model, class_names=names)
     return model

@@ -23,12 +23,12 @@ class Timm:
         try:
             import timm
         except Exception as error:  # so does a timm whose torchvision cannot be imported
-            raise PprsError(f"--model {spec} needs timm, and it cannot be imported ({error})") from error
+            raise PprsError(f"it needs timm, which cannot be imported ({error})") from error
         try:
             net = timm.create_model(name, pretrained=True)
         except Exception as error:  # an unknown name, or the download
             reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise PprsError(f"--model {spec}: {reason}. See timm.list_models(pretrained=True).") from error
+            raise PprsError(f"{reason}. See timm.list_models(pretrained=True).") from error
         way = timm.data.resolve_data_config({}, model=net)
         channels, height, width = (int(v) for v in way["input_size"])
         method = way["interpolation"] if way["interpolation"] in METHODS else "bilinear"

@@ -22,19 +22,19 @@ class Torchvision:
         try:
             from torchvision import models
         except Exception as error:  # a torchvision that does not fit torch raises more than ImportError
-            raise PprsError(f"--model {spec} needs torchvision, and it cannot be imported ({error})") from error
+            raise PprsError(f"it needs torchvision, which cannot be imported ({error})") from error
         known = models.list_models(module=models)
         if name not in known:
-            raise PprsError(f'--model {spec}: torchvision has no network "{name}". {suggest(name, known)}')
+            raise PprsError(f'torchvision has no network "{name}". {suggest(name, known)}')
         choices = models.get_model_weights(name)
         if wanted not in choices.__members__:
-            raise PprsError(f'--model {spec}: no weights "{wanted}". {suggest(wanted, choices.__members__)}')
+            raise PprsError(f'it has no weights "{wanted}". {suggest(wanted, choices.__members__)}')
         weights = choices[wanted]
         try:
             net = models.get_model(name, weights=weights)
         except Exception as error:  # the download
             raise PprsError(
-                f"--model {spec}: its weights cannot be had ({error}). Does this machine reach them?"
+                f"its weights cannot be downloaded ({error}). Check that this machine can reach them."
             ) from error
         way = weights.transforms()
         side, shorter = int(way.crop_size[0]), int(way.resize_size[0])

@@ -18,7 +18,7 @@ PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt")
 
 
 class Weights:
-    """The source for `--model M.safetensors`."""
+    """The source for `M.safetensors`."""
 
     @staticmethod
     def claims(spec: str) -> bool:
@@ -28,7 +28,7 @@ class Weights:
     def load(spec: str) -> Model:
         path = Path(spec)
         if not path.is_file():
-            raise PprsError(f"there is no weight file {path}. Make one with: pprs train --data DATA --out {path}")
+            raise PprsError(f"there is no weight file by that name. Make one with: pprs train --data DATA --out {path}")
         _refuse_pickle(path)
         try:
             with safe_open(path, framework="pt") as file:
@@ -36,12 +36,12 @@ class Weights:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, OSError, ValueError) as error:
             raise PprsError(
-                f"{path} is not a whole safetensors file ({error}). It may have been cut short: copy or train it again."
+                f"it is not a whole safetensors file ({error}). It may have been cut short: copy or train it again."
             ) from error
         if "pprs" not in metadata:
             raise PprsError(
-                f"{path} holds weights but not the network they belong to: it was not written by `pprs train`. "
-                "Use --model module:factory with a function that builds the network and loads this file."
+                "it holds weights but not the network they belong to: it was not written by `pprs train`. Give `model` "
+                "as module:factory, with a function that builds the network and loads this file."
             )
         try:
             about = json.loads(metadata["pprs"])
@@ -49,9 +49,7 @@ class Weights:
             net = arch.build()
             net.load_state_dict(tensors)
         except (ValueError, KeyError, TypeError, RuntimeError) as error:
-            raise PprsError(
-                f"{path}: its weights do not fit the network it describes ({error}). Train it again."
-            ) from error
+            raise PprsError(f"its weights do not fit the network it describes ({error}). Train it again.") from error
         names = about.get("class_names")
         return Model(net, spec, arch.num_classes, tuple(names) if names else None, tuple(about["input_shape"]))
 
@@ -83,10 +81,9 @@ def _refuse_pickle(path: Path) -> None:
     whole = start[8:] == b"{"  # a safetensors file: the length of its header, then JSON
     if path.suffix in PICKLES or (not whole and (start[:2] == b"PK" or start[:1] == b"\x80")):
         raise PprsError(
-            f"{path} is a Python pickle, which can run any code when it is read, so it is "
-            "refused. Convert it once where "
-            "you trust it: safetensors.torch.save_file(torch.load(FILE, weights_only=True), 'M.safetensors'), and give "
-            "--model module:factory a function that builds the network and loads that."
+            "it is a Python pickle, which can run any code when it is read, so it is refused. Convert it once where "
+            "you trust it: safetensors.torch.save_file(torch.load(FILE, weights_only=True), 'M.safetensors'). Then "
+            "give `model` as module:factory, with a function that builds the network and loads the new file."
         )
 
 

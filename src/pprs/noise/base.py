@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from pprs import spec
-from pprs.errors import PprsError
+from pprs.errors import ConfigurationError, PprsError
 from pprs.kernels import normal
 
 Rng = np.random.Generator | torch.Generator
@@ -65,10 +65,10 @@ class Noise(ABC):
 def check_sigma(sigma: float) -> None:
     # Below the lower limit single precision would swallow part of the noise.
     if not (isinstance(sigma, int | float) and math.isfinite(sigma) and 1e-4 <= sigma <= 1e4):
-        raise PprsError(
-            f"sigma must be a positive number (1e-4 to 1e4), not {sigma!r}. It is the noise's "
-            "standard deviation on images "
-            "in [0, 1]; 0.25 to 1 is usual."
+        raise ConfigurationError(
+            f"`sigma` must be a positive number (1e-4 to 1e4), not {sigma!r}. It is the noise's standard deviation on "
+            "pictures in [0, 1]; 0.25 to 1 is usual.",
+            parameter="sigma",
         )
 
 
@@ -99,7 +99,10 @@ def gamma(shape: float, count: int, rng: Rng) -> torch.Tensor:
 def check_dim(dim: int) -> None:
     """The integrals and closed forms of these noises are good from the smallest picture on, 8x8."""
     if dim < 64:
-        raise PprsError(f"a picture has 64 values or more, not {dim}: below that this noise's radius is not known well")
+        raise PprsError(
+            f"a picture must have 64 values or more, not {dim}: below that, this noise's radius is not accurate",
+            parameter="noise",
+        )
 
 
 def safe_shares(p_lower: float, p_upper: float) -> tuple[float, float]:

@@ -10,7 +10,7 @@ import torch
 from numpy.polynomial import chebyshev
 from scipy.special import ndtri
 
-from pprs.errors import PprsError
+from pprs.errors import ConfigurationError, PprsError
 from pprs.noise.base import Noise, Rng, check_dim, check_sigma, gamma, safe_shares, scaled, unit_directions
 from pprs.noise.proof import PowerProof
 
@@ -39,15 +39,21 @@ class PowerLaw(Noise):
     def __post_init__(self) -> None:
         check_sigma(self.sigma)
         if self.a is not None and not (isinstance(self.a, int | float) and 3 < self.a < 1e9):
-            raise PprsError(f"a must be a number above dim + 2, not {self.a!r}. Leave it out for dim + 10.")
+            raise ConfigurationError(
+                f"a must be a number above dim + 2, not {self.a!r}. Leave it out for dim + 10.", parameter="noise"
+            )
 
     def over(self, dim: int) -> float:
         """a - dim, which must be above 2 for sigma to exist."""
         over = 10.0 if self.a is None else self.a - dim
         if not over > 2:
-            raise PprsError(f"a = {self.a} is too small for pictures of {dim} values: it must be above {dim + 2}")
+            raise PprsError(
+                f"a = {self.a} is too small for pictures of {dim} values: it must be above {dim + 2}", parameter="noise"
+            )
         if over > 1e6:
-            raise PprsError(f"a = {self.a} is too large for pictures of {dim} values: that is Gaussian noise")
+            raise PprsError(
+                f"a = {self.a} is too large for pictures of {dim} values: that is Gaussian noise", parameter="noise"
+            )
         return over
 
     def scale(self, dim: int) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from pprs import spec
-from pprs.errors import PprsError, suggest
+from pprs.errors import ConfigurationError, suggest
 from pprs.partition.base import Filter, Partition, Superpixels
 from pprs.partition.blur import Blur
 from pprs.partition.felzenszwalb import Felzenszwalb
@@ -52,11 +52,18 @@ def _one(text: str, whole: str) -> Partition:
     for link in text.split("/"):
         name = link.strip().partition(":")[0]
         if not name and whole:
-            raise PprsError(f'a part is missing in the partition "{whole}": "/" and "+" stand between two')
+            raise ConfigurationError(
+                f'a part is missing in "{whole}": "/" and "+" go between two partitions', parameter="partition"
+            )
         if name == "none":
-            raise PprsError(f'"none" stands alone, for plain smoothing: it can be no part of "{whole}"')
+            raise ConfigurationError(
+                f'"none" is plain smoothing, and cannot be combined with a partition as in "{whole}"',
+                parameter="partition",
+            )
         if name not in PARTITIONS:
-            raise PprsError(f'unknown partition "{name}". {suggest(name, [*PARTITIONS, "none"])}')
+            raise ConfigurationError(
+                f'unknown partition "{name}". {suggest(name, [*PARTITIONS, "none"])}', parameter="partition"
+            )
     return spec.from_text(text, PARTITIONS, "partition")
 
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 
 from pprs import spec
-from pprs.errors import PprsError
+from pprs.errors import ConfigurationError, PprsError
 from pprs.kernels import average, device
 from pprs.kernels.threads import spread
 
@@ -85,7 +85,9 @@ class Partition(ABC):
         found = [name for name, value in values if isinstance(value, str) and value == AUTO]
         for name in found:
             if name not in self.alone:
-                raise PprsError(f'{self.name}: the option {name} follows no rule. Give it a number instead of "auto".')
+                raise ConfigurationError(
+                    f'the option {name} of {self.name} has no rule for "auto". Give it a number.', parameter="partition"
+                )
         return found
 
     def _of(self, change: Callable[[Partition], Partition]) -> Self:
@@ -99,7 +101,7 @@ class Partition(ABC):
     @classmethod
     def for_noise(cls, sigma: float, side: int = 224) -> Self:
         """The one that suits noise of this sigma on pictures of side x side pixels."""
-        raise PprsError(f"{cls.name} has no options that follow the noise")
+        raise ConfigurationError(f"{cls.name} has no options that follow the noise", parameter="partition")
 
     @abstractmethod
     def _run_cpu(self, noisy: torch.Tensor) -> Averaged: ...
@@ -110,7 +112,9 @@ class Partition(ABC):
         return averaged.to(noisy.device), segments
 
     def _labels(self, noisy: torch.Tensor) -> torch.Tensor:
-        raise PprsError(f"{self} has no segments, so it has no labels: it only averages. Use apply().")
+        raise ConfigurationError(
+            f"{self} has no segments, so it has no labels: it only averages. Use apply().", parameter="partition"
+        )
 
     def __str__(self) -> str:
         return spec.to_text(self.name, self)
@@ -225,7 +229,7 @@ def check_batch(noisy: torch.Tensor | npt.NDArray[Any]) -> torch.Tensor:
     try:
         tensor = noisy.detach() if isinstance(noisy, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(noisy))
     except (TypeError, ValueError) as error:
-        raise PprsError(f"pictures come as a tensor or an array of floating point numbers ({error})") from error
+        raise PprsError(f"pictures must be a tensor or an array of floating point numbers ({error})") from error
     if tensor.ndim != 4:
         raise PprsError(
             f"expected a batch of pictures [B, C, H, W], got shape {tuple(tensor.shape)}. "
@@ -252,7 +256,7 @@ def check_picture_shape(shape: tuple[int, ...]) -> None:
     channels, height, width = shape
     if channels not in (1, 3):
         raise PprsError(
-            f"a picture has 1 or 3 channels, not {channels} (shape {tuple(shape)}). "
+            f"a picture must have 1 or 3 channels, not {channels} (shape {tuple(shape)}). "
             "Channels come first: move the last axis to the front with x.permute(2, 0, 1)."
         )
     if min(height, width) < MIN_SIDE:
@@ -273,27 +277,37 @@ def check_values(x: torch.Tensor) -> None:
 
 def check_odd(value: Any, option: str) -> None:
     if value != AUTO and not (_whole(value) and 1 <= value < 256 and value % 2 == 1):
-        raise PprsError(f"{option} must be an odd whole number below 256 (1 means no blur), not {value!r}")
+        raise wrong_option(f"{option} must be an odd whole number below 256 (1 means no blur), not {value!r}")
 
 
 def check_whole(value: Any, option: str) -> None:
     if value != AUTO and not (_whole(value) and 1 <= value < 2**31):
-        raise PprsError(f"{option} must be a whole number of at least 1, not {value!r}")
+        raise wrong_option(f"{option} must be a whole number of at least 1, not {value!r}")
 
 
 def check_at_least(value: Any, least: float, option: str) -> None:
     if value != AUTO and not (_number(value) and least <= value < float("inf")):
-        raise PprsError(f"{option} must be at least {least}, not {value!r}")
+        raise wrong_option(f"{option} must be at least {least}, not {value!r}")
 
 
 def check_between(value: Any, least: float, most: float, option: str, why: str) -> None:
     if value != AUTO and not (_number(value) and least <= value <= most):
-        raise PprsError(f"{option} must lie between {least} and {most}, not {value!r}: {why}")
+        raise wrong_option(f"{option} must lie between {least} and {most}, not {value!r}: {why}")
 
 
 def check_positive(value: Any, option: str) -> None:
     if value != AUTO and not (_number(value) and 0 < value < float("inf")):
-        raise PprsError(f"{option} must be above 0, not {value!r}")
+        raise wrong_option(f"{option} must be above 0, not {value!r}")
+
+
+def check_sigma(sigma: Any) -> None:
+    """For rules: the noise's sigma."""
+    if not (_number(sigma) and 0 < sigma < float("inf")):
+        raise ConfigurationError(f"`sigma` must be above 0, not {sigma!r}", parameter="sigma")
+
+
+def wrong_option(message: str) -> ConfigurationError:
+    return ConfigurationError(message, parameter="partition")
 
 
 def rounded(value: float, least: float, most: float) -> float:

@@ -14,6 +14,7 @@ from pprs.partition.base import (
     Superpixels,
     check_odd,
     check_positive,
+    check_sigma,
     check_whole,
     rounded,
     rounded_odd,
@@ -45,7 +46,7 @@ class Felzenszwalb(Superpixels):
     @classmethod
     def for_noise(cls, sigma: float, side: int = 224) -> Self:
         """Near the best PSNR of photos of side x side pixels under Gaussian noise of this sigma."""
-        check_positive(sigma, "sigma")
+        check_sigma(sigma)
         small = side / 224
         min_size = min(max(110 * sigma**1.4 * small**0.25, 1), side * side)
         blur = rounded_odd(13 * sigma**0.7 * small**0.25, 3, 255)

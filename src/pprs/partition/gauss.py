@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 import torch
 
 from pprs.kernels import device, gauss
-from pprs.partition.base import AUTO, Averaged, Filter, Floats, check_between, check_positive, rounded
+from pprs.partition.base import AUTO, Averaged, Filter, Floats, check_between, check_sigma, rounded
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Gauss(Filter):
     @classmethod
     def for_noise(cls, sigma: float, side: int = 224) -> Self:
         """Near the best PSNR of photos of side x side pixels under Gaussian noise of this sigma."""
-        check_positive(sigma, "sigma")
+        check_sigma(sigma)
         return cls(rounded(5.1 * sigma**0.7 * (side / 224) ** 0.12, 0.01, 64))
 
     def _filter(self, noisy: Floats, out: Floats) -> None:

@@ -6,9 +6,8 @@ from typing import Self
 
 import torch
 
-from pprs.errors import PprsError
 from pprs.kernels.threads import get_threads
-from pprs.partition.base import Averaged, Partition
+from pprs.partition.base import Averaged, Partition, wrong_option
 
 BLOCK = 32  # pictures a thread that go through all the parts together
 
@@ -30,11 +29,11 @@ class Mean(Partition):
         parts = tuple(self.parts)
         for part in parts:
             if isinstance(part, Mean):
-                raise PprsError(f"a mean within a mean ({part}) has no text. List its parts with the others.")
+                raise wrong_option(f"a mean within a mean ({part}) has no text. List its parts with the others.")
             if not isinstance(part, Partition):
-                raise PprsError(f"a mean is of partitions, such as Slic(): not of {part!r}")
+                raise wrong_option(f"a mean takes partitions, such as Slic(), not {part!r}")
         if len(parts) < 2:
-            raise PprsError(f"a mean needs two partitions at least, not {len(parts)}")
+            raise wrong_option(f"a mean needs at least two partitions, not {len(parts)}")
         object.__setattr__(self, "parts", parts)
         object.__setattr__(self, "static", all(part.static for part in parts))
 

@@ -4,9 +4,8 @@ import functools
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from pprs.errors import PprsError
 from pprs.kernels import median
-from pprs.partition.base import AUTO, Filter, Floats, check_positive, rounded_odd
+from pprs.partition.base import AUTO, Filter, Floats, check_sigma, rounded_odd, wrong_option
 
 _plan = functools.cache(median.plan)
 
@@ -22,12 +21,12 @@ class Median(Filter):
 
     def __post_init__(self) -> None:
         if self.size != AUTO and (isinstance(self.size, bool) or self.size not in range(3, 16, 2)):
-            raise PprsError(f"size must be an odd whole number from 3 to 15, not {self.size!r}")
+            raise wrong_option(f"size must be an odd whole number from 3 to 15, not {self.size!r}")
 
     @classmethod
     def for_noise(cls, sigma: float, side: int = 224) -> Self:
         """Near the best PSNR of photos of side x side pixels under Gaussian noise of this sigma."""
-        check_positive(sigma, "sigma")
+        check_sigma(sigma)
         return cls(rounded_odd(19 * sigma**0.7 * (side / 224) ** 0.12, 3, 15))
 
     def _filter(self, noisy: Floats, out: Floats) -> None:

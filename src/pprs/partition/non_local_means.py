@@ -5,9 +5,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from pprs.errors import PprsError
 from pprs.kernels import non_local_means
-from pprs.partition.base import AUTO, Filter, Floats, check_between, check_positive, check_whole, rounded
+from pprs.partition.base import AUTO, Filter, Floats, check_between, check_sigma, check_whole, rounded, wrong_option
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class NonLocalMeans(Filter):
 
     def __post_init__(self) -> None:
         if self.patch != AUTO and (isinstance(self.patch, bool) or self.patch not in range(1, 32, 2)):
-            raise PprsError(f"patch must be an odd whole number from 1 to 31, not {self.patch!r}")
+            raise wrong_option(f"patch must be an odd whole number from 1 to 31, not {self.patch!r}")
         check_whole(self.distance, "distance")
         check_between(self.distance, 1, 64, "distance", "it is how far, in pixels, patches are compared")
         check_between(self.h, 1e-4, 1e4, "h", "it is a difference of patches, about half the sigma of the noise")
@@ -39,7 +38,7 @@ class NonLocalMeans(Filter):
     @classmethod
     def for_noise(cls, sigma: float, side: int = 224) -> Self:
         """Near the best PSNR of photos of side x side pixels under Gaussian noise of this sigma."""
-        check_positive(sigma, "sigma")
+        check_sigma(sigma)
         sigma = rounded(sigma, 1e-4, 1e3)
         level = sigma * (side / 224) ** 0.25
         patch, distance = (3, 6) if level < 0.2 else (5, 9) if level < 0.4 else (7, 9)

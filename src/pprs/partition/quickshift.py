@@ -15,6 +15,7 @@ from pprs.partition.base import (
     check_at_least,
     check_odd,
     check_positive,
+    check_sigma,
     rounded,
     rounded_odd,
 )
@@ -50,7 +51,7 @@ class Quickshift(Superpixels):
     @classmethod
     def for_noise(cls, sigma: float, side: int = 224) -> Self:
         """Near the best PSNR of photos of side x side pixels under Gaussian noise of this sigma."""
-        check_positive(sigma, "sigma")
+        check_sigma(sigma)
         small = side / 224
         blur = rounded_odd(14 * sigma**0.7 * small**0.12, 3, 255)
         kernel_size = rounded(4 * sigma**0.3 * small**0.1, 1, 20)

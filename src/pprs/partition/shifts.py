@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pprs.errors import PprsError
-from pprs.partition.base import Averaged, Partition, Seeded, Shift, check_whole
+from pprs.partition.base import Averaged, Partition, Seeded, Shift, check_whole, wrong_option
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,9 @@ class Shifts(Partition):
 
     def __post_init__(self) -> None:
         if not isinstance(self.of, Seeded):
-            raise PprsError(f'only what grows from a grid of seeds can be shifted, as in "slic/shifts": not {self.of}')
+            raise wrong_option(
+                f'only a partition that grows from a grid of seeds can be shifted, as in "slic/shifts", not {self.of}'
+            )
         check_whole(self.k, "k")
 
     @property

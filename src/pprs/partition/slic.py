@@ -19,7 +19,7 @@ from pprs.partition.base import (
     Superpixels,
     check_at_least,
     check_odd,
-    check_positive,
+    check_sigma,
     check_whole,
     rounded,
     rounded_odd,
@@ -62,7 +62,7 @@ class Slic(Superpixels, Seeded):
     @classmethod
     def for_noise(cls, sigma: float, side: int = 224) -> Self:
         """Near the best PSNR of pictures of side x side pixels under Gaussian noise of this sigma."""
-        check_positive(sigma, "sigma")
+        check_sigma(sigma)
         small = side / 224
         spacing = 11 * small**0.36
         n_segments = min(max(1, round(side * side / spacing**2)), side * side)

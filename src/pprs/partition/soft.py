@@ -8,9 +8,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
-from pprs.errors import PprsError
 from pprs.kernels import slic, soft, threads
-from pprs.partition.base import AUTO, Averaged, Seeded, Shift, check_between, check_positive
+from pprs.partition.base import AUTO, Averaged, Seeded, Shift, check_between, check_sigma, wrong_option
 from pprs.partition.slic import Slic
 
 
@@ -41,7 +40,7 @@ class Soft(Seeded):
 
     def __post_init__(self) -> None:
         if not isinstance(self.of, Slic):
-            raise PprsError(f'only the segments of slic can be made soft, as in "slic/soft": not those of {self.of}')
+            raise wrong_option(f'only the segments of slic can be made soft, as in "slic/soft", not those of {self.of}')
         check_between(self.near, 1e-3, 1e6, "near", "it is a difference of SLIC's distances")
         check_between(self.guide, 0, 64, "guide", "it is the width of a bell in pixels")
 
@@ -52,7 +51,7 @@ class Soft(Seeded):
         >>> str(Soft.suited(0.25, (3, 32, 32)))
         'slic:n_segments=24,compactness=0.21,blur=5,iterations=2/soft:near=12.0,guide=0.8'
         """
-        check_positive(sigma, "sigma")
+        check_sigma(sigma)
         channels, height, width = shape
         root = math.sqrt(sigma)
         segments = min(max(1, round(height * width / (13 * root) ** 2)), height * width)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from pprs.kernels import total_variation
-from pprs.partition.base import AUTO, Filter, Floats, check_between, check_positive, check_whole, rounded
+from pprs.partition.base import AUTO, Filter, Floats, check_between, check_sigma, check_whole, rounded
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class TotalVariation(Filter):
     @classmethod
     def for_noise(cls, sigma: float, side: int = 224) -> Self:
         """Near the best PSNR of photos of side x side pixels under Gaussian noise of this sigma."""
-        check_positive(sigma, "sigma")
+        check_sigma(sigma)
         weight = rounded(1.65 * sigma**1.13 * (side / 224) ** 0.035, 1e-6, 1e4)
         return cls(weight, round(min(max(75 * sigma**0.45, 10), 75)))
 

@@ -1,0 +1,277 @@
+"""Errors name the parameter and the image they are about, and only commands speak of flags."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pickle
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import pytest
+import torch
+import typer
+
+import pprs as package
+from pprs.bound import check_samples
+from pprs.cli import COMMANDS, load_command
+from pprs.cli.certify import certify
+from pprs.cli.errors import BAD_INPUT, flags_of, guarded, with_flags
+from pprs.data import View, open_dataset
+from pprs.data.arrays import Arrays
+from pprs.errors import ConfigurationError, PprsError, describe_error, suggest
+from pprs.files import check_writable
+from pprs.model import Model, load_model
+from pprs.model.resnet import architecture
+from pprs.noise import Gaussian, PowerLaw, parse_noise
+from pprs.partition import Mean, Shifts, Slic, Soft, parse_partition
+from pprs.partition.base import check_batch, check_values
+from tests.helpers import pprs
+
+# ---- the errors themselves
+
+
+def test_an_error_says_which_image_it_is_about() -> None:
+    error = PprsError("the picture is empty", parameter="data", index=17)
+    assert (error.message, error.parameter, error.index) == ("the picture is empty", "data", 17)
+    assert str(error) == "image 17: the picture is empty"
+    assert describe_error(error) == "the picture is empty"
+    assert str(PprsError("the first image counts too", index=0)).startswith("image 0: ")
+    bare = PprsError("nothing is known")
+    assert (str(bare), bare.parameter, bare.index) == ("nothing is known", None, None)
+
+
+class OwnError(ConfigurationError):
+    pass
+
+
+@pytest.mark.parametrize("kind", [PprsError, ConfigurationError, OwnError])
+def test_errors_come_back_whole_from_another_process(kind: type[PprsError]) -> None:
+    error = pickle.loads(pickle.dumps(kind("no", parameter="model", index=3)))
+    assert type(error) is kind
+    assert (error.message, error.parameter, error.index, str(error)) == ("no", "model", 3, "image 3: no")
+
+
+def test_suggestions() -> None:
+    assert suggest("slick", ["slic", "grid"]) == 'Did you mean "slic"? There are: grid, slic.'
+    assert suggest("x", ["slic", "grid"]) == "There are: grid, slic."
+
+
+SETTINGS: list[tuple[str, Callable[[], object]]] = [
+    ("partition", lambda: parse_partition("slick")),
+    ("partition", lambda: parse_partition("slic:segments=3")),
+    ("partition", lambda: parse_partition("slic:n_segments=many")),
+    ("partition", lambda: parse_partition("slic+none")),
+    ("partition", lambda: parse_partition("slic/")),
+    ("partition", lambda: parse_partition("median:size=4")),
+    ("partition", lambda: Slic(blur=4)),
+    ("partition", lambda: Soft(parse_partition("blur"))),  # type: ignore[arg-type]
+    ("partition", lambda: Shifts(parse_partition("blur"))),  # type: ignore[arg-type]
+    ("partition", lambda: Mean([Slic()])),
+    ("partition", lambda: Slic(iterations="auto").settled()),  # type: ignore[arg-type]
+    ("sigma", lambda: Slic.for_noise(-1.0)),
+    ("sigma", lambda: Gaussian(0)),
+    ("noise", lambda: parse_noise("gausian:sigma=1")),
+    ("noise", lambda: parse_noise("gaussian:s=1")),
+    ("noise", lambda: PowerLaw(0.5, a=1.0)),
+    ("bound", lambda: check_samples(100, 100, 0.001, "both")),
+    ("n0", lambda: check_samples(0, 100, 0.001)),
+    ("n", lambda: check_samples(100, 3, 0.001)),
+    ("alpha", lambda: check_samples(100, 100, 2.0)),
+    ("data", lambda: open_dataset("builtin:digits")),
+    ("data", lambda: open_dataset("./nowhere")),
+    ("split", lambda: open_dataset("builtin:mnist5k", split="dev")),
+    ("model", lambda: load_model("what?")),
+    ("labels", lambda: Model(torch.nn.Identity(), "m", 3).restricted(["1", "cat"])),
+    ("labels", lambda: Model(torch.nn.Identity(), "m", 3).restricted(["1", "9"])),
+    ("labels", lambda: Model(torch.nn.Identity(), "m").restricted(["1", "2"])),
+    ("arch", lambda: architecture("resnet", channels=1, num_classes=2, mean=(0.0,), std=(1.0,))),
+]
+
+
+@pytest.mark.parametrize(("parameter", "call"), SETTINGS)
+def test_wrong_settings_name_their_parameter(parameter: str, call: Callable[[], object]) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        call()
+    assert (caught.value.parameter, caught.value.index) == (parameter, None)
+
+
+def test_class_files_and_outputs_name_their_parameter(tmp_path: Path) -> None:
+    (tmp_path / "classes.txt").write_text("0\n1\n")
+    for file in ("classes.txt", "missing.txt"):
+        with pytest.raises(PprsError) as caught:
+            open_dataset("builtin:mnist5k", classes=tmp_path / file)
+        assert caught.value.parameter == "classes"
+    for path in (tmp_path, tmp_path / "classes.txt" / "m.safetensors"):
+        with pytest.raises(PprsError, match="cannot write") as caught:
+            check_writable(path)
+        assert caught.value.parameter == "out"
+
+
+@pytest.mark.parametrize("name", ["m.safetensors", "m.onnx", "m.pt2", "nosuchmodule:make", "timm:resnet18"])
+def test_models_that_cannot_be_opened(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a ConfigurationError: one worker that lacks a file or a package must not end a run that others go on with."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(PprsError) as caught:
+        load_model(name)
+    assert type(caught.value) is PprsError
+    assert caught.value.parameter == "model"
+    assert caught.value.message.startswith(f"`model` {name}: ")
+
+
+def test_what_is_wrong_with_one_picture_fails_that_picture_alone() -> None:
+    pictures = Arrays(np.zeros((2, 1, 8, 8), np.float32), np.array([0, 5]), ("a", "b"))
+    view = View(pictures, lambda x: x, [1, 0], None)
+    assert view[0].label == 1
+    calls: list[tuple[int | None, Callable[[], object]]] = [
+        (1, lambda: view[1]),
+        (1, lambda: view.label_of(1)),
+        (None, lambda: check_values(torch.full((1, 8, 8), torch.nan))),
+        (None, lambda: check_batch(torch.zeros(1, 2, 8, 8))),
+        (None, lambda: PowerLaw(0.5, a=60.0).radius(0.9, 64)),
+    ]
+    for index, call in calls:
+        with pytest.raises(PprsError) as caught:
+            call()
+        assert type(caught.value) is PprsError
+        assert caught.value.index == index
+
+
+# ---- the library's messages
+
+FLAG = re.compile(r"(?<![\w-])--[a-z]")
+COMMAND = re.compile(r"(pprs \w+|ray start|pip install)[^.]*$")  # what a remedy may spell out
+SOURCE = Path(package.__file__).parent
+MODULES = [p for p in sorted(SOURCE.rglob("*.py")) if p.relative_to(SOURCE).parts[0] not in ("cli", "app")]
+
+
+def strings_in(node: ast.AST) -> Iterator[str]:
+    """Every text below this node; what is put into it stands as {}."""
+    if isinstance(node, ast.JoinedStr):
+        yield "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
+        for part in node.values:
+            if isinstance(part, ast.FormattedValue):
+                yield from strings_in(part.value)
+    elif isinstance(node, ast.Constant):
+        if isinstance(node.value, str):
+            yield node.value
+    else:
+        for child in ast.iter_child_nodes(node):
+            yield from strings_in(child)
+
+
+def flags_in_errors(source: str) -> list[str]:
+    """The texts of errors, raised or made, that name a flag outside of a command."""
+    wrong = {}
+    for node in ast.walk(ast.parse(source)):
+        call = node.exc if isinstance(node, ast.Raise) else node
+        if not isinstance(call, ast.Call):
+            continue
+        name = ast.unparse(call.func).rpartition(".")[2]
+        if isinstance(node, ast.Raise) or name.endswith("Error"):
+            for text in strings_in(call):
+                if any(not COMMAND.search(text[: flag.start()]) for flag in FLAG.finditer(text)):
+                    wrong[text] = None
+    return list(wrong)
+
+
+def test_flags_in_errors_are_found() -> None:
+    assert flags_in_errors('raise PprsError("give --out")') == ["give --out"]
+    assert flags_in_errors('raise refuse(f"{x} needs --model {y}") from error') == ["{} needs --model {}"]
+    assert flags_in_errors('return errors.ConfigurationError("a" + f"{\'--n\' if x else y}")') == ["--n"]
+    assert flags_in_errors('raise PprsError("Run pprs train again. Or give --out.")') == [
+        "Run pprs train again. Or give --out."
+    ]
+    assert flags_in_errors('raise PprsError(f"Make one with: pprs train --data DATA --out {x}")') == []
+    assert (
+        flags_in_errors('raise PprsError("a well--known dash, 3 -- or four; start it with `ray start --head`")') == []
+    )
+    assert flags_in_errors('print("give --out")') == []
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_the_library_does_not_speak_of_flags(module: Path) -> None:
+    assert flags_in_errors(module.read_text(encoding="utf-8")) == []
+
+
+# ---- commands
+
+
+def test_flags_of_a_command() -> None:
+    found = flags_of(certify)
+    assert found["model"] == "--model"
+    assert found["batch_size"] == "--batch-size"
+    assert found["target_error"] == "--target-accuracy-error"
+    assert found["compare"] == "--compare"
+
+
+@guarded
+def raising(
+    message: str,
+    parameter: str | None = None,
+    batch_size: Annotated[int, typer.Option("--batch")] = 1,
+    out: Annotated[str, typer.Option()] = "",
+) -> None:
+    raise PprsError(message, parameter=parameter)
+
+
+@pytest.mark.parametrize(
+    ("message", "parameter", "shown"),
+    [
+        ("give another `out`", None, "give another --out"),
+        ("give another `out`", "out", "give another --out"),
+        ("`batch_size` 0 and `out` x", "batch_size", "--batch 0 and --out x"),
+        ("the disk is full", "out", "--out: the disk is full"),
+        ("the disk is full", None, "the disk is full"),
+        ("`model` m.onnx: no such file", "model", "`model` m.onnx: no such file"),
+        ("`pprs train` wrote `out`", "model", "`pprs train` wrote --out"),
+    ],
+)
+def test_parameters_become_flags(
+    message: str, parameter: str | None, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit) as caught:
+        raising(message, parameter)
+    assert caught.value.exit_code == BAD_INPUT
+    assert capsys.readouterr().err == f"pprs: {shown}\n"
+    assert with_flags(message, parameter) == message  # outside of a command there are no flags
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["--model", "nope.safetensors"], "--model nope.safetensors: there is no weight file"),
+        (["--model", "nope.onnx"], "--model nope.onnx: there is no network file"),
+        (["--model", "what?"], '--model: cannot tell what kind of model "what?" is'),
+        (["--data", "./nowhere"], "--data: there is no file or folder ./nowhere"),
+        (["--split", "tset"], '--split: builtin:mnist5k has no split "tset". Did you mean "test"?'),
+        (["--partition", "slick"], '--partition: unknown partition "slick". Did you mean "slic"?'),
+        (["--partition", "slic:blur=4"], "--partition: blur must be an odd whole number"),
+        (["--noise", "gausian"], '--noise: unknown noise "gausian". Did you mean "gaussian"?'),
+        (["--sigma", "0"], "--sigma must be a positive number"),
+        (["--bound", "x"], '--bound: unknown bound "x". There are: one-sided, two-sided.'),
+        (["--n", "3"], "--n 3 can never certify at --alpha 0.001"),
+        (["--n0", "0"], "--n0 must be at least 1, not 0"),
+        (["--alpha", "2"], "--alpha must lie between 0 and 1"),
+        (["--start", "99999"], "--start 99999 is past the data's last image, 999"),
+    ],
+)
+def test_the_command_names_the_flag_to_change(words: list[str], shown: str, tmp_path: Path) -> None:
+    base = ["--model", "none.safetensors", "--data", "builtin:mnist5k", "--sigma", 0.25, "--out", "run"]
+    told = pprs("certify", *base, *words, cwd=tmp_path, code=2).stderr
+    assert told.startswith(f"pprs: {shown}")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_flags_are_those_that_the_command_takes(name: str) -> None:
+    taken = {option.name: option.opts for option in load_command(name).params if option.opts[0].startswith("--")}
+    found = flags_of(getattr(importlib.import_module(f"pprs.cli.{name}"), name))
+    assert found.keys() == taken.keys() - {"help"}
+    for parameter, flag in found.items():
+        assert flag in taken[parameter]
