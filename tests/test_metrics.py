@@ -48,7 +48,7 @@ def test_arrays_and_runs_agree_with_counting(of: list[tuple[int, int, float]]) -
 def test_a_run_is_not_told_apart_from_itself(of: list[tuple[int, int, float]]) -> None:
     run = frame(of)
     apart = metrics.radius_difference(run, run)
-    assert (apart.mean, apart.images, apart.verdict) == (0.0, len(of), "not told apart")
+    assert (apart.mean, apart.images, apart.verdict) == (0.0, len(of), "no clear difference")
     assert metrics.accuracy_difference(run, run, 0.25).mean == 0.0
     assert metrics.accuracy_difference(run, run, 0.25).error > 0  # few images are no proof
 

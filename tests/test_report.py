@@ -9,8 +9,10 @@ import re
 import shutil
 import stat
 import subprocess
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,21 +21,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from PIL import Image
+from rich.console import Console
 from sklearn.metrics import f1_score
 
-from pprs import PprsError
+from pprs import PprsError, open_run, write_report
 from pprs.certificate import round_down
-from pprs.runs.store import Row, Run
-from pprs.report import read, read_all, write_report
-from pprs.runs.export import export
+from pprs.metrics import (
+    accuracy_interval,
+    average_certified_radius,
+    certified_accuracy,
+    certified_f1,
+    paired_differences,
+)
+from pprs.report import make_report
 from pprs.report.figures import draw_curves
-from pprs.runs.frame import Method
-from pprs.metrics import average_radius, band, certified_accuracy, certified_f1, paired
+from pprs.report.table import Cell, Table
+from pprs.runs import Failure, Row, RunFrame, RunSettings, RunWriter, export, read_frame, read_frames
+from pprs.runs.names import distinct_names
 
-SETTINGS = {
-    "model": "m", "data": "d", "noise": "gaussian:sigma=0.5", "partition": "slic:n_segments=50", "n0": 100, "n": 1000,
-    "alpha": 0.001, "seed": 0, "class_names": ["cat", "dog", "<owl>"],
-}  # fmt: skip
+SETTINGS = RunSettings(
+    model="m", data="d", noise_text="gaussian:sigma=0.5", partition_text="slic:n_segments=50", n0=100, n=1000,
+    alpha=0.001, seed=0, class_names=("cat", "dog", "<owl>"),
+)  # fmt: skip
 ROWS = [
     Row(0, 0, 0, 0, 0.30000000000000004, 0.9, (900, 100), 48.5, 16.1, 0.5),
     Row(1, 1, 1, 1, 0.7, 0.95, (50, 950), 47.5, 16.5, 0.5),
@@ -42,10 +51,10 @@ ROWS = [
 ]
 
 
-def method(label: list[int], prediction: list[int], radius: list[float]) -> Method:
+def frame(label: list[int], prediction: list[int], radius: list[float]) -> RunFrame:
     n = len(label)
     nan = np.full(n, np.nan)
-    return Method(
+    return RunFrame(
         "m",
         np.arange(n),
         np.array(label),
@@ -59,30 +68,35 @@ def method(label: list[int], prediction: list[int], radius: list[float]) -> Meth
     )
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    folder = tmp_path / "run"
-    with Run.begin(folder, SETTINGS) as made:
-        for row in ROWS:
-            made.add(row)
+def write_run(
+    folder: Path, rows: Sequence[Row], picture: bytes | None = None, failures: Sequence[Failure] = (), **changed: Any
+) -> Path:
+    """A run with these rows, and with SETTINGS but for what is changed of them."""
+    with RunWriter(folder, dataclasses.replace(SETTINGS, **changed)) as writer:
+        writer.add([(row, picture) for row in rows], failures)
     return folder
 
 
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return write_run(tmp_path / "run", ROWS)
+
+
 def test_a_path_may_be_a_text(run: Path) -> None:
-    assert len(read(str(run))) == len(read(run)) > 0
+    assert len(read_frame(str(run))) == len(read_frame(run)) > 0
 
 
 def test_cohens_log_gives_cohens_curve(golden: Path) -> None:
-    log = read(golden / "cohen_cifar10_sigma_0.25.tsv")
+    log = read_frame(golden / "cohen_cifar10_sigma_0.25.tsv")
     assert len(log) == 500
     for r, expected in json.loads((golden / "cohen_curve.json").read_text())["certified_accuracy"].items():
         assert certified_accuracy(log, np.array([float(r)]))[0] == pytest.approx(expected, abs=1e-12)
 
 
 def test_certified_accuracy_counts_the_radius_itself() -> None:
-    m = method([0, 0, 1, 1], [0, 0, 0, -1], [0.5, 0.25, 0.9, 0.0])
+    m = frame([0, 0, 1, 1], [0, 0, 0, -1], [0.5, 0.25, 0.9, 0.0])
     assert certified_accuracy(m, np.array([0.0, 0.25, 0.2500001, 0.5, 0.51])).tolist() == [0.5, 0.5, 0.25, 0.25, 0.0]
-    assert average_radius(m) == pytest.approx(0.75 / 4)
+    assert average_certified_radius(m) == pytest.approx(0.75 / 4)
 
 
 @given(st.integers(0, 40), st.integers(0, 3))
@@ -93,11 +107,11 @@ def test_certified_f1_is_macro_f1_with_the_uncertified_as_a_class_of_their_own(s
     r = tenth / 10
     said = np.where((prediction >= 0) & (radius >= r), prediction, 99)
     expected = f1_score(label, said, labels=np.unique(label), average="macro", zero_division=0)
-    assert certified_f1(method(label, prediction, radius), r) == pytest.approx(expected)
+    assert certified_f1(frame(label, prediction, radius), r) == pytest.approx(expected)
 
 
 def test_no_point_of_a_method_decided_at_one_radius_is_cut_off() -> None:
-    decided = dataclasses.replace(method([0, 0], [0, 0], [0.1, 0.05]), settings={"stop": "radius:0.1"})
+    decided = dataclasses.replace(frame([0, 0], [0, 0], [0.1, 0.05]), settings=RunSettings(stop="radius:0.1"))
     axes = Figure().subplots()
     draw_curves(axes, [decided] * 6)
     drawn = [x for container in axes.containers for x in container[0].get_xdata()]
@@ -108,7 +122,7 @@ def test_no_point_of_a_method_decided_at_one_radius_is_cut_off() -> None:
 
 
 def test_band_is_the_exact_interval() -> None:
-    low, high = band(np.array([0.0, 0.5, 1.0]), 20)
+    low, high = accuracy_interval(np.array([0.0, 0.5, 1.0]), 20)
     assert low[0] == 0
     assert high[2] == 1
     assert (low[1], high[1]) == (pytest.approx(0.27196, abs=1e-5), pytest.approx(0.72804, abs=1e-5))
@@ -122,8 +136,8 @@ def test_rounding_is_down(radius: float) -> None:
 
 
 def test_export_tsv_is_cohens_format(run: Path, tmp_path: Path) -> None:
-    with Run.read(run) as opened:
-        text = export(opened, "tsv", None)
+    opened = open_run(run)
+    text = export(opened.outcomes(), opened.settings, "tsv", None)
     lines = text.splitlines()
     assert lines[0] == "idx\tlabel\tpredict\tradius\tcorrect\ttime"
     assert lines[1].startswith("0\t0\t0\t0.300000\t1\t0:00:00.5")
@@ -137,9 +151,9 @@ def test_export_tsv_is_cohens_format(run: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["tsv", "csv", "parquet", "json"])
 def test_exported_rows_draw_the_same_report(run: Path, tmp_path: Path, kind: str) -> None:
     out = tmp_path / f"rows.{kind}"
-    with Run.read(run) as opened:
-        export(opened, kind, out)
-    a, b = read(run), read(out)
+    opened = open_run(run)
+    export(opened.outcomes(), opened.settings, kind, out)
+    a, b = read_frame(run), read_frame(out)
     for name in ("idx", "label", "prediction"):
         np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
     if kind == "tsv":
@@ -147,37 +161,40 @@ def test_exported_rows_draw_the_same_report(run: Path, tmp_path: Path, kind: str
     else:
         np.testing.assert_array_equal(a.radius, b.radius)
         np.testing.assert_array_equal(a.segments, b.segments)
-        assert b.name == "slic:n_segments=50"
-        assert b.settings["noise"] == SETTINGS["noise"]
+        assert (b.name, b.full_name) == ("slic", "slic:n_segments=50 under gaussian:sigma=0.5")
+        assert b.full_name == a.full_name
+        assert b.settings.noise_text == SETTINGS.noise_text
 
 
 def test_methods_are_compared_only_on_the_same_images() -> None:
-    one, other = method([0, 1, 2], [0, 1, 2], [0.5, 0.4, 0.3]), method([0, 1, 2], [0, 1, 1], [0.2, 0.2, 0.2])
+    one, other = frame([0, 1, 2], [0, 1, 2], [0.5, 0.4, 0.3]), frame([0, 1, 2], [0, 1, 1], [0.2, 0.2, 0.2])
     for data, count in (("mnist", 1), ("cifar10", 0)):
         pair = [
-            dataclasses.replace(one, settings={"data": "mnist"}),
-            dataclasses.replace(other, settings={"data": data}),
+            dataclasses.replace(one, settings=RunSettings(data="mnist")),
+            dataclasses.replace(other, settings=RunSettings(data=data)),
         ]
-        assert len(paired(pair)) == count
-    (p,) = paired([dataclasses.replace(m, settings={"data": "mnist"}) for m in (one, other)])
+        assert len(paired_differences(pair)) == count
+    (p,) = paired_differences([dataclasses.replace(m, settings=RunSettings(data="mnist")) for m in (one, other)])
     apart = np.array([0.3, 0.2, 0.3])
     assert p.ahead == pytest.approx(apart.mean())
     assert p.error == pytest.approx(
         4.3027 * apart.std(ddof=1) / np.sqrt(3), rel=1e-4
     )  # Student, two degrees of freedom
-    assert paired([one, other]) == []  # of what data they are, nobody says
+    assert paired_differences([one, other]) == []  # of what data they are, nobody says
 
 
 def test_formats(run: Path, tmp_path: Path) -> None:
-    summaries, radii = write_report([run], tmp_path / "r.json", radii=[0.0, 0.25, 0.5])
+    report = write_report([run], tmp_path / "r.json", radii=[0.0, 0.25, 0.5])
     content = json.loads((tmp_path / "r.json").read_text())
-    assert content["radii"] == radii == [0.0, 0.25, 0.5]
+    assert content["radii"] == list(report.radii) == [0.0, 0.25, 0.5]
     assert content["methods"][0]["accuracy"] == [0.5, 0.5, 0.25]
+    assert content["methods"][0]["full_name"] == "slic:n_segments=50 under gaussian:sigma=0.5"
     write_report([run, run], tmp_path / "r.md")
     table = (tmp_path / "r.md").read_text().splitlines()
     assert len({line.count("|") for line in table[:4]}) == 1
     assert table[-1].count("| +0.0000 | ± 0.0000 |") == 1  # a run against itself, image by image
     assert "50.0 (7–93)" in table[2]
+    assert "- slic (run): `slic:n_segments=50 under gaussian:sigma=0.5`" in table
     write_report([run], tmp_path / "r.png")
     assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
     write_report([run], tmp_path / "r.svg")
@@ -185,41 +202,227 @@ def test_formats(run: Path, tmp_path: Path) -> None:
     assert b"<svg" in first
     with pytest.raises(PprsError, match="html, json, md, png, svg"):
         write_report([run], tmp_path / "r.doc")
-    assert summaries[0].segments == pytest.approx(48)
+    assert report.summaries[0].segments == pytest.approx(48)
 
 
-def test_names_tell_runs_apart(run: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    with Run.begin(other, {**SETTINGS, "noise": "gaussian:sigma=1.0"}) as made:
-        made.add(ROWS[0])
-    assert [m.name for m in read_all([run, other])] == [
-        "slic:n_segments=50, gaussian:sigma=0.5",
-        "slic:n_segments=50, gaussian:sigma=1.0",
+def test_names_distinguish_runs(run: Path, tmp_path: Path) -> None:
+    other = write_run(tmp_path / "other", ROWS[:1], noise_text="gaussian:sigma=1.0")
+    frames = read_frames([run, other])
+    assert [f.name for f in frames] == ["slic (sigma=0.5)", "slic (sigma=1.0)"]
+    assert [f.full_name for f in frames] == [
+        "slic:n_segments=50 under gaussian:sigma=0.5",
+        "slic:n_segments=50 under gaussian:sigma=1.0",
     ]
+    assert read_frame(run).name == "slic"
+    plain = write_run(tmp_path / "plain", ROWS[:1], partition_text="none")
+    assert read_frame(plain).full_name == "plain randomized smoothing under gaussian:sigma=0.5"
+
+
+SLIC, SOFT = "slic:n_segments=50,compactness=0.15,blur=3,iterations=2", "soft:near=4,guide=0.1"
+
+
+@pytest.mark.parametrize(
+    ("partitions", "expected"),
+    [
+        (["none"], ["RS"]),
+        ([SLIC, f"{SLIC}/{SOFT}/shifts:count=4"], ["slic", "slic/soft/shifts"]),
+        ([f"{SLIC}+blur:size=3", "none"], ["slic+blur", "RS"]),
+        # Only the options that differ, and only where a name is shared.
+        (
+            [SLIC, SLIC.replace("50", "100"), "blur:size=3"],
+            ["slic (n_segments=50)", "slic (n_segments=100)", "blur"],
+        ),
+        (
+            [SLIC, SLIC.replace("50,", "100,").replace("=3", "=5")],
+            ["slic (n_segments=50, blur=3)", "slic (n_segments=100, blur=5)"],
+        ),
+        # The name of the link, where several have the option.
+        (
+            [f"{SLIC}+blur:size=3+median:size=3", f"{SLIC}+blur:size=3+median:size=5"],
+            ["slic+blur+median (median.size=3)", "slic+blur+median (median.size=5)"],
+        ),
+        (["gauss:sigma=1.0", "gauss:sigma=2.0"], ["gauss (gauss.sigma=1.0)", "gauss (gauss.sigma=2.0)"]),
+        # A partition of another version, with an option that one of them lacks, and a number with a plus.
+        (["wavelet:level=2", "wavelet:level=2,size=1e+16"], ["wavelet", "wavelet (size=1e+16)"]),
+    ],
+)  # fmt: skip
+def test_names_are_short(partitions: list[str], expected: list[str]) -> None:
+    settings = [dataclasses.replace(SETTINGS, partition_text=text) for text in partitions]
+    assert distinct_names(settings, [f"runs/{i}" for i in range(len(settings))]) == expected
+
+
+@pytest.mark.parametrize(
+    ("noises", "seeds", "expected"),
+    [
+        (["gaussian:sigma=0.25", "gaussian:sigma=0.5"], [0, 1], ["slic (sigma=0.25)", "slic (sigma=0.5)"]),
+        (
+            ["gaussian:sigma=0.25", "exponential:sigma=0.25,power=2"],
+            [0, 0],
+            ["slic (gaussian)", "slic (exponential, power=2)"],
+        ),
+        (["gaussian:sigma=0.25"] * 2, [0, 1], ["slic (seed=0)", "slic (seed=1)"]),
+        (["gaussian:sigma=0.25"] * 2, [0, 0], ["slic (a/run)", "slic (b/run)"]),
+        ([None, None], [None, None], ["slic (a/run)", "slic (b/run)"]),
+    ],
+)
+def test_names_say_the_noise_the_seed_or_the_path_where_options_do_not_differ(
+    noises: list[str | None], seeds: list[int | None], expected: list[str]
+) -> None:
+    settings = [dataclasses.replace(SETTINGS, noise_text=n, seed=s) for n, s in zip(noises, seeds, strict=True)]
+    assert distinct_names(settings, ["/runs/a/run", "/runs/b/run"]) == expected
+
+
+def test_the_noise_is_named_instead_of_the_options_that_follow_it() -> None:
+    runs = [(SLIC, 0.25), (SLIC.replace("0.15,blur=3", "0.2121,blur=5"), 0.5), ("none", 0.25)]
+    settings = [
+        dataclasses.replace(SETTINGS, partition_text=p, noise_text=f"gaussian:sigma={sigma}") for p, sigma in runs
+    ]
+    assert distinct_names(settings, ["a", "b", "c"]) == ["slic (sigma=0.25)", "slic (sigma=0.5)", "RS (sigma=0.25)"]
+    # An option that was chosen is named.
+    settings[1] = dataclasses.replace(settings[1], partition_text=SLIC.replace("50", "100"))
+    assert distinct_names(settings, ["a", "b", "c"])[:2] == ["slic (n_segments=50)", "slic (n_segments=100)"]
+
+
+HOSTILE = Table(
+    ("a|b", "<b>n</b>"),
+    (
+        ("<script>alert(1)</script>", Cell("1.0", "(0–2)", tip='"x" onclick="alert(1)"', best=True)),
+        ("a|b\nc", Cell("–")),
+        (Cell("[red]x[/red]", tip="<i>"), "2.0"),
+    ),
+    "<title>",
+)
+
+
+def test_a_table_as_markdown_and_csv() -> None:
+    lines = HOSTILE.to_markdown().splitlines()
+    assert lines[0] == r"| a\|b | <b>n</b> |"
+    assert lines[2] == "| <script>alert(1)</script> | 1.0 (0–2) |"
+    assert lines[3] == r"| a\|b c | – |"
+    assert len(lines) == 5
+    rows = list(csv.reader(io.StringIO(HOSTILE.to_csv())))
+    assert rows[0] == ["a|b", "<b>n</b>"]
+    assert rows[1:3] == [["<script>alert(1)</script>", "1.0 (0–2)"], ["a|b\nc", ""]]
+
+
+def test_a_table_as_html_escapes_all_that_is_in_it() -> None:
+    text = HOSTILE.to_html()
+    assert set(re.findall(r"</?(\w+)", text)) == {
+        "table", "caption", "thead", "tbody", "tr", "th", "td", "b", "small",
+    }  # fmt: skip
+    assert "<b>n</b>" not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert 'title="&#34;x&#34; onclick=&#34;alert(1)&#34;"' in text
+    assert re.search(r'<td class="best"[^>]*><b>1.0</b> <small>\(0–2\)</small></td>', text)
+    assert text.count("<b>") == 1
+
+
+def test_a_table_on_a_terminal_shows_brackets_as_they_are() -> None:
+    console = Console(file=io.StringIO(), width=100)
+    console.print(HOSTILE.to_rich())
+    shown = console.file.getvalue()
+    assert "[red]x[/red]" in shown
+    assert "a|b" in shown
+
+
+def test_runs_folders_and_exported_files_go_into_one_report(run: Path, tmp_path: Path) -> None:
+    opened = open_run(run)
+    export(opened.outcomes(), opened.settings, "parquet", tmp_path / "rows.parquet")
+    export(opened.outcomes(), opened.settings, "tsv", tmp_path / "log.tsv")
+    other = write_run(tmp_path / "other", ROWS, partition_text="none")
+    sources = [opened, other, str(run), tmp_path / "rows.parquet", tmp_path / "log.tsv"]
+    report = write_report(sources, tmp_path / "r.html", radii=[0.0, 0.25])
+    assert [f.name for f in report.frames] == ["slic (run)", "RS", "slic (run)", "slic (rows.parquet)", "log"]
+    assert {s.accuracy for s in report.summaries} == {(0.5, 0.5)}
+    page = (tmp_path / "r.html").read_text()
+    for name in ("slic (run)", "RS", "slic (rows.parquet)", "log"):
+        assert f"<summary>{name}</summary>" in page
+    assert make_report(sources, [0.0]).summaries[0].accuracy == (0.5,)
+
+
+def test_the_page_has_the_whole_partition_in_tooltips_and_settings(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", ROWS[:2], _png(), partition_text=SLIC, data_fingerprint="x")
+    write_run(tmp_path / "b", ROWS[:2], _png(), partition_text=SLIC.replace("50", "20"), data_fingerprint="x")
+    write_report([tmp_path / "a", tmp_path / "b"], tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text()
+    for full, short in ((SLIC, "slic (n_segments=50)"), (SLIC.replace("50", "20"), "slic (n_segments=20)")):
+        title = f'title="{full} under gaussian:sigma=0.5">'
+        assert re.search(rf"<td[^>]* {re.escape(title + short)}</td>", page)  # in the table
+        assert f"<b {title}{short}</b>" in page  # with its picture
+        assert f"<summary>{short}</summary>" in page
+        assert f"<code>{full} under gaussian:sigma=0.5</code>" in page
+        assert f"<code>{full}</code>" in page
+    assert "against slic (n_segments=20)" in page
+    visible = re.sub(r'title="[^"]*"|<code>.*?</code>', "", page)
+    assert "compactness" not in visible
+
+
+def test_text_from_runs_is_escaped_everywhere_on_the_page(tmp_path: Path) -> None:
+    hostile = "<script>alert('x')</script>"
+    write_run(
+        tmp_path / "a", ROWS[:2], _png(), data=hostile, data_fingerprint="x", model=f'"{hostile}',
+        class_names=(hostile, "b", "c"), failures=[Failure(9, 0, hostile)], stop="radius:0.1",
+    )  # fmt: skip
+    log = tmp_path / "<img src=x onerror=alert(1)> & --><script>.tsv"
+    log.write_text("idx\tlabel\tpredict\tradius\n0\t-1\t1\t0.5\n")
+    write_report([tmp_path / "a", log], tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text()
+    assert "<script" not in page
+    assert "<img src=x" not in page
+    assert "on &lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;</title>" in page
+    assert "original: &lt;script&gt;" in page
+    assert "&lt;img src=x onerror=alert(1)&gt; &amp; --&gt;&lt;script&gt;" in page
+
+
+def test_the_page_says_what_a_reader_of_the_curves_must_know(tmp_path: Path) -> None:
+    undecided = dataclasses.replace(ROWS[1], stopped="budget")
+    write_run(tmp_path / "a", [ROWS[0], undecided], failures=[Failure(9, 0, "out of memory")])
+    write_run(tmp_path / "b", ROWS, partition_text="none", stop="radius:0.1,0.25")
+    report = write_report([tmp_path / "a", tmp_path / "b"], tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text()
+    assert "Points: sampling stopped once it was decided" in page
+    assert "(RS at 0.1, 0.25)" in page
+    assert "A budget left images before they were decided (1 of 3 for slic)" in page
+    assert "slic: failed: 1 image, counted as not certified" in page
+    assert "certified with the correct label" in page
+    assert report.summaries[0].images == 3  # to leave the failed one out could flatter
+    write_report([tmp_path / "a", tmp_path / "b"], tmp_path / "r.md")
+    for note in report.notes():
+        assert f"{note}." in page
+        assert f"{note}." in (tmp_path / "r.md").read_text()
+
+
+def test_plain_runs_with_the_same_noise_have_an_image_each(tmp_path: Path) -> None:
+    for name, radius in (("a", 0.25), ("b", 0.75)):  # of two models, say
+        row = dataclasses.replace(ROWS[0], radius=radius)
+        write_run(tmp_path / name, [row], _png(), partition_text="none", data_fingerprint="x")
+    write_report([tmp_path / "a", tmp_path / "b"], tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text()
+    assert page.count("radius 0.250") == page.count("radius 0.750") == 1
 
 
 def test_unlabelled_rows_count_as_certified_and_the_page_says_so(tmp_path: Path) -> None:
-    with Run.begin(tmp_path / "run", SETTINGS) as made:
-        made.add(Row(0, None, 1, 1, 0.4, 0.9, (1, 9), None, None, 0.1))
-        made.add(Row(1, None, None, 1, 0.0, 0.3, (5, 5), None, None, 0.1))
-    summaries, _ = write_report([tmp_path / "run"], tmp_path / "r.html", radii=[0.0, 0.3])
-    assert summaries[0].accuracy == (0.5, 0.5)
-    assert "No labels are known" in (tmp_path / "r.html").read_text()
+    rows = [
+        Row(0, None, 1, 1, 0.4, 0.9, (1, 9), None, None, 0.1),
+        Row(1, None, None, 1, 0.0, 0.3, (5, 5), None, None, 0.1),
+    ]
+    report = write_report([write_run(tmp_path / "run", rows)], tmp_path / "r.html", radii=[0.0, 0.3])
+    assert report.summaries[0].accuracy == (0.5, 0.5)
+    assert "No labels are known for slic: there every certified image counts" in (tmp_path / "r.html").read_text()
 
 
 def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
-    for name, settings in (("a", SETTINGS), ("b", {**SETTINGS, "partition": "none"})):
-        with Run.begin(tmp_path / name, {**settings, "data_fingerprint": "x"}) as made:
-            made.add(Row(5, 2, 2, 2, 0.4, 0.9, (1, 9), None, None, 0.1), _png())
+    row = Row(5, 2, 2, 2, 0.4, 0.9, (1, 9), None, None, 0.1)
+    for name, partition in (("a", SETTINGS.partition_text), ("b", "none")):
+        write_run(tmp_path / name, [row], _png(), partition_text=partition, data_fingerprint="x")
     for order in (["a", "b"], ["b", "a"]):  # no method's verdict may hide another's
         write_report([tmp_path / name for name in order], tmp_path / "r.html")
         page = (tmp_path / "r.html").read_text()
         assert "<owl>" not in page
         assert page.count("&lt;owl&gt; ✓, radius 0.4") == 2
-    with Run.begin(tmp_path / "c", {**SETTINGS, "data_fingerprint": "other"}) as made:
-        made.add(Row(5, 2, 2, 2, 0.7, 0.9, (1, 9), None, None, 0.1), _png())
+    write_run(tmp_path / "c", [dataclasses.replace(row, radius=0.7)], _png(), data_fingerprint="other")
     write_report([tmp_path / "b", tmp_path / "c"], tmp_path / "r.html")
-    assert "Of other data, and not shown: slic:n_segments=50" in (tmp_path / "r.html").read_text()
+    assert "Of other data, and not shown: slic." in (tmp_path / "r.html").read_text()
     (tmp_path / "$x$[b].tsv").write_text("idx\tlabel\tpredict\tradius\n0\t1\t1\t0.5\n")
     assert "wrote" in pprs("report", tmp_path / "$x$[b].tsv", "--out", tmp_path / "[b].png").stdout
     assert (tmp_path / "[b].png").exists()
@@ -237,32 +440,32 @@ def test_devices_are_written_to_and_not_replaced(run: Path, tmp_path: Path) -> N
         os.mknod(device, 0o600 | stat.S_IFCHR, os.makedev(1, 7))  # as /dev/full
         device.write_bytes(b"")
     except PermissionError:
-        pytest.skip("device files cannot be made or used here")
-    told = pprs("report", run, "--format", "md", "--out", device, code=2).stderr
-    assert "disk is full" in told
+        pytest.skip("device files cannot be created or used here")
+    error = pprs("report", run, "--format", "md", "--out", device, code=2).stderr
+    assert "disk is full" in error
     assert stat.S_ISCHR(device.stat().st_mode)
 
 
-def test_bad_sources_are_told(tmp_path: Path) -> None:
+def test_bad_sources_are_explained(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("some\tother\ttable\n1\t2\t3\n")
     with pytest.raises(PprsError, match="needs the columns idx, label"):
-        read(tmp_path / "a.tsv")
+        read_frame(tmp_path / "a.tsv")
     head = "idx\tlabel\tpredict\tradius\n"
     for rows in ("0\t1\t1\tinf\n", "0\t1\t1\t-1\n", "0\t1\t1\tnan\n", "0\t1\n"):
         (tmp_path / "a.tsv").write_text(head + rows)
         with pytest.raises(PprsError, match="cannot be read as exported rows"):
-            read(tmp_path / "a.tsv")
+            read_frame(tmp_path / "a.tsv")
     (tmp_path / "a.tsv").write_text("idx\tlabel\tradius\n0\t1\t0.5\n")
     with pytest.raises(PprsError, match="needs the columns"):
-        read(tmp_path / "a.tsv")
+        read_frame(tmp_path / "a.tsv")
     (tmp_path / "b.json").write_text("{broken")
     with pytest.raises(PprsError, match="cannot be read as exported rows"):
-        read(tmp_path / "b.json")
+        read_frame(tmp_path / "b.json")
     with pytest.raises(PprsError, match="there is no file"):
-        read(tmp_path / "c.csv")
-    Run.begin(tmp_path / "empty", SETTINGS).close()
+        read_frame(tmp_path / "c.csv")
+    write_run(tmp_path / "empty", [])
     with pytest.raises(PprsError, match="no rows yet"):
-        read(tmp_path / "empty")
+        read_frame(tmp_path / "empty")
 
 
 @pytest.fixture(scope="module")
@@ -283,8 +486,7 @@ def test_page_is_self_contained_and_shows_pictures(certified: list[Path], tmp_pa
     assert not re.search(r'(src|href)="(?!data:|#)', page)
     assert "<script" not in page
     assert page.count('src="data:image/png') == 6 * 4  # original, noisy, superpixels, averaged
-    with Run.read(certified[1]) as run:
-        row = run.rows()[0]
+    row = open_run(certified[1]).rows()[0]
     assert f"radius {round_down(row.radius)}" in page or row.prediction is None
 
 
@@ -310,17 +512,20 @@ def test_run_export_and_report_agree(certified: list[Path], tmp_path: Path) -> N
     rows = list(csv.DictReader(out.splitlines()))
     assert len(rows) == 8
     assert 20 < float(rows[0]["mean_segments"]) < 90
-    told = pprs("report", *certified, "--out", tmp_path / "r.md", "--radii", "0,0.1").stdout
-    assert "slic:n_segments=50" in told
+    shown = pprs("report", *certified, "--out", tmp_path / "r.md", "--radii", "0,0.1").stdout
+    assert " slic " in shown
+    assert "slic:n_segments=50," in (tmp_path / "r.md").read_text()
     share = sum(int(r["correct"]) for r in rows) / 8
     assert f"| {100 * share:.1f} (" in (tmp_path / "r.md").read_text()
 
 
 def test_the_page_says_where_the_region_is_a_cylinder(tmp_path: Path) -> None:
     for name, partition in (("ball", "slic:n_segments=50"), ("fixed", "grid:size=4")):
-        with Run.begin(tmp_path / name, SETTINGS | {"partition": partition}) as made:
-            made.add(ROWS[0])
+        write_run(tmp_path / name, ROWS[:1], partition_text=partition)
     write_report([tmp_path / "ball"], tmp_path / "ball.html")
     write_report([tmp_path / "ball", tmp_path / "fixed"], tmp_path / "both.html")
     assert "cylinder" not in (tmp_path / "ball.html").read_text()
-    assert "are fixed, so there the certified region is a cylinder" in (tmp_path / "both.html").read_text()
+    assert (
+        "The segments of grid are fixed, so there the certified region is a cylinder"
+        in (tmp_path / "both.html").read_text()
+    )

@@ -145,8 +145,12 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """ahead, behind, or not told apart."""
-        return "ahead" if self.mean > self.error else "behind" if self.mean < -self.error else "not told apart"
+        """ahead, behind, or no clear difference."""
+        return _verdict(self.mean, self.error)
+
+
+def _verdict(mean: float, error: float) -> str:
+    return "ahead" if mean > error else "behind" if mean < -error else "no clear difference"
 
 
 def radius_difference(one: Radii, other: Radii) -> Difference:
@@ -205,6 +209,7 @@ class Summary:
     undecided: int
     labelled: bool
     failed: int = 0
+    full_name: str = ""  # the method with all its options
 
 
 def summarize(of: Run | RunFrame, radii: npt.ArrayLike) -> Summary:
@@ -229,6 +234,7 @@ def summarize(of: Run | RunFrame, radii: npt.ArrayLike) -> Summary:
         int(frame.undecided.sum()),
         frame.labelled,
         int(frame.failed.sum()),
+        frame.full_name,
     )
 
 
@@ -241,6 +247,11 @@ class Paired:
     images: int
     ahead: float
     error: float  # half the width of Student's 95% interval
+
+    @property
+    def verdict(self) -> str:
+        """ahead, behind, or no clear difference."""
+        return _verdict(self.ahead, self.error)
 
 
 def paired_differences(frames: Sequence[RunFrame]) -> list[Paired]:

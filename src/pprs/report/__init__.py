@@ -14,8 +14,7 @@ from pprs.files import written_whole
 from pprs.metrics import Summary, paired_differences, summarize, usual_radii
 from pprs.noise import Noise
 from pprs.partition import Partition
-from pprs.report import figures, summary
-from pprs.report.page import page
+from pprs.report import figures, page, summary
 from pprs.report.table import Table
 from pprs.runs import Run, RunFrame, read_frames
 from pprs.voting import noisy_chunk
@@ -48,9 +47,7 @@ class Report:
             return summary.to_markdown(self.summaries, self.radii, pairs).encode()
         if kind == "json":
             return summary.to_json(self.summaries, self.radii, pairs).encode()
-        data = {str(frame.settings.data) for frame in self.frames if frame.settings.data is not None}
-        title = "Certified robustness" + (f" on {data.pop()}" if len(data) == 1 else "")
-        return page(list(self.frames), list(self.summaries), list(self.radii), title).encode()
+        return page.to_html(self.frames, self.summaries, self.radii, pairs).encode()
 
 
 def make_report(runs: Sequence[Run | str | Path], radii: Sequence[float] | None = None) -> Report:

@@ -30,7 +30,7 @@ def summary_table(summaries: Sequence[Summary], radii: Sequence[float]) -> Table
         ]
         error = "" if math.isnan(s.average_radius) else f"± {s.average_radius_error:.3f}"
         lines.append((
-            s.name,
+            Cell(s.name, tip=s.full_name),
             *accuracies,
             Cell(number(100 * s.f1[middle]), best=several and s.f1[middle] == best_f),
             Cell(radius(s.average_radius), error, best=several and s.average_radius == best_acr),
@@ -67,14 +67,13 @@ def notes(summaries: Sequence[Summary]) -> list[str]:
     """What a reader of the table must know besides."""
     unlabelled = ", ".join(s.name for s in summaries if not s.labelled)
     found = [f"No labels are known for {unlabelled}: there every certified image counts"] if unlabelled else []
-    for s in summaries:
-        if s.undecided:
-            found.append(
-                f"{s.name}: a budget left {s.undecided} images undecided; what is proved of them so far counts"
-            )
-        if s.failed:
-            found.append(f"{s.name}: {failed_note(s.failed)}")
-    return found
+    undecided = ", ".join(f"{s.undecided} of {s.images} for {s.name}" for s in summaries if s.undecided)
+    if undecided:
+        found.append(
+            f"A budget left images before they were decided ({undecided}): they count with what is proved of them so "
+            "far, and more samples would raise the curve"
+        )
+    return found + [f"{s.name}: {failed_note(s.failed)}" for s in summaries if s.failed]
 
 
 def failed_note(count: int) -> str:
@@ -87,13 +86,19 @@ def failed_note(count: int) -> str:
 
 def pairs_table(pairs: Sequence[Paired]) -> Table:
     """How the methods compare image by image."""
-    heads = ("average certified radius, image by image", "ahead by", "95%")
-    return Table(heads, tuple((f"{p.one} against {p.other}", f"{p.ahead:+.4f}", f"± {p.error:.4f}") for p in pairs))
+    heads = ("methods, image by image", "ACR ahead by", "95%", "verdict", "images")
+    lines = [
+        (f"{p.one} against {p.other}", f"{p.ahead:+.4f}", f"± {p.error:.4f}", p.verdict, str(p.images)) for p in pairs
+    ]
+    return Table(heads, tuple(lines))
 
 
 def to_markdown(summaries: Sequence[Summary], radii: Sequence[float], pairs: Sequence[Paired] = ()) -> str:
-    """The table as Markdown, and how the methods compare image by image."""
+    """The table as Markdown, the methods in full, and how they compare image by image."""
     parts = [summary_table(summaries, radii).to_markdown(), *(f"{note}.\n" for note in notes(summaries))]
+    named = {s.name: s.full_name for s in summaries if s.full_name not in ("", s.name)}
+    if named:
+        parts.append("".join(f"- {name}: `{full_name}`\n" for name, full_name in named.items()))
     if pairs:
         parts.append(pairs_table(pairs).to_markdown())
     return "\n".join(parts)

@@ -1,8 +1,7 @@
-"""A run's rows as columns, which metrics, tables and figures are made from."""
+"""A run's rows as columns, which metrics, tables and figures are computed from."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pprs.errors import PprsError
-from pprs.partition import parse_partition
+from pprs.runs.names import distinct_names, method_name
 from pprs.runs.row import Row
 from pprs.runs.run import Run, open_run
 from pprs.runs.settings import RunSettings
@@ -44,8 +43,7 @@ class RunFrame:
         rows = run.outcomes()
         if not rows:
             raise PprsError(f"{run.path} has no rows yet. Let it finish at least one image.")
-        otherwise = Path(run.path).stem if Path(run.path).suffix else Path(run.path).name
-        return cls.from_rows(rows, run.settings, run.pictures(), name or method_name(run.settings, otherwise))
+        return cls.from_rows(rows, run.settings, run.pictures(), name or method_name(run.settings, run.path))
 
     @classmethod
     def from_rows(cls, rows: Sequence[Row], settings: RunSettings, pictures: dict[int, bytes], name: str) -> RunFrame:
@@ -68,6 +66,15 @@ class RunFrame:
             pictures,
             column([r is None for r in known], bool, False),
         )
+
+    @property
+    def full_name(self) -> str:
+        """The partition with all its options, and the noise, as far as the rows say."""
+        if self.settings.partition_text is None:
+            return self.name
+        partition = self.settings.partition_text.strip()
+        under = f" under {self.settings.noise_text}" if self.settings.noise_text else ""
+        return ("plain randomized smoothing" if partition == "none" else partition) + under
 
     @property
     def labelled(self) -> bool:
@@ -102,24 +109,7 @@ def read_frame(source: Run | str | Path) -> RunFrame:
 
 
 def read_frames(sources: Sequence[Run | str | Path]) -> list[RunFrame]:
-    """Several, with names that tell them apart."""
+    """Several, with names that distinguish them."""
     runs = [source if isinstance(source, Run) else open_run(source) for source in sources]
-    frames = [RunFrame.of(run) for run in runs]
-    names = [frame.name for frame in frames]
-    if len(set(names)) == len(names):
-        return frames
-    noises = [f"{frame.name}, {frame.settings.noise_text or ''}" for frame in frames]
-    paths = [f"{frame.name} ({run.path})" for frame, run in zip(frames, runs, strict=True)]
-    distinct = noises if len(set(noises)) == len(noises) else paths
-    return [dataclasses.replace(frame, name=name) for frame, name in zip(frames, distinct, strict=True)]
-
-
-def method_name(settings: RunSettings, otherwise: str) -> str:
-    """What a run is called in tables and figures: its partition."""
-    if settings.partition_text is None:
-        return otherwise
-    try:
-        partition = parse_partition(settings.partition_text)
-    except PprsError:  # of another version: its text still tells it apart
-        return settings.partition_text
-    return "RS" if partition is None else partition.short
+    names = distinct_names([run.settings for run in runs], [run.path for run in runs])
+    return [RunFrame.of(run, name) for run, name in zip(runs, names, strict=True)]

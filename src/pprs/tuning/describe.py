@@ -12,7 +12,7 @@ from pprs.report.table import Cell, Table
 from pprs.tuning.result import Final, Trial, Tuned
 from pprs.tuning.search import ALPHA
 
-COMPARED = {"ahead": "ahead of", "behind": "behind", "not told apart": "not told apart from"}
+COMPARED = {"ahead": "ahead of", "behind": "behind", "no clear difference": "not clearly different from"}
 
 
 def short(text: str) -> str:
