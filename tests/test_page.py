@@ -21,11 +21,11 @@ from PIL import Image
 
 from pprs.app.explore import STOP
 from pprs.certificate import round_down
+from pprs.classifier import SmoothedClassifier
 from pprs.data import open_dataset
 from pprs.model import load_model
 from pprs.noise import Gaussian
 from pprs.partition import parse_partition
-from pprs.classifier import SmoothedClassifier
 
 PATIENCE = 240.0  # seconds: a busy machine is not a failure
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")

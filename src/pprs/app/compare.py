@@ -1,35 +1,35 @@
-"""Runs side by side. Only those in the folder that the page was started with can be opened, whatever name is sent."""
+"""Runs side by side. Only runs in the folder that the page was started with can be opened, whatever name is sent."""
 
 from __future__ import annotations
 
 import csv
-import html
 import io
 import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from pprs.app.show import image, number
+from pprs.app.rendering import render
 from pprs.certificate import round_down
 from pprs.data import ImageSet, open_dataset, to_tensor
 from pprs.errors import PprsError
-from pprs.metrics import paired, usual_radii
-from pprs.report import Method, figures, read_all, summarize
-from pprs.runs.store import FILE
+from pprs.metrics import Summary, paired_differences, summarize, usual_radii
+from pprs.report import figures
+from pprs.report.table import NONE, Cell, Table, number, radius
+from pprs.runs import FILE, RunFrame, read_frames
 
 Array = npt.NDArray[Any]
 DEPTH, MOST, GALLERY = 3, 200, 12
 
 
 def find_runs(folder: Path) -> list[str]:
-    """The runs in a folder and a few levels below it, by their names in it. Links that lead out of it do not count."""
+    """The relative paths of the runs in a folder, a few levels deep. Links that lead out of the folder do not count."""
     root = folder.resolve()
     found = []
     for here, folders, files in os.walk(root):
@@ -43,7 +43,7 @@ def find_runs(folder: Path) -> list[str]:
     return sorted(found)
 
 
-def open_runs(folder: Path, names: Sequence[str]) -> list[Method]:
+def open_runs(folder: Path, names: Sequence[str]) -> list[RunFrame]:
     """These runs of the folder; any other name is refused."""
     there = find_runs(folder)
     for name in names:
@@ -54,26 +54,26 @@ def open_runs(folder: Path, names: Sequence[str]) -> list[Method]:
     if not names:
         raise PprsError("choose one run or more")
     paths = [folder.resolve() / name for name in names]
-    # Where their partitions do not tell them apart, runs are called by their places, which are nobody's business.
+    # Runs with the same partition are named by their paths, and visitors need not know where the folder is.
     return [
-        replace(method, name=method.name.replace(str(path), name))
-        for method, path, name in zip(read_all(paths), paths, names, strict=True)
+        replace(frame, name=frame.name.replace(str(path), name))
+        for frame, path, name in zip(read_frames(paths), paths, names, strict=True)
     ]
 
 
-def curves_png(methods: list[Method]) -> bytes:
-    return figures.to_bytes(figures.curves(methods), "png")
+def curves_png(frames: list[RunFrame]) -> bytes:
+    return figures.to_bytes(figures.curves(frames), "png")
 
 
-def rows_csv(methods: list[Method]) -> str:
-    """Every image of every run, a line each."""
+def rows_csv(frames: list[RunFrame]) -> str:
+    """One line for each image of each run."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(["method", "idx", "label", "predict", "radius", "samples", "seconds"])
-    for m in methods:
-        for i in range(len(m)):
-            row = [int(m.idx[i]), int(m.label[i]), int(m.prediction[i]), repr(float(m.radius[i]))]
-            writer.writerow([m.name, *row, _known(m.samples[i]), _known(m.seconds[i])])
+    for frame in frames:
+        for i in range(len(frame)):
+            row = [int(frame.idx[i]), int(frame.label[i]), int(frame.prediction[i]), repr(float(frame.radius[i]))]
+            writer.writerow([frame.name, *row, _known(frame.samples[i]), _known(frame.seconds[i])])
     return buffer.getvalue()
 
 
@@ -81,51 +81,43 @@ def _known(value: float) -> str:
     return "" if math.isnan(value) else f"{value:g}"
 
 
-def table(methods: list[Method]) -> str:
+def table(frames: list[RunFrame]) -> str:
     """Certified accuracy at some radii, average radius and cost, and how the runs compare image by image."""
-    radii = usual_radii(methods)
-    heads = "".join(f"<th>at {r:g}</th>" for r in radii)
-    lines = []
-    for s in (summarize(m, radii) for m in methods):
-        tips = (
-            f"Certified at radius {r:g} as what they are; 95% interval {_percents(low, high)}."
-            for r, low, high in zip(radii, s.low, s.high, strict=True)
+    return render("comparison.html", table=summary_table(frames), pairs=paired_differences(frames))
+
+
+def summary_table(frames: list[RunFrame]) -> Table:
+    """A line for each run. A cell's detail is its unit."""
+    radii = usual_radii(frames)
+    heads = ("method", *(f"at {r:g}" for r in radii), "ACR", "abstained", "samples", "time", "images")
+    return Table(heads, tuple(_line(summarize(frame, radii), radii) for frame in frames))
+
+
+def _line(summary: Summary, radii: Array) -> tuple[str | Cell, ...]:
+    accuracies = [
+        _cell(
+            number(100 * accuracy),
+            "%",
+            f"Certified with the correct label and a radius of at least {r:g}; 95% interval {_percents(low, high)}.",
         )
-        cells = [_cell(_plain(100 * a, 1), "%", tip) for a, tip in zip(s.accuracy, tips, strict=True)]
-        average = "–" if math.isnan(s.average_radius) else round_down(s.average_radius)
-        cells.append(
-            _cell(
-                average, "L2", f"Average certified radius, 0 where not certified; ± {s.average_radius_error:.3f} (95%)."
-            )
-        )
-        cells.append(_cell(_plain(100 * s.abstained, 1), "%", "Images on which it abstained."))
-        cells.append(_cell(_plain(s.samples, 0), "samples", "Noisy copies an image, on average."))
-        cells.append(_cell(_plain(s.seconds, 2), "s", "Time an image, on average."))
-        cells.append(_cell(str(s.images), "images", "Images in the run."))
-        lines.append(f"<tr><td>{html.escape(s.name)}</td>{''.join(cells)}</tr>")
-    pairs = "".join(
-        f"<p class='note'>{html.escape(p.one)} against {html.escape(p.other)}, image by image: average radius "
-        + number(
-            f"{p.ahead:+.4f}",
-            "L2",
-            f"Difference of average certified radii over {p.images} images; ± {p.error:.4f} (95%).",
-        )
-        + ("" if abs(p.ahead) > p.error else " (not told apart)")
-        + "</p>"
-        for p in paired(methods)
-    )
+        for r, accuracy, low, high in zip(radii, summary.accuracy, summary.low, summary.high, strict=True)
+    ]
+    error = f"{summary.average_radius_error:.3f}"
     return (
-        f"<div class='pp'><div class='scroll'><table><thead><tr><th>method</th>{heads}<th>ACR</th><th>abstained</th>"
-        f"<th>samples</th><th>time</th><th>images</th></tr></thead><tbody>{''.join(lines)}</tbody></table></div>{pairs}</div>"
+        summary.name,
+        *accuracies,
+        _cell(
+            radius(summary.average_radius), "L2", f"Average certified radius, 0 where not certified; ± {error} (95%)."
+        ),
+        _cell(number(100 * summary.abstained), "%", "Images on which it abstained."),
+        _cell(number(summary.samples, 0), "samples", "Average number of noisy copies per image."),
+        _cell(number(summary.seconds, 2), "s", "Average time per image."),
+        _cell(str(summary.images), "images", "Images in the run."),
     )
 
 
-def _cell(text: str, unit: str, tip: str) -> str:
-    return f"<td>{number(text, unit if text != '–' else '', tip)}</td>"
-
-
-def _plain(value: float, decimals: int) -> str:
-    return "–" if math.isnan(value) else f"{value:.{decimals}f}"
+def _cell(text: str, unit: str, tip: str) -> Cell:
+    return Cell(text, "" if text == NONE else unit, tip)
 
 
 def _percents(low: float, high: float) -> str:
@@ -134,15 +126,15 @@ def _percents(low: float, high: float) -> str:
 
 @dataclass(frozen=True)
 class Apart:
-    """An image, and the radii that two methods give it (0 where it is not certified as what it is)."""
+    """An image, and the radii that two runs give it (0 where it is not certified with the correct label)."""
 
     idx: int
     one: float
     other: float
 
 
-def apart(one: Method, other: Method) -> list[Apart]:
-    """The images that both have, those first on which they differ most."""
+def apart(one: RunFrame, other: RunFrame) -> list[Apart]:
+    """The images that both have, beginning with those on which they differ most."""
     common, mine, theirs = np.intersect1d(one.idx, other.idx, return_indices=True)
     left = np.where(one.correct, one.radius, 0.0)[mine]
     right = np.where(other.correct, other.radius, 0.0)[theirs]
@@ -150,62 +142,69 @@ def apart(one: Method, other: Method) -> list[Apart]:
     return [Apart(int(common[i]), float(left[i]), float(right[i])) for i in order]
 
 
-def gallery(one: Method, other: Method) -> str:
-    """The images on which two methods differ most, with what each says."""
-    if one.settings.get("data_fingerprint") != other.settings.get("data_fingerprint"):
+class _Outcome(NamedTuple):
+    """What a run says of an image."""
+
+    name: str
+    brief_name: str
+    verdict: str
+
+
+class _Shown(NamedTuple):
+    """An image of the gallery."""
+
+    picture: Array | None  # [H, W, 3] in [0, 1]; None: not stored in the run
+    caption: str
+    gap: str
+    outcomes: tuple[_Outcome, _Outcome]
+
+
+def gallery(one: RunFrame, other: RunFrame) -> str:
+    """The images on which two runs differ most, with what each says."""
+    if one.settings.data_fingerprint != other.settings.data_fingerprint:
         raise PprsError(
             "these two runs are of different pictures: choose two of the same data to compare them image by image"
         )
     found = apart(one, other)[:GALLERY]
     if not found:
         raise PprsError("these two runs have no image in common")
-    data, blocks = _builtin(one), []
-    for a in found:
-        label = int(one.label[one.idx == a.idx][0])
-        truth = "" if label < 0 else f" ({figures.class_name(label, one.settings.get('class_names'))})"
-        lines = "".join(
-            f'<br><b title="{html.escape(m.name)}">{html.escape(_brief(m.name))}</b>: '
-            + number(_outcome(m, a.idx), "", "What it takes the image for, and its certified L2 radius.")
-            for m in (one, other)
-        )
-        seen = _picture(one, other, data, a.idx)
-        shown = "<div class='note'>(no picture kept)</div>" if seen is None else image(seen, f"image {a.idx}{truth}")
-        gap = number(
-            round_down(abs(a.one - a.other)), "L2", "By how much the two certified radii differ on this image."
-        )
-        blocks.append(f"<div>{shown}<div class='note'>apart by {gap}{lines}</div></div>")
-    return f"<div class='pp'><div class='tiles wide'>{''.join(blocks)}</div></div>"
+    data = _builtin(one)
+    return render("gallery.html", images=[_shown(one, other, data, a) for a in found])
 
 
-def _brief(name: str) -> str:
-    return name if len(name) <= 20 else name[:19] + "…"
-
-
-def _outcome(method: Method, idx: int) -> str:
-    at = method.idx == idx
-    return figures.verdict(
-        int(method.prediction[at][0]),
-        int(method.label[at][0]),
-        float(method.radius[at][0]),
-        method.settings.get("class_names"),
+def _shown(one: RunFrame, other: RunFrame, data: ImageSet | None, a: Apart) -> _Shown:
+    label = int(one.label[one.idx == a.idx][0])
+    truth = "" if label < 0 else f" ({figures.class_name(label, one.settings.class_names)})"
+    return _Shown(
+        _picture(one, other, data, a.idx),
+        f"image {a.idx}{truth}",
+        round_down(abs(a.one - a.other)),
+        (_outcome(one, a.idx), _outcome(other, a.idx)),
     )
 
 
-def _builtin(method: Method) -> ImageSet | None:
-    """The run's own pictures where they come with the package; never a path that a run names."""
-    data, split = str(method.settings.get("data")), method.settings.get("split")
-    if not data.startswith("builtin:"):
+def _outcome(frame: RunFrame, idx: int) -> _Outcome:
+    at, name = frame.idx == idx, frame.name
+    prediction, label = int(frame.prediction[at][0]), int(frame.label[at][0])
+    verdict = figures.verdict(prediction, label, float(frame.radius[at][0]), frame.settings.class_names)
+    return _Outcome(name, name if len(name) <= 20 else name[:19] + "…", verdict)
+
+
+def _builtin(frame: RunFrame) -> ImageSet | None:
+    """The run's images if they come with the package; never a path that a run names."""
+    settings = frame.settings
+    if settings.data is None or not settings.data.startswith("builtin:"):
         return None
     try:
-        pictures = open_dataset(data, split=split)
+        pictures = open_dataset(settings.data, split=settings.split)
     except PprsError:
         return None
-    return pictures if pictures.fingerprint() == method.settings.get("data_fingerprint") else None
+    return pictures if pictures.fingerprint() == settings.data_fingerprint else None
 
 
-def _picture(one: Method, other: Method, data: ImageSet | None, idx: int) -> Array | None:
-    kept = one.pictures.get(idx) or other.pictures.get(idx)
-    if kept is not None:
-        with Image.open(io.BytesIO(kept)) as file:
+def _picture(one: RunFrame, other: RunFrame, data: ImageSet | None, idx: int) -> Array | None:
+    stored = one.pictures.get(idx) or other.pictures.get(idx)
+    if stored is not None:
+        with Image.open(io.BytesIO(stored)) as file:
             return figures.shown(to_tensor(file).numpy())
     return figures.shown(data[idx].image.numpy()) if data is not None and idx < len(data) else None

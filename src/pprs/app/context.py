@@ -1,4 +1,4 @@
-"""What all tabs of the page share, and who is doing what on it."""
+"""What all tabs of the page share, and the work under way in each visitor's window."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pprs.app.explore import Asked, Standing
+from pprs.app.catalog import ModelCatalog
+from pprs.app.explore import MethodState, Request
+from pprs.app.fair_queue import FairQueue
 from pprs.app.limits import Limits
-from pprs.app.subjects import Shelf
-from pprs.app.turns import Turns
 from pprs.certificate import Certificate
 
 KEPT = 1000  # sessions that are remembered
@@ -21,28 +21,28 @@ class Sessions:
 
     def __init__(self) -> None:
         self._halts: OrderedDict[tuple[str, str], threading.Event] = OrderedDict()
-        self._last: OrderedDict[str, tuple[Asked, list[Standing]]] = OrderedDict()
-        self._asked: OrderedDict[str, tuple[object, ...]] = OrderedDict()
+        self._last: OrderedDict[str, tuple[Request, list[MethodState]]] = OrderedDict()
+        self._values: OrderedDict[str, tuple[object, ...]] = OrderedDict()
         self._lock = threading.Lock()
 
     def begin(self, session: str, kind: str) -> threading.Event:
-        """Set when the work is to end."""
-        made = threading.Event()
+        """Begin work. The event that is returned is set when the work is to end."""
+        halt = threading.Event()
         with self._lock:
             self._end(session, kind)
-            self._halts[session, kind] = made
+            self._halts[session, kind] = halt
             while len(self._halts) > KEPT:
                 self._halts.popitem(last=False)[1].set()
-        return made
+        return halt
 
     def stop(self, session: str, kind: str) -> None:
-        """Its owner has seen enough: it ends, and tells how it stood."""
+        """End it at its owner's wish: it still reports its last state."""
         with self._lock:
             if (session, kind) in self._halts:
                 self._halts[session, kind].set()
 
     def end(self, session: str, kind: str) -> None:
-        """It is not wanted any more, and tells nothing."""
+        """End it because it is no longer wanted: it reports nothing more."""
         with self._lock:
             self._end(session, kind)
 
@@ -62,39 +62,39 @@ class Sessions:
         with self._lock:
             return self._halts.get((session, kind)) is halt
 
-    def ask(self, session: str, values: tuple[object, ...]) -> None:
-        """What the controls held when a visitor last asked for something."""
+    def remember_values(self, session: str, values: tuple[object, ...]) -> None:
+        """What the controls held at a visitor's last request."""
         with self._lock:
-            self._asked[session] = values
-            while len(self._asked) > KEPT:
-                self._asked.popitem(last=False)
+            self._values[session] = values
+            while len(self._values) > KEPT:
+                self._values.popitem(last=False)
 
-    def asked(self, session: str) -> tuple[object, ...] | None:
+    def last_values(self, session: str) -> tuple[object, ...] | None:
         with self._lock:
-            return self._asked.get(session)
+            return self._values.get(session)
 
-    def remember(self, session: str, asked: Asked, now: list[Standing]) -> None:
+    def remember(self, session: str, request: Request, states: list[MethodState]) -> None:
         with self._lock:
-            self._last[session] = asked, now
+            self._last[session] = request, states
             while len(self._last) > KEPT:
                 self._last.popitem(last=False)
 
-    def certified(self, session: str, asked: Asked, method: int) -> Certificate | None:
-        """What is proved by now of just what is asked, not of other settings."""
+    def certified(self, session: str, request: Request, method: int) -> Certificate | None:
+        """What is proved by now for exactly these settings."""
         with self._lock:
-            before, now = self._last.get(session, (None, []))
-        if before is None or before.key(method) != asked.key(method):
+            before, states = self._last.get(session, (None, []))
+        if before is None or before.key(method) != request.key(method):
             return None
-        made = now[method].certificate
-        return None if made is None or made.abstained else made
+        certificate = states[method].certificate
+        return None if certificate is None or certificate.abstained else certificate
 
 
 @dataclass(frozen=True)
 class Context:
-    """Of one page."""
+    """Everything that belongs to one page."""
 
-    shelf: Shelf
+    catalog: ModelCatalog
     runs: Path
     limits: Limits = field(default_factory=Limits)
-    turns: Turns = field(default_factory=Turns)
+    queue: FairQueue = field(default_factory=FairQueue)
     sessions: Sessions = field(default_factory=Sessions)

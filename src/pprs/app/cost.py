@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from pprs.app.turns import Turn
+from pprs.app.fair_queue import Turn
 from pprs.errors import PprsError
 from pprs.kernels import soft, threads
 from pprs.partition import Partition
@@ -20,22 +20,22 @@ ROWS = 16  # of a strip, at least
 NARROW = 64 * 64  # pixels: what is above is laid out otherwise (kernels/soft.py), so a strip of it has more, too
 
 
-def check_cost(scheme: Partition | None, shape: tuple[int, ...], mine: Turn) -> None:
+def check_cost(partition: Partition | None, shape: tuple[int, ...], turn: Turn) -> None:
     """Refuse a partition whose chunks of samples would keep everybody waiting."""
-    if scheme is None:
+    if partition is None:
         return
-    mine.breathe()
-    seconds = chunk_seconds(scheme, shape)
-    mine.breathe()
+    turn.breathe()
+    seconds = chunk_seconds(partition, shape)
+    turn.breathe()
     if seconds > SLOWEST:
         raise PprsError(
-            f"{scheme.short} takes about {seconds:.0f} s for {chunk_size(math.prod(shape))} samples, too long for this "
-            "page. Choose smaller options, or use `pprs certify`."
+            f"{partition.short} takes about {seconds:.0f} s for {chunk_size(math.prod(shape))} samples, too long for "
+            "this page. Choose smaller options, or use `pprs certify`."
         )
 
 
 @lru_cache(1024)
-def chunk_seconds(scheme: Partition, shape: tuple[int, ...]) -> float:
+def chunk_seconds(partition: Partition, shape: tuple[int, ...]) -> float:
     """Of a processor, for a chunk of pictures [C, H, W]: by strips, as many as the kernels take side by side."""
     channels, height, width = shape
     rows = min(height, max(ROWS, NARROW // width + 1 if height * width > NARROW else 0))
@@ -44,9 +44,9 @@ def chunk_seconds(scheme: Partition, shape: tuple[int, ...]) -> float:
     strips = torch.from_numpy(drawn.astype(np.float32))
     # On one of the pool's threads, where nothing is spread over others whose time would not be counted.
     pool = threads.pool(threads.get_threads())
-    found = pool.submit(_seconds, scheme, strips).result()
+    found = pool.submit(_seconds, partition, strips).result()
     if found * _parts(shape, abreast * rows) > SLOWEST:  # it may have been compiled just now
-        found = pool.submit(_seconds, scheme, strips).result()
+        found = pool.submit(_seconds, partition, strips).result()
     return found * _parts(shape, abreast * rows)
 
 
@@ -55,7 +55,7 @@ def _parts(shape: tuple[int, ...], rows: int) -> float:
     return chunk_size(math.prod(shape)) * shape[1] / rows
 
 
-def _seconds(scheme: Partition, strips: torch.Tensor) -> float:
+def _seconds(partition: Partition, strips: torch.Tensor) -> float:
     began = time.thread_time()  # of a processor: on a busy machine all else takes long
-    scheme.run(strips)
+    partition.run(strips)
     return time.thread_time() - began

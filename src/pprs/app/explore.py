@@ -1,7 +1,7 @@
 """One picture, plain smoothing and two partitions: what each makes of it, and its radius as samples come in.
 
-The page is looked at all the time and stopped when it pleases, so every radius on it is one of a confidence sequence
-(`pprs.anytime`): it holds at whatever moment one looks. A Clopper-Pearson bound at such a moment would not.
+Visitors look all the time and stop whenever they like, so every radius on it is one of a confidence sequence
+(`pprs.anytime`): it holds at every moment. A Clopper-Pearson bound would not.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from pprs.app.catalog import Loaded
 from pprs.app.cost import check_cost
+from pprs.app.fair_queue import FairQueue, Stopped, Turn
 from pprs.app.limits import Limits
-from pprs.app.subjects import Loaded
-from pprs.app.turns import Stopped, Turn, Turns
 from pprs.certificate import Certificate, confidence, round_down
-from pprs.classifier import Certifying, SmoothedClassifier
+from pprs.classifier import Certification, SmoothedClassifier
 from pprs.noise import Noise
 from pprs.partition import Mean, Partition, Superpixels
 from pprs.partition.base import check_picture_shape
@@ -34,61 +34,67 @@ from pprs.voting import noisy_chunk
 Array = npt.NDArray[Any]
 STOP = "width:0.002"  # sampling ends by itself when more would hardly help; the bound holds at every moment
 N0 = 100
-LOOK = 0.25  # seconds between two pictures of how it stands
+LOOK = 0.25  # seconds between two updates
 SIGMA = "Standard deviation of the noise, where black is 0 and white is 1."
 COUNTED = "Segments of this noisy copy; each pixel is given the mean of its own."
 NAMES = ("RS", "A", "B")
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is to be looked at: all that the numbers on the page depend on."""
+class Request:
+    """What a visitor asks for: everything that the numbers on the page depend on."""
 
     loaded: Loaded
-    picture: torch.Tensor  # as the network takes it
+    image: torch.Tensor  # as the network takes it
     index: int  # keys the randomness
     title: str
     noise: Noise
-    schemes: tuple[Partition | None, ...]
+    partitions: tuple[Partition | None, ...]
     sampling: Sampling
     seed: int
     truth: int | None = None  # the label, where it is known; only ever shown
-    among: str = ""  # "10 of 1000 labels", where not all may be chosen
+    among: str = ""  # such as "10 of 1000 labels", where the choice is restricted
     size: str = ""  # of the upload that the picture was made from
 
     def smoothed(self, method: int) -> SmoothedClassifier:
         return SmoothedClassifier(
-            self.loaded.ready.module, self.loaded.num_classes, self.noise, self.schemes[method], seed=self.seed
+            self.loaded.ready.module, self.loaded.num_classes, self.noise, self.partitions[method], seed=self.seed
         )
 
+    def resolved(self, method: int) -> Partition | None:
+        """A method's partition with every option resolved for this noise and image."""
+        partition = self.partitions[method]
+        return None if partition is None else partition.at(self.noise.sigma, tuple(self.image.shape))
+
     @property
-    def told(self) -> str:
-        """The settings in a line: a number is worth nothing without them."""
+    def description(self) -> str:
+        """The settings in one line: no number means anything without them."""
         among = f"among {self.among}; " if self.among else ""
+        sampling = self.sampling
         return (
-            f"{self.title}; the guarantee is {self.taken}; {among}{self.noise}; seed {self.seed}, image index "
-            f"{self.index}; {self.sampling.n0} + at most {self.sampling.n:,} samples; alpha {self.sampling.alpha:g}; engine "
+            f"{self.title}; the guarantee is {self.scope}; {among}{self.noise}; seed {self.seed}, image index "
+            f"{self.index}; {sampling.n0} + at most {sampling.n:,} samples; alpha {sampling.alpha:g}; engine "
             f"{self.loaded.engine}"
         )
 
     @property
-    def taken(self) -> str:
-        """What a certificate is about: a change of this picture, not of the file that it came from."""
-        channels, height, width = self.picture.shape
+    def scope(self) -> str:
+        """What a certificate covers: changes of this picture, not of the file that it came from."""
+        channels, height, width = self.image.shape
         made = f", made from your {self.size} one" if self.size else ""
         return f"of the {width}x{height}x{channels} picture that the network takes{made}"
 
     def key(self, method: int) -> tuple[object, ...]:
-        """All that a certificate of this method is about: equal for two requests only if they ask for the same."""
-        model, picture = self.loaded.model, hashlib.sha256(self.picture.numpy().tobytes()).hexdigest()
+        """Everything that a certificate of this method depends on: equal keys ask for the same certificate."""
+        model, image = self.loaded.model, hashlib.sha256(self.image.numpy().tobytes()).hexdigest()
         return (
-            model.source, model.num_classes, model.class_names, picture, self.index, str(self.noise),
-            str(self.schemes[method]), self.seed, self.sampling.alpha,
+            model.source, model.num_classes, model.class_names, image, self.index, str(self.noise),
+            str(self.partitions[method]), self.seed, self.sampling.alpha,
         )  # fmt: skip
 
 
-def make_plan(n: int, alpha: float) -> Sampling:
-    """A sampling whose radius may be looked at all the time."""
+def make_sampling(n: int, alpha: float) -> Sampling:
+    """Sampling whose radius holds at every moment."""
     return Sampling(N0, n, alpha, "one-sided", STOP)
 
 
@@ -99,44 +105,43 @@ class Tile:
     tip: str = ""  # of a number in the caption
 
 
-def check_costs(asked: Asked, mine: Turn) -> None:
-    """Refuse what would keep everybody waiting. To be called before any partition is applied."""
-    shape = tuple(asked.picture.shape)
+def check_costs(request: Request, turn: Turn) -> None:
+    """Refuse what would keep everybody waiting. Call this before any partition is applied."""
+    shape = tuple(request.image.shape)
     check_picture_shape(shape)
-    for scheme in asked.schemes:
-        check_cost(None if scheme is None else scheme.at(asked.noise.sigma, shape), shape, mine)
+    for method in range(len(request.partitions)):
+        check_cost(request.resolved(method), shape, turn)
 
 
-def pictures(asked: Asked, mine: Turn) -> list[list[Tile]]:
-    """For each method what one sees: original and noisy for plain smoothing, borders and average for the others.
+def pictures(request: Request, turn: Turn) -> list[list[Tile]]:
+    """The pictures of each method: original and noisy for plain smoothing, borders and average for the others.
 
     The noisy picture is the first one of those that the certificate is made from.
     """
-    check_costs(asked, mine)
-    clean = asked.picture.numpy()
-    noisy = noisy_chunk(asked.picture, asked.noise, asked.seed, asked.index)[0].numpy()
+    check_costs(request, turn)
+    clean = request.image.numpy()
+    noisy = noisy_chunk(request.image, request.noise, request.seed, request.index)[0].numpy()
     plain = [
         Tile("original", figures.shown(clean)),
-        Tile(f"noisy, sigma {asked.noise.sigma:g}", figures.shown(noisy), SIGMA),
+        Tile(f"noisy, sigma {request.noise.sigma:g}", figures.shown(noisy), SIGMA),
     ]
     rows = [plain]
-    for scheme in asked.schemes[1:]:
-        mine.breathe()
-        rows.append(_tiles(scheme, noisy, asked.noise))
+    for method in range(1, len(request.partitions)):
+        turn.breathe()
+        rows.append(_tiles(request.resolved(method), noisy))
     return rows
 
 
-def _tiles(scheme: Partition | None, noisy: Array, noise: Noise) -> list[Tile]:
-    if scheme is None:
+def _tiles(partition: Partition | None, noisy: Array) -> list[Tile]:
+    if partition is None:
         return [Tile("noisy: nothing is averaged", figures.shown(noisy))]
-    made = scheme.at(noise.sigma, noisy.shape)
-    averaged = made.apply(noisy[None])[0]
-    hard = segments_of(made)
+    averaged = partition.apply(noisy[None])[0]
+    hard = segments_of(partition)
     if hard is None:
         return [Tile("noisy", figures.shown(noisy)), Tile("averaged: what the network sees", figures.shown(averaged))]
     labels = hard.labels(noisy[None])[0]
     count = int(labels.max()) + 1
-    caption = f"{count} superpixels" if hard is made else f"{count} superpixels, before they are softened"
+    caption = f"{count} superpixels" if hard is partition else f"{count} superpixels, before they are softened"
     return [
         Tile(caption, figures.borders(_larger(figures.shown(noisy)), _larger(labels)), COUNTED),
         Tile("averaged: what the network sees", figures.shown(averaged)),
@@ -144,25 +149,25 @@ def _tiles(scheme: Partition | None, noisy: Array, noise: Noise) -> list[Tile]:
 
 
 def _larger(picture: Array) -> Array:
-    """Twice as large, where borders would hide a picture of their own size."""
+    """Twice as large if borders would otherwise hide the picture."""
     zoom = 2 if 100 < max(picture.shape[:2]) <= 512 else 1
     return picture.repeat(zoom, 0).repeat(zoom, 1)
 
 
-def segments_of(made: Partition) -> Superpixels | None:
-    """The segments that a partition begins with, if it does with any."""
-    if isinstance(made, Superpixels):
-        return made
-    of = made.parts[0] if isinstance(made, Mean) else getattr(made, "of", None)
+def segments_of(partition: Partition) -> Superpixels | None:
+    """The segments that a partition begins with, if any."""
+    if isinstance(partition, Superpixels):
+        return partition
+    of = partition.parts[0] if isinstance(partition, Mean) else getattr(partition, "of", None)
     return segments_of(of) if isinstance(of, Partition) else None
 
 
 @dataclass(frozen=True)
-class Standing:
-    """How a method stands. trail: (samples, radius) at the moments that were looked at."""
+class MethodState:
+    """The state of one method. trail: (samples, radius) after each update."""
 
     name: str
-    scheme: str
+    partition: str
     certificate: Certificate | None
     trail: tuple[tuple[int, float], ...]
     rate: float  # samples a second of its own work
@@ -171,70 +176,70 @@ class Standing:
 
 @dataclass
 class _Work:
-    certifying: Certifying
+    certification: Certification
     trail: list[tuple[int, float]] = field(default_factory=list)
     samples: int = 0
     seconds: float = 0.0
 
 
-def watch(asked: Asked, turns: Turns, halt: threading.Event, limits: Limits) -> Iterator[list[Standing]]:
-    """Certify by all methods at once, a little of each in turn, and tell how they stand, until `halt` is set.
+def watch(request: Request, queue: FairQueue, halt: threading.Event, limits: Limits) -> Iterator[list[MethodState]]:
+    """Certify with all methods at once, a little of each in turn, and yield their states until `halt` is set.
 
-    Where it ends by itself, each certificate is the one that `SmoothedClassifier.certify` gives with this sampling.
+    If nothing ends it early, each certificate is the one that `SmoothedClassifier.certify` gives with this sampling.
     """
-    with contextlib.suppress(Stopped), turns.take(lambda: not halt.is_set()) as mine:
-        check_costs(asked, mine)
-    works = [_Work(Certifying(asked.smoothed(i), asked.sampling, asked.index)) for i in range(len(asked.schemes))]
+    with contextlib.suppress(Stopped), queue.take(lambda: not halt.is_set()) as turn:
+        check_costs(request, turn)
+    works = [_Work(request.smoothed(i).start(request.sampling, request.index)) for i in range(len(request.partitions))]
     while True:
         for work in works:
-            if work.certifying.stopped is None and not halt.is_set():
-                _advance(asked, work, turns, halt)
+            if work.certification.stopped is None and not halt.is_set():
+                _advance(request, work, queue, halt)
         spent = sum(work.seconds for work in works)
         why = "you" if halt.is_set() else "time" if spent >= limits.seconds else None
-        yield [_standing(asked, i, work, why) for i, work in enumerate(works)]
-        if why is not None or all(work.certifying.stopped is not None for work in works):
+        yield [_state(request, i, work, why) for i, work in enumerate(works)]
+        if why is not None or all(work.certification.stopped is not None for work in works):
             return
 
 
-def _advance(asked: Asked, work: _Work, turns: Turns, halt: threading.Event) -> None:
+def _advance(request: Request, work: _Work, queue: FairQueue, halt: threading.Event) -> None:
     try:
-        with turns.take(lambda: not halt.is_set()) as mine:
+        with queue.take(lambda: not halt.is_set()) as turn:
             began = time.monotonic()
             try:
-                work.certifying.advance(
-                    asked.picture,
+                work.certification.advance(
+                    request.image,
                     lambda total: time.monotonic() - began >= LOOK,
-                    lambda count: _counted(work, count, mine),
+                    lambda count: _counted(work, count, turn),
                 )
             finally:
-                work.seconds += mine.held
+                work.seconds += turn.held
     except Stopped:
         pass
-    if work.certifying.begun:
-        made = work.certifying.certificate()
+    if work.certification.begun:
+        made = work.certification.certificate()
         if not work.trail or work.trail[-1][0] < made.n:
             work.trail.append((made.n, made.radius))
 
 
-def _counted(work: _Work, count: int, mine: Turn) -> None:
+def _counted(work: _Work, count: int, turn: Turn) -> None:
     work.samples += count
-    mine.breathe()
+    turn.breathe()
 
 
-def _standing(asked: Asked, method: int, work: _Work, why: str | None) -> Standing:
-    scheme = asked.schemes[method]
-    return Standing(
+def _state(request: Request, method: int, work: _Work, why: str | None) -> MethodState:
+    partition = request.partitions[method]
+    return MethodState(
         NAMES[method],
-        "plain smoothing" if scheme is None else scheme.short,
-        work.certifying.certificate() if work.certifying.begun else None,
+        "plain smoothing" if partition is None else partition.short,
+        work.certification.certificate() if work.certification.begun else None,
         tuple(work.trail),
         work.samples / max(work.seconds, 1e-9),
-        work.certifying.stopped or why,
+        work.certification.stopped or why,
     )
 
 
 def statement(made: Certificate | None, name: str, done: str | None, among: str = "") -> str:
-    """What is proved, in one sentence; or why nothing is, and what would help."""
+    """What is proved, in one sentence; or why nothing is proved, and what would help."""
     if made is None:
         return "Stopped before anything was proved." if done else "Choosing the label to prove …"
     if not made.abstained:

@@ -9,17 +9,15 @@ import gradio as gr
 from pprs._version import __version__
 from pprs.app import tab_compare, tab_explore, tab_radius, tab_tune
 from pprs.app.context import Context
+from pprs.app.rendering import render
 
 TITLE = "pprs: certificates that one can see"
-HEAD = f"""<div class="pp"><h1 style="font-size:22px;margin:4px 0">pprs <small>{__version__}</small></h1>
-<p class="note">Noise drowns the picture, superpixels bring it back, and a vote over many noisy copies proves a radius:
-within it, no change of the picture at all can alter the label.</p></div>"""
 
 
 def build(context: Context) -> Any:
     """The page as Gradio's Blocks."""
     with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(600, 3600)) as page:
-        gr.HTML(HEAD, padding=False)
+        gr.HTML(render("header.html", version=__version__), padding=False)
         with gr.Tabs(elem_id="tabs"):
             with gr.Tab("Explore", id="explore"):
                 made, (load, start) = tab_explore.tab(context)

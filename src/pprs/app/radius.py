@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pprs.app.explore import Asked, segments_of
-from pprs.app.turns import Turn
+from pprs.app.explore import Request, segments_of
+from pprs.app.fair_queue import Turn
 from pprs.errors import PprsError
 from pprs.model.onnx import OnnxNetwork
 from pprs.partition import Partition, Superpixels
 from pprs.partition.base import Filter
-from pprs.voting import PREDICT, TUNE, noisy_chunk
+from pprs.voting import PREDICT, TUNE, chunk_size, noisy_chunk
 
 COPIES = 32  # noisy copies that the margin is estimated from
 VOTES = 64  # of the small vote on each picture
@@ -49,37 +49,36 @@ def unit(direction: torch.Tensor) -> torch.Tensor:
     return wide / norm
 
 
-def random_direction(asked: Asked, which: int) -> Direction:
+def random_direction(request: Request, which: int) -> Direction:
     """Uniform over all directions; `which` chooses among them."""
-    rng = np.random.default_rng([asked.seed, asked.index, 0xD1EC, which])
-    drawn = torch.from_numpy(rng.standard_normal(tuple(asked.picture.shape)))
+    rng = np.random.default_rng([request.seed, request.index, 0xD1EC, which])
+    drawn = torch.from_numpy(rng.standard_normal(tuple(request.image.shape)))
     return Direction("a random direction", f"uniform over all directions (number {which})", unit(drawn))
 
 
-def worst_direction(asked: Asked, method: int, mine: Turn) -> Direction:
+def worst_direction(request: Request, method: int, turn: Turn) -> Direction:
     """Where the margin of the smoothed classifier's base falls fastest, by an estimate."""
-    if any(isinstance(m, OnnxNetwork) for m in asked.loaded.model.module.modules()):
-        return _searched(asked, method, mine)
-    scheme = asked.schemes[method]
-    made = None if scheme is None else scheme.at(asked.noise.sigma, tuple(asked.picture.shape))
-    ways = {how: unit(-slope) for how, slope in _slopes(asked, made, mine).items()}
+    if any(isinstance(m, OnnxNetwork) for m in request.loaded.model.module.modules()):
+        return _searched(request, method, turn)
+    partition = request.resolved(method)
+    ways = {how: unit(-slope) for how, slope in _slopes(request, partition, turn).items()}
     how = next(iter(ways))
     if len(ways) > 1:
-        label = _label(asked, made, mine)
-        how = min(ways, key=lambda how: _moved_margin(asked, made, ways[how], label, mine))
-    told = f"{HONEST}; {how}{', the worse of two' if len(ways) > 1 else ''}" if how else HONEST
-    return Direction("the worst direction found", told, ways[how])
+        label = _label(request, partition, turn)
+        how = min(ways, key=lambda how: _moved_margin(request, partition, ways[how], label, turn))
+    described = f"{HONEST}; {how}{', the worse of two' if len(ways) > 1 else ''}" if how else HONEST
+    return Direction("the worst direction found", described, ways[how])
 
 
-def _moved_margin(asked: Asked, made: Partition | None, way: torch.Tensor, label: int, mine: Turn) -> float:
+def _moved_margin(request: Request, partition: Partition | None, way: torch.Tensor, label: int, turn: Turn) -> float:
     """The margin where the picture is moved so, by two standard deviations of the noise."""
-    noisy = _noisy(asked)[: 2 * BATCH] + (2 * asked.noise.sigma * way).float()
-    return float(_margin(_scores(asked, made, noisy, mine), label).mean())
+    noisy = _noisy(request)[: 2 * BATCH] + (2 * request.noise.sigma * way).float()
+    return float(_margin(_scores(request, partition, noisy, turn), label).mean())
 
 
-def _noisy(asked: Asked) -> torch.Tensor:
+def _noisy(request: Request) -> torch.Tensor:
     """Copies that no certificate is made from."""
-    found = [noisy_chunk(asked.picture, asked.noise, asked.seed, asked.index, TUNE, chunk) for chunk in range(2)]
+    found = [noisy_chunk(request.image, request.noise, request.seed, request.index, TUNE, chunk) for chunk in range(2)]
     return torch.cat(found)[:COPIES]
 
 
@@ -90,35 +89,36 @@ def _margin(scores: torch.Tensor, label: int) -> torch.Tensor:
     return scores[:, label] - others.amax(1)
 
 
-def _slopes(asked: Asked, made: Partition | None, mine: Turn) -> dict[str, torch.Tensor]:
+def _slopes(request: Request, partition: Partition | None, turn: Turn) -> dict[str, torch.Tensor]:
     """Of the mean margin by the noisy picture; of more than one kind where the average's own is not known."""
-    net = asked.loaded.model.module.eval()
-    label = _label(asked, made, mine)
+    net = request.loaded.model.module.eval()
+    label = _label(request, partition, turn)
     found: dict[str, torch.Tensor] = {}
-    for noisy in _noisy(asked).split(BATCH):
-        seen = (noisy if made is None else made.run(noisy)[0]).clone().requires_grad_()
+    for noisy in _noisy(request).split(BATCH):
+        seen = (noisy if partition is None else partition.run(noisy)[0]).clone().requires_grad_()
         with torch.enable_grad():
             margin = _margin(net(seen), label).sum()
             (slope,) = torch.autograd.grad(margin, seen)
-        for how, one in _through(made, noisy, slope).items():
-            found[how] = found.get(how, torch.zeros_like(asked.picture)) + one.sum(0)
-        mine.breathe()
+        for how, one in _through(partition, noisy, slope).items():
+            found[how] = found.get(how, torch.zeros_like(request.image)) + one.sum(0)
+        turn.breathe()
     return found
 
 
-def _through(made: Partition | None, noisy: torch.Tensor, slope: torch.Tensor) -> dict[str, torch.Tensor]:
+def _through(partition: Partition | None, noisy: torch.Tensor, slope: torch.Tensor) -> dict[str, torch.Tensor]:
     """The slope by what was averaged, of that by the average."""
-    if made is None:
+    if partition is None:
         return {"": slope}
-    if isinstance(made, Superpixels):
-        return {"segments held as they are": _mean_over(made.labels(noisy), slope)}
-    if isinstance(made, Filter) and made.static:
+    if isinstance(partition, Superpixels):
+        return {"segments held as they are": _mean_over(partition.labels(noisy), slope)}
+    if isinstance(partition, Filter) and partition.static:
         with torch.enable_grad():
             moved = noisy.clone().requires_grad_()
-            (back,) = torch.autograd.grad(made._run_device(moved)[0], moved, slope)  # in torch, so it knows its slope
+            # The filter runs in torch, which therefore knows its gradient.
+            (back,) = torch.autograd.grad(partition._run_device(moved)[0], moved, slope)
         return {"through the filter": back}
     found = {AS_IF_NOTHING: slope}
-    hard = segments_of(made)
+    hard = segments_of(partition)
     if hard is not None:
         found["averaged over the segments that it begins with"] = _mean_over(hard.labels(noisy), slope)
     return found
@@ -135,48 +135,47 @@ def _mean_over(labels: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
     return (sums / sizes.clamp_min(1)).gather(2, flat.expand_as(values)).reshape(slope.shape)
 
 
-def _label(asked: Asked, made: Partition | None, mine: Turn) -> int:
-    scores = _scores(asked, made, _noisy(asked), mine)
-    return int(scores.argmax(1).bincount(minlength=asked.loaded.num_classes).argmax())
+def _label(request: Request, partition: Partition | None, turn: Turn) -> int:
+    scores = _scores(request, partition, _noisy(request), turn)
+    return int(scores.argmax(1).bincount(minlength=request.loaded.num_classes).argmax())
 
 
 @torch.inference_mode()
-def _scores(asked: Asked, made: Partition | None, noisy: torch.Tensor, mine: Turn) -> torch.Tensor:
+def _scores(request: Request, partition: Partition | None, noisy: torch.Tensor, turn: Turn) -> torch.Tensor:
     found = []
     for batch in noisy.split(BATCH):
-        found.append(asked.loaded.ready.module(batch.clone() if made is None else made.run(batch)[0]).clone())
-        mine.breathe()
+        seen = batch.clone() if partition is None else partition.run(batch)[0]
+        found.append(request.loaded.ready.module(seen).clone())
+        turn.breathe()
     return torch.cat(found)
 
 
-def _searched(asked: Asked, method: int, mine: Turn) -> Direction:
+def _searched(request: Request, method: int, turn: Turn) -> Direction:
     """For a network without gradients: the worst among those towards other pictures and some random ones."""
-    scheme = asked.schemes[method]
-    made = None if scheme is None else scheme.at(asked.noise.sigma, tuple(asked.picture.shape))
-    label = _label(asked, made, mine)
-    ways = [random_direction(asked, 1000 + i).unit for i in range(8)]
-    for index in range(min(len(asked.loaded.pictures), 24)):
-        other = asked.loaded.pictures[index].image
-        if other.shape == asked.picture.shape and not torch.equal(other, asked.picture):
-            ways.append(unit(other.double() - asked.picture.double()))
+    partition = request.resolved(method)
+    label = _label(request, partition, turn)
+    ways = [random_direction(request, 1000 + i).unit for i in range(8)]
+    for index in range(min(len(request.loaded.pictures), 24)):
+        other = request.loaded.pictures[index].image
+        if other.shape == request.image.shape and not torch.equal(other, request.image):
+            ways.append(unit(other.double() - request.image.double()))
     how = "the worst of some random directions and those towards other pictures, for a network that shows no gradient"
-    worst = min(ways, key=lambda way: _moved_margin(asked, made, way, label, mine))
+    worst = min(ways, key=lambda way: _moved_margin(request, partition, way, label, turn))
     return Direction("the worst direction found", f"{how}: no attack is claimed", worst)
 
 
-def moved(asked: Asked, direction: Direction, norm: float) -> torch.Tensor:
+def moved(request: Request, direction: Direction, norm: float) -> torch.Tensor:
     """The picture changed by exactly this norm in that direction, in double precision, not clipped."""
-    return asked.picture.double() + norm * direction.unit
+    return request.image.double() + norm * direction.unit
 
 
-def votes(asked: Asked, method: int, picture: torch.Tensor, mine: Turn) -> tuple[int, int]:
+def votes(request: Request, method: int, image: torch.Tensor, turn: Turn) -> tuple[int, int]:
     """What a small vote takes a changed picture for, and how many of VOTES said so. No certificate."""
-    scheme = asked.schemes[method]
-    made = None if scheme is None else scheme.at(asked.noise.sigma, tuple(asked.picture.shape))
-    noisy = noisy_chunk(asked.picture, asked.noise, asked.seed, asked.index, PREDICT)
-    more = [noisy_chunk(asked.picture, asked.noise, asked.seed, asked.index, PREDICT, 1)] if len(noisy) < VOTES else []
-    shift = (picture - asked.picture.double()).float()
-    counts = _scores(asked, made, torch.cat([noisy, *more])[:VOTES] + shift, mine).argmax(1).bincount()
+    partition = request.resolved(method)
+    chunks = range(min(2, math.ceil(VOTES / chunk_size(request.image.numel()))))  # fewer votes on very large images
+    noisy = [noisy_chunk(request.image, request.noise, request.seed, request.index, PREDICT, i) for i in chunks]
+    shift = (image - request.image.double()).float()
+    counts = _scores(request, partition, torch.cat(noisy)[:VOTES] + shift, turn).argmax(1).bincount()
     return int(counts.argmax()), int(counts.max())
 
 

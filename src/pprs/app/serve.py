@@ -1,4 +1,4 @@
-"""The page on a port: of this machine alone unless it is told otherwise, and without a word to any other."""
+"""The page on a port: it answers this machine only, unless asked to answer others, and contacts no other machine."""
 
 from __future__ import annotations
 
@@ -14,37 +14,41 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from pprs.app.context import Context
 from pprs.app.guard import HOSTS, Guard
 from pprs.app.style import STYLE
-from pprs.errors import PprsError
+from pprs.errors import ConfigurationError, PprsError
 
 if TYPE_CHECKING:
     import uvicorn
 
 GRACE = 5.0  # seconds that work has to end when the page is closed
-LOCAL = "127.0.0.1"
+LOCAL, EVERYWHERE = "127.0.0.1", "0.0.0.0"
 
 
 def bind(port: int | None, host: str = LOCAL) -> socket.socket:
-    """A port of this machine: the one asked for, else 7860 or the next that is free. 0: any."""
-    tried = [port] if port is not None else [*range(7860, 7880), 0]
-    for number in tried:
-        made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    """A socket on the port asked for, else on 7860 or the next free one. 0: any port."""
+    candidates = [port] if port is not None else [*range(7860, 7880), 0]
+    for number in candidates:
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            made.bind((host, number))
+            listener.bind((host, number))
         except (OSError, OverflowError) as error:
-            made.close()
+            listener.close()
             if port is not None:
-                raise PprsError(f"port {port} cannot be used ({error}). Give another --port, or none.") from error
+                raise ConfigurationError(
+                    f"`port` {port} cannot be used ({error}). Give another one, or none.", parameter="port"
+                ) from error
             continue
-        return made
-    raise PprsError("no port is free on this machine. Give one with --port.")
+        return listener
+    raise ConfigurationError("no port is free on this machine. Give one as `port`.", parameter="port")
 
 
 def application(context: Context, uploads: Path, *, local: bool = True) -> Guard:
-    """The page as an ASGI application; `uploads` is a folder of its own for what is sent and fetched."""
+    """The page as an ASGI application; `uploads` is a folder for its uploads and downloads alone."""
     for name in ("GRADIO_ANALYTICS_ENABLED", "GRADIO_RUN_HISTORY", "GRADIO_MCP_SERVER"):
         os.environ[name] = "False"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
@@ -78,9 +82,7 @@ def application(context: Context, uploads: Path, *, local: bool = True) -> Guard
 
 
 def serve(context: Context, at: socket.socket, *, local: bool = True, ready: Callable[[], None] = lambda: None) -> None:
-    """Answer at this socket until Ctrl-C. What was sent to the page goes with it."""
-    import torch
-
+    """Serve at this socket until Ctrl-C. Uploads are deleted at the end."""
     with tempfile.TemporaryDirectory(prefix="pprs-app-", ignore_cleanup_errors=True) as folder:
         app = application(context, Path(folder), local=local)
         import uvicorn
@@ -99,7 +101,7 @@ def serve(context: Context, at: socket.socket, *, local: bool = True, ready: Cal
 
 
 def _end(server: uvicorn.Server, context: Context, folder: str) -> None:
-    """When the page is closed: end all work, and the process too where a thread is too busy to hear of it."""
+    """When the page is closed: end all work, and the process too if a thread is too busy to stop."""
     while not server.should_exit:
         time.sleep(0.2)
     context.sessions.end_all()

@@ -1,4 +1,4 @@
-"""The tab on which runs are compared."""
+"""The tab that compares runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pprs.errors import PprsError
 
 
 def tab(context: Context) -> dict[str, Any]:
-    """Build the tab. Gives back the event that looks for runs."""
+    """Build the tab. Returns the events that look for runs and draw them."""
     with gr.Row():
         chosen = gr.Dropdown(
             [], multiselect=True, label="Runs", elem_id="runs", scale=4, min_width=280,
@@ -43,9 +43,9 @@ def tab(context: Context) -> dict[str, Any]:
             off = gr.DownloadButton(interactive=False, value=None)
             return empty, "", off, off, "", gr.Row(visible=False), gr.Dropdown([]), gr.Dropdown([]), ""
         try:
-            methods = compare.open_runs(context.runs, names)
-            with context.turns.take():
-                image = compare.curves_png(methods)
+            frames = compare.open_runs(context.runs, names)
+            with context.queue.take():
+                image = compare.curves_png(frames)
         except PprsError as error:
             off = gr.DownloadButton(interactive=False, value=None)
             return (
@@ -54,15 +54,15 @@ def tab(context: Context) -> dict[str, Any]:
             )  # fmt: skip
         folder = Path(tempfile.mkdtemp(prefix="fetched-", dir=os.environ.get("GRADIO_TEMP_DIR")))
         (folder / "curves.png").write_bytes(image)
-        (folder / "rows.csv").write_text(compare.rows_csv(methods), encoding="utf-8")
-        titles = [m.name for m in methods]
+        (folder / "rows.csv").write_text(compare.rows_csv(frames), encoding="utf-8")
+        titles = [frame.name for frame in frames]
         last = titles[min(1, len(titles) - 1)]
         return (
             "", show.chart(image, "Certified accuracy against L2 radius, one curve a run, with 95% bands"),
             gr.DownloadButton(value=str(folder / "curves.png"), interactive=True),
-            gr.DownloadButton(value=str(folder / "rows.csv"), interactive=True), compare.table(methods),
-            gr.Row(visible=len(methods) > 1), gr.Dropdown(titles, value=titles[0]), gr.Dropdown(titles, value=last),
-            _gallery(context, names, titles[0], last) if len(methods) > 1 else "",
+            gr.DownloadButton(value=str(folder / "rows.csv"), interactive=True), compare.table(frames),
+            gr.Row(visible=len(frames) > 1), gr.Dropdown(titles, value=titles[0]), gr.Dropdown(titles, value=last),
+            _gallery(context, names, titles[0], last) if len(frames) > 1 else "",
         )  # fmt: skip
 
     quiet: dict[str, Any] = {"api_visibility": "private", "show_progress": "minimal"}
@@ -80,10 +80,10 @@ def tab(context: Context) -> dict[str, Any]:
 
 def _gallery(context: Context, names: list[str], one: str, other: str) -> str:
     try:
-        methods = {m.name: m for m in compare.open_runs(context.runs, names)}
-        if one not in methods or other not in methods or one == other:
+        frames = {frame.name: frame for frame in compare.open_runs(context.runs, names)}
+        if one not in frames or other not in frames or one == other:
             raise PprsError("choose two different runs to see where they differ most")
-        return compare.gallery(methods[one], methods[other])
+        return compare.gallery(frames[one], frames[other])
     except PprsError as error:
         return show.note(_hidden(str(error), context.runs), "error")
 
@@ -96,5 +96,5 @@ def _empty(folder: Path) -> str:
 
 
 def _hidden(text: str, folder: Path) -> str:
-    """A message without where the folder lies on this machine."""
+    """A message without the location of the folder on this machine."""
     return text.replace(str(folder.resolve()) + "/", "").replace(str(folder.resolve()), folder.resolve().name)

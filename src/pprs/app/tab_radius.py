@@ -1,35 +1,33 @@
-"""The tab on which a radius becomes something that one sees."""
+"""The tab that shows what a radius looks like."""
 
 from __future__ import annotations
 
 import html
-from typing import Any
+from typing import Any, NamedTuple
 
 import gradio as gr
+import numpy.typing as npt
+import torch
 
 from pprs.app import radius as ways
 from pprs.app import show
 from pprs.app.context import Context
-from pprs.app.explore import NAMES, check_costs
+from pprs.app.explore import NAMES, Request, check_costs
+from pprs.app.fair_queue import Turn
 from pprs.app.limits import check_number
+from pprs.app.rendering import render
 from pprs.app.tab_explore import Controls, read
 from pprs.certificate import round_down
 from pprs.errors import PprsError
 from pprs.report import figures
 
 LARGEST = 5.0
+Array = npt.NDArray[Any]
 
 
 def tab(context: Context, made: Controls) -> tuple[Any, dict[str, Any]]:
-    """Build the tab, on the picture and settings of Explore. Gives back the event that fills it."""
-    gr.HTML(
-        '<div class="pp"><h2 style="font-size:18px;margin:0">What does a radius look like?</h2></div>'
-        + show.note(
-            "The picture and settings of Explore, changed by exactly the chosen norm. If a certificate reaches this "
-            "far, none of these changes can alter the label, nor can any other of this norm."
-        ),
-        padding=False,
-    )
+    """Build the tab, on the picture and settings of Explore. Returns the event that fills it."""
+    gr.HTML(render("radius_intro.html"), padding=False)
     with gr.Row():
         norm = gr.Slider(
             0, LARGEST, value=0.5, step=0.01, label="Norm of the change (L2)", elem_id="norm",
@@ -51,10 +49,10 @@ def tab(context: Context, made: Controls) -> tuple[Any, dict[str, Any]]:
         except PprsError as error:
             return show.note(str(error), "error")
 
-    def to_certified(request: gr.Request, method: str, norm: float, *values: Any) -> float:
+    def to_certified(visitor: gr.Request, method: str, norm: float, *values: Any) -> float:
         try:
-            asked, i = read(context, values), _index(method)
-            found = context.sessions.certified(str(request.session_hash), asked, i)
+            request, i = read(context, values), _index(method)
+            found = context.sessions.certified(str(visitor.session_hash), request, i)
             if found is None:
                 raise PprsError(f"{method} has no certified radius: certify these settings first, on the Explore tab.")
         except PprsError as error:
@@ -79,53 +77,52 @@ def _index(method: str) -> int:
     return NAMES.index(method)
 
 
+class _Changed(NamedTuple):
+    """A changed image, and what a small vote takes it for."""
+
+    picture: Array  # [H, W, 3] in [0, 1]
+    title: str
+    how: str
+    norm: float  # of the change, computed from its pixels
+    label: str
+    votes: int  # for that label
+
+
+class _Change(NamedTuple):
+    """A change on its own, scaled so that its largest value is black or white."""
+
+    picture: Array
+    title: str
+    largest: float
+
+
 def _drawn(context: Context, norm: float, method: str, which: int, values: tuple[Any, ...]) -> str:
-    asked, i = read(context, values), _index(method)
-    tiles = []
-    with context.turns.take() as mine:
-        check_costs(asked, mine)
-        found = [ways.random_direction(asked, which), ways.worst_direction(asked, i, mine)]
-        tiles.append(_tile(asked, i, asked.picture.double(), "original", "nothing is changed", mine))
-        for direction in found:
-            changed = ways.moved(asked, direction, norm)
-            tiles.append(_tile(asked, i, changed, direction.title, direction.how, mine))
-        for direction in found:
-            change = norm * direction.unit
-            most = max(float(change.abs().max()), 1e-9)
-            seen = figures.shown((0.5 + 0.5 * change / most).numpy())
-            tiles.append(
-                f"<div>{show.image(seen, f'the change alone, {direction.title}')}<p class='note'>grey is 0, "
-                + show.number(
-                    f"{255 * most:.1f}", "of 255", "The largest change of any pixel's value, in steps of 8 bits."
-                )
-                + " at most</p></div>"
-            )
-    exact = show.number(f"{norm:.2f}", "L2", "Norm of each of the changes below.", norm=norm)
-    many = show.number(
-        f"{asked.picture.numel():,}", "values", "Pixels times channels of the picture that the network takes."
-    )
-    even = show.number(
-        f"{ways.evenly(norm, asked.picture.shape):.1f}", "of 255",
-        "In steps of 8 bits, if the change were spread evenly over all values.",
-    )  # fmt: skip
-    return (
-        f"<div class='pp' id='directions'><p>Changes of norm {exact}: the norm of "
-        f"changing each of the {many} by {even}.</p>"
-        f"<div class='tiles five'>{''.join(tiles)}</div><p class='note'>Shown clipped to what a screen can show; the "
-        f"changes themselves are not clipped. The votes are {ways.VOTES} noisy copies each, for a feeling: no "
-        f"certificate is made from them. {html.escape(asked.told)}.</p></div>"
+    request, i = read(context, values), _index(method)
+    with context.queue.take() as turn:
+        check_costs(request, turn)
+        directions = [ways.random_direction(request, which), ways.worst_direction(request, i, turn)]
+        images = [_changed(request, i, request.image.double(), "original", "nothing is changed", turn)]
+        for direction in directions:
+            image = ways.moved(request, direction, norm)
+            images.append(_changed(request, i, image, direction.title, direction.how, turn))
+    return render(
+        "directions.html",
+        norm=norm,
+        values=request.image.numel(),
+        even=ways.evenly(norm, request.image.shape),
+        images=images,
+        changes=[_change(norm * direction.unit, direction.title) for direction in directions],
+        total_votes=ways.VOTES,
+        description=request.description,
     )
 
 
-def _tile(asked: Any, method: int, picture: Any, title: str, how: str, mine: Any) -> str:
-    label, count = ways.votes(asked, method, picture, mine)
-    delta = float((picture - asked.picture.double()).norm())
-    votes = show.number(
-        f"{count}", f"of {ways.VOTES} votes", "Noisy copies of this picture that were taken for that label."
-    )
-    norm = show.number(f"{delta:.4f}", "L2", "Norm of this change, computed from its pixels.", delta=repr(delta))
-    name = html.escape(asked.loaded.name_of(label))
-    return (
-        f"<div>{show.image(figures.shown(picture.numpy()), title)}<p class='note'><b>{name}"
-        f"</b>, {votes}<br>changed by {norm}<br>{html.escape(how)}</p></div>"
-    )
+def _changed(request: Request, method: int, image: torch.Tensor, title: str, how: str, turn: Turn) -> _Changed:
+    label, count = ways.votes(request, method, image, turn)
+    norm = float((image - request.image.double()).norm())
+    return _Changed(figures.shown(image.numpy()), title, how, norm, request.loaded.name_of(label), count)
+
+
+def _change(change: torch.Tensor, title: str) -> _Change:
+    largest = max(float(change.abs().max()), 1e-9)
+    return _Change(figures.shown((0.5 + 0.5 * change / largest).numpy()), title, largest)

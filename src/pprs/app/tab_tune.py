@@ -10,7 +10,7 @@ import gradio as gr
 from pprs.app import show, tuning
 from pprs.app.context import Context
 from pprs.app.limits import check_number
-from pprs.app.schemes import AS_TEXT, SLOTS
+from pprs.app.partition_forms import AS_TEXT, SLOTS
 from pprs.app.tab_explore import SIGMAS, Controls, _changed, started
 from pprs.errors import PprsError
 from pprs.noise import Gaussian
@@ -21,15 +21,15 @@ SEARCH = "search"
 
 def tab(context: Context, made: Controls, load: dict[str, Any], start: dict[str, Any]) -> None:
     """Build the tab; `load` and `start` fill Explore."""
-    subject = next(iter(context.shelf.subjects.values()))
+    entry = next(iter(context.catalog.entries.values()))
     most = int(context.limits.search_seconds)
     with gr.Row():
         with gr.Column(scale=4, min_width=320):
             model = gr.Dropdown(
-                context.shelf.names, value=subject.name, label="Model", interactive=len(context.shelf.names) > 1,
+                context.catalog.names, value=entry.name, label="Model", interactive=len(context.catalog.names) > 1,
                 info="With the pictures that the page was started with.",
             )  # fmt: skip
-            sigma = gr.Slider(0.05, 1.0, value=subject.sigma, step=0.01, label="Sigma (noise, 0–1 scale)")
+            sigma = gr.Slider(0.05, 1.0, value=entry.sigma, step=0.01, label="Sigma (noise, 0–1 scale)")
             seconds = gr.Slider(
                 10, most, value=min(40, most), step=5, label="Time for the search (s)", elem_id="budget",
                 info="More: more partitions, more pictures each.",
@@ -60,8 +60,8 @@ def tab(context: Context, made: Controls, load: dict[str, Any], start: dict[str,
         try:
             noise = Gaussian(check_number(sigma, "sigma", *SIGMAS))
             time = check_number(seconds, "the time", 5, context.limits.search_seconds)
-            loaded, drawn = context.shelf.get(model), -1
-            for seen in tuning.search(loaded, noise, time, families, 0, context.turns, halt):
+            loaded, drawn = context.catalog.load(model), -1
+            for seen in tuning.search(loaded, noise, time, families, 0, context.queue, halt):
                 if not context.sessions.is_current(str(request.session_hash), SEARCH, halt):
                     return
                 png = tuning.chart_png(seen, noise) if len(seen.trials) != drawn or seen.found else None
@@ -100,9 +100,9 @@ def tab(context: Context, made: Controls, load: dict[str, Any], start: dict[str,
 
 def taken(context: Context, text: str, searched: str, sigma: float, model: str) -> list[Any]:
     """All controls of Explore with what was found as B, under the noise and for the model that it was found with."""
-    subject = context.shelf.subject(searched)
+    entry = context.catalog.entry(searched)
     width = SLOTS + 2
-    values = started(subject) if searched != model else [gr.skip() for _ in range(8 + 2 * width)]
+    values = started(entry) if searched != model else [gr.skip() for _ in range(8 + 2 * width)]
     values[3:5] = "gaussian", sigma  # after example, upload and labels
     values[5 + width : 5 + 2 * width] = [AS_TEXT, *_changed(AS_TEXT)[:-1], gr.Textbox(text, visible=True)]
     return [searched, *values]

@@ -6,16 +6,16 @@ import queue
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 
 import torch
 
-from pprs.app.show import number
-from pprs.app.subjects import Loaded
-from pprs.app.turns import Stopped, Turns
+from pprs.app.catalog import Loaded
+from pprs.app.fair_queue import FairQueue, Stopped
+from pprs.app.rendering import render
 from pprs.certificate import round_down
 from pprs.errors import PprsError
 from pprs.noise import Noise
+from pprs.report.table import Cell, Table
 from pprs.tuning import ALPHA, FAMILIES, SearchStep, Trial, Tuned, draw_chart, search_partitions, short, verdict
 
 PICTURES = 1000
@@ -41,7 +41,7 @@ def search(
     seconds: float,
     families: Sequence[str],
     seed: int,
-    turns: Turns,
+    turns: FairQueue,
     halt: threading.Event,
 ) -> Iterator[Seen]:
     """`search_partitions` in a thread of its own, in turns with all other work; yields its state as it goes on."""
@@ -130,37 +130,25 @@ def chart_png(seen: Seen, noise: Noise) -> bytes | None:
 def progress(seen: Seen, seconds: float) -> str:
     """How far it is, and the best so far."""
     state = "done" if seen.found is not None else seen.stopped or "searching"
-    told = (
-        f"{state}: {number(str(len(seen.trials)), 'tries', 'Partitions measured so far, some of them several times.')}"
+    best = max(seen.trials, key=lambda trial: (trial.round, trial.score), default=None)
+    name = "" if best is None else short(best.partition)
+    return render(
+        "search.html", state=state, spent=seen.spent, seconds=seconds, tries=len(seen.trials), best=best, best_name=name
     )
-    if seen.trials:
-        top = max(seen.trials, key=lambda t: (t.round, t.score))
-        score = number(
-            f"{top.score:.3f}",
-            "L2",
-            "Average radius that it promises on the pictures searched on, by an estimate: no certificate.",
-        )
-        told += f" · best so far <code>{escape(short(top.partition))}</code>, {score}"
-    time = number(f"{seen.spent * seconds:.0f}", f"of {seconds:.0f} s", "Time spent of the search's budget.")
-    bar = f'<progress max="1" value="{seen.spent:.3f}" aria-label="Time spent"></progress>'
-    return f'<div class="pp" id="search" data-state="{state}">{bar}<p class="note">{told} · {time}</p></div>'
 
 
 def result(tuned: Tuned) -> str:
     """The best of each family on pictures that the search did not see, and the verdict."""
-    lines = "".join(
-        f"<tr><td>{escape(f.family)}: <code>{escape(short(f.partition))}</code></td><td>"
-        + number(
-            round_down(f.average_radius),
-            "L2",
-            f"Average certified radius on {len(f.radii)} pictures that the search did not see, n {tuned.n}, alpha "
-            f"{ALPHA}; ± {f.average_radius_error:.3f} (95%).",
+    tip = (
+        f"Average certified radius on {len(tuned.best.radii)} pictures that the search did not see, n {tuned.n}, alpha "
+        f"{ALPHA}"
+    )
+    lines = tuple(
+        (
+            f"{final.family}: {short(final.partition)}",
+            Cell(round_down(final.average_radius), "L2", f"{tip}; ± {final.average_radius_error:.3f} (95%)."),
         )
-        + "</td></tr>"
-        for f in tuned.finals
+        for final in tuned.finals
     )
     words = verdict(tuned).replace("give a larger `budget` or more pictures", "give more time or pictures")
-    return (
-        f"<div class='pp'><p><b>{escape(words)}</b></p><div class='scroll'><table><thead><tr><th>the best</th>"
-        f"<th>average radius</th></tr></thead><tbody>{lines}</tbody></table></div></div>"
-    )
+    return render("search_result.html", verdict=words, table=Table(("the best", "average radius"), lines))

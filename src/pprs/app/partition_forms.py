@@ -1,4 +1,4 @@
-"""The partitions that the page offers, each with the options that one wants to turn."""
+"""The partitions that the page offers, each with the options that visitors can set."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pprs.app.limits import MOST, check_number, check_partition
 from pprs.errors import PprsError, suggest
 from pprs.partition import Partition, parse_partition
 
-SLOTS = 4  # options that a scheme has at most on the page
+SLOTS = 4  # the most options that a form has
 AS_TEXT = "as text"
 
 
 @dataclass(frozen=True)
 class Option:
-    """A number of a scheme. Left empty, it follows the noise where the scheme has a rule for it."""
+    """A number in a form. Left empty, it follows the noise where the partition has a rule for that."""
 
     link: str  # the part of the text that takes it
     name: str
@@ -27,7 +27,7 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Scheme:
+class PartitionForm:
     """A partition as the page offers it: the links of its text, and its options."""
 
     links: tuple[str, ...]
@@ -49,11 +49,11 @@ _BLUR = Option(
 )
 _SHIFTS = Option("shifts", "k", "Grids (number)", "So many shifted grids are averaged.", 1, True, 4)
 
-SCHEMES: dict[str, Scheme] = {
-    "SLIC superpixels": Scheme(("slic",), (_SEGMENTS, _COMPACT, _BLUR)),
-    "soft SLIC": Scheme(("slic", "soft"), (_SEGMENTS, _COMPACT)),
-    "soft SLIC, shifted grids": Scheme(("slic", "soft", "shifts"), (_SEGMENTS, _COMPACT, _SHIFTS)),
-    "Felzenszwalb": Scheme(
+FORMS: dict[str, PartitionForm] = {
+    "SLIC superpixels": PartitionForm(("slic",), (_SEGMENTS, _COMPACT, _BLUR)),
+    "soft SLIC": PartitionForm(("slic", "soft"), (_SEGMENTS, _COMPACT)),
+    "soft SLIC, shifted grids": PartitionForm(("slic", "soft", "shifts"), (_SEGMENTS, _COMPACT, _SHIFTS)),
+    "Felzenszwalb": PartitionForm(
         ("felzenszwalb",),
         (
             Option("felzenszwalb", "scale", "Scale (of 255)", "Larger: larger segments.", 1e-6),
@@ -61,7 +61,7 @@ SCHEMES: dict[str, Scheme] = {
             Option("felzenszwalb", "blur", "Blur first (pixels, odd)", "Segments are found on this blur.", 1, True),
         ),
     ),
-    "Quickshift": Scheme(
+    "Quickshift": PartitionForm(
         ("quickshift",),
         (
             Option("quickshift", "kernel_size", "Kernel (pixels)", "How far density is felt.", 1),
@@ -69,37 +69,41 @@ SCHEMES: dict[str, Scheme] = {
             Option("quickshift", "ratio", "Colour against place (ratio)", "Larger: colour counts more.", 1e-6),
         ),
     ),
-    "grid": Scheme(("grid",), (Option("grid", "size", "Cell side (pixels)", "Fixed square cells.", 1, True, 4),)),
-    "box blur (baseline)": Scheme(
+    "grid": PartitionForm(
+        ("grid",), (Option("grid", "size", "Cell side (pixels)", "Fixed square cells.", 1, True, 4),)
+    ),
+    "box blur (baseline)": PartitionForm(
         ("blur",), (Option("blur", "size", "Box side (pixels, odd)", "The baseline to beat.", 1, True, 3),)
     ),
-    "Gaussian blur (baseline)": Scheme(("gauss",), (Option("gauss", "sigma", "Width (pixels)", "Of the bell.", 0.01),)),
-    "median (baseline)": Scheme(
+    "Gaussian blur (baseline)": PartitionForm(
+        ("gauss",), (Option("gauss", "sigma", "Width (pixels)", "Of the bell.", 0.01),)
+    ),
+    "median (baseline)": PartitionForm(
         ("median",), (Option("median", "size", "Window side (pixels, odd)", "From 3 to 15.", 3, True),)
     ),
-    "total variation (baseline)": Scheme(
+    "total variation (baseline)": PartitionForm(
         ("tv",), (Option("tv", "weight", "Weight (0–1 scale)", "Larger: smoother.", 1e-6),)
     ),
-    "non-local means (baseline)": Scheme(
+    "non-local means (baseline)": PartitionForm(
         ("nlm",), (Option("nlm", "h", "Likeness (0–1 scale)", "Larger: less alike patches are averaged.", 1e-4),)
     ),
-    AS_TEXT: Scheme((), ()),
+    AS_TEXT: PartitionForm((), ()),
 }
 
 
-def text_of(scheme: str, values: Sequence[float | None], text: str = "") -> str:
+def partition_text(form: str, values: Sequence[float | None], text: str = "") -> str:
     """The partition's text, as the command line takes it.
 
-    >>> text_of("soft SLIC, shifted grids", [50, None, 4])
+    >>> partition_text("soft SLIC, shifted grids", [50, None, 4])
     'slic:n_segments=50/soft/shifts:k=4'
     """
-    if scheme == AS_TEXT:
+    if form == AS_TEXT:
         if len(text or "") > 500:
             raise PprsError("a partition's text has at most 500 characters on this page")
         return text.strip() if text and text.strip() else "none"
-    if scheme not in SCHEMES:
-        raise PprsError(f'this page has no scheme "{scheme}". {suggest(str(scheme), SCHEMES)}')
-    chosen = SCHEMES[scheme]
+    if form not in FORMS:
+        raise PprsError(f'this page has no partition "{form}". {suggest(str(form), FORMS)}')
+    chosen = FORMS[form]
     given: dict[str, list[str]] = {link: [] for link in chosen.links}
     for option, value in zip(chosen.options, values, strict=False):
         if value is not None:
@@ -110,20 +114,20 @@ def text_of(scheme: str, values: Sequence[float | None], text: str = "") -> str:
     return "/".join(link + (":" + ",".join(given[link]) if given[link] else "") for link in chosen.links)
 
 
-def make(scheme: str, values: Sequence[float | None], text: str = "") -> Partition | None:
+def make_partition(form: str, values: Sequence[float | None], text: str = "") -> Partition | None:
     """The partition, refused where it would take very long."""
-    return check_partition(parse_partition(text_of(scheme, values, text)))
+    return check_partition(parse_partition(partition_text(form, values, text)))
 
 
-def numbers(scheme: str, texts: Sequence[str | None]) -> list[float | None]:
-    """What a person wrote into a scheme's boxes; an empty one, or "auto", follows the noise."""
-    made: list[float | None] = []
-    for option, text in zip(SCHEMES[scheme].options if scheme in SCHEMES else (), texts, strict=False):
+def read_numbers(form: str, texts: Sequence[str | None]) -> list[float | None]:
+    """The numbers in a form's boxes; an empty one, or "auto", follows the noise."""
+    found: list[float | None] = []
+    for option, text in zip(FORMS[form].options if form in FORMS else (), texts, strict=False):
         plain = str(text or "").strip()
         try:
-            made.append(None if plain in ("", "auto") else float(plain))
+            found.append(None if plain in ("", "auto") else float(plain))
         except ValueError:
             raise PprsError(
                 f'{option.title}: "{plain[:20]}" is not a number. Leave it empty to follow the noise.'
             ) from None
-    return made
+    return found
