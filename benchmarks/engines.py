@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.timing import fastest, ratio
 from pprs import Gaussian, Slic, SmoothedClassifier, load_model
-from pprs.engine import make_ready
+from pprs.engine import choose_engine
 from pprs.kernels import threads
 from pprs.model import Model
 from pprs.model.resnet import architecture
@@ -37,7 +37,7 @@ def measure() -> Iterator[dict[str, object]]:
             threads.set_threads(1)
             noise, scheme = Gaussian(0.25), Slic(segments)
             noisy = noisy_chunk(x, noise, 0, 0)
-            ready = make_ready(model, noisy[:4], engine="onnxruntime")
+            choice = choose_engine(model, noisy[:4], engine="onnxruntime")
             per_batch = {}
             for size in (len(noisy), 4):
                 batch = noisy[:size]
@@ -49,7 +49,7 @@ def measure() -> Iterator[dict[str, object]]:
                 found = fastest(
                     {
                         "torch": lambda r=run, m=model: r(m.module),
-                        "onnxruntime": lambda r=run, m=ready.model: r(m.module),
+                        "onnxruntime": lambda r=run, m=choice.model: r(m.module),
                     },
                     rounds=3,
                     at_least=0,
@@ -62,7 +62,7 @@ def measure() -> Iterator[dict[str, object]]:
             yield ratio(f"{name}, one thread, each at its better batch", best["torch"] / best["onnxruntime"]) | {
                 "ms_a_picture_by_batch": per_batch
             }
-            yield stages(name, ready.model, x, noise, scheme, cores)
+            yield stages(name, choice.model, x, noise, scheme, cores)
 
 
 def stages(name: str, model: Model, x: torch.Tensor, noise: Gaussian, scheme: Slic, cores: int) -> dict[str, object]:

@@ -9,7 +9,6 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,14 +16,15 @@ import numpy as np
 from benchmarks.timing import ratio
 from pprs import Gaussian, Slic, SmoothedClassifier, open_dataset
 from pprs.data.arrays import Arrays
-from pprs.engine import Ready
+from pprs.engine import EngineChoice
 from pprs.kernels.threads import cpu_count
-from pprs.model import load_model
 from pprs.model.resnet import architecture
 from pprs.model.weights import save
-from pprs.runs.store import FILE, Row, Run
-from pprs.runners import Job, Local, Processes, Ray, Runner, run_images
+from pprs.progress import Silent
+from pprs.runners import Execution, Job, LocalExecution, ProcessPool, RayPool, RunProgress, Work, run_images
+from pprs.runs import FILE, Row, RunSettings, RunWriter
 from pprs.sampling import Sampling
+from pprs.task import load_task
 
 TINY = """
 import torch
@@ -33,13 +33,14 @@ def make():
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))
 """
-DATA, PLAN, ROUNDS = "builtin:mnist5k", Sampling(100, 2000, 0.001), 4
+DATA, SAMPLING, ROUNDS = "builtin:mnist5k", Sampling(100, 2000, 0.001), 4
 
 
-class Clock:
+class Clock(RunProgress):
     """When each row came."""
 
     def __init__(self) -> None:
+        super().__init__(Silent(), 0, "samples")
         self.began, self.rows = time.perf_counter(), list[float]()
 
     def samples(self, count: int) -> None: ...
@@ -49,7 +50,7 @@ class Clock:
 
     def rate(self, workers: int) -> float:
         """Samples a second after every worker's first row: starting is told apart, whatever a run takes."""
-        return (len(self.rows) - workers) * (PLAN.n0 + PLAN.n) / (self.rows[-1] - self.rows[workers - 1])
+        return (len(self.rows) - workers) * (SAMPLING.n0 + SAMPLING.n) / (self.rows[-1] - self.rows[workers - 1])
 
 
 class Peaks(Clock):
@@ -77,13 +78,13 @@ def load(images: int = 10_000) -> Iterator[dict[str, object]]:
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         (Path(folder) / "benchnet.py").write_text(TINY)
         stack.enter_context(contextlib.chdir(folder))
-        model = replace(load_model("benchnet:make"), num_classes=2)
-        g = SmoothedClassifier(model.module, 2, Gaussian(0.5))
-        job = Job.of("benchnet:make", model, Ready(model, "torch", ""), sampling, g)
-        for name, hired in (("processes", Processes), ("ray", Ray)):
+        task = load_task("benchnet:make", data)
+        g = SmoothedClassifier(task.model.module, 2, Gaussian(0.5))
+        job = Job.of(Work(task, EngineChoice(task.model, "torch", ""), g, sampling))
+        for name, kind in (("processes", ProcessPool), ("ray", RayPool)):
             clock = Peaks(images)
-            with hired(job, 2) as runner, Run.begin(Path(folder) / name, {}) as run:
-                run_images(runner, data, range(images), sampling, run, clock, num_classes=2)
+            with kind(job, 2) as pool, RunWriter(Path(folder) / name, RunSettings()) as run:
+                run_images(pool, data, range(images), sampling, run, clock, num_classes=2)
             peaks = clock.peaks
             with contextlib.closing(sqlite3.connect(Path(folder) / name / FILE)) as db:
                 whole = db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -103,20 +104,22 @@ def overhead(seconds: float) -> Iterator[dict[str, object]]:
         file = Path(folder) / "m.safetensors"
         net = architecture("resnet-small", channels=1, num_classes=10, mean=(0.5,), std=(0.25,))
         save(file, net.build(), net, input_shape=(1, 28, 28), class_names=None, training={})
-        model, digits = load_model(str(file)), open_dataset(DATA)
-        g = SmoothedClassifier(model.module, 10, Gaussian(0.5), Slic(50, blur=3))
-        each = g.seconds_a_sample(digits[0].image) * (PLAN.n0 + PLAN.n)
+        digits = open_dataset(DATA)
+        task = load_task(str(file), digits)
+        g = SmoothedClassifier(task.model.module, 10, Gaussian(0.5), Slic(50, blur=3))
+        each = g.seconds_per_sample(digits[0].image) * (SAMPLING.n0 + SAMPLING.n)
         images = range(min(len(digits), max(10 * cores * ROUNDS, math.ceil(seconds / each))))
-        job = Job.of(str(file), model, Ready(model, "torch", ""), PLAN, g)
+        job = Job.of(Work(task, EngineChoice(task.model, "torch", ""), g, SAMPLING))
+        local = LocalExecution(lambda index, partial: g.start(SAMPLING, index, partial))
         turns = [images[i::ROUNDS] for i in range(ROUNDS)]
         clocks: dict[str, list[Clock]] = {"local": [], "processes": [], "ray": []}
-        with Processes(job, cores) as processes, Ray(job, cores) as ray:
-            runners: dict[str, Runner] = {"local": Local(g, PLAN), "processes": processes, "ray": ray}
+        with ProcessPool(job, cores) as processes, RayPool(job, cores) as ray:
+            executions: dict[str, Execution] = {"local": local, "processes": processes, "ray": ray}
             for turn in turns:  # they take turns, so that a busy moment hits all alike; who waits does nothing
-                for name, runner in runners.items():
+                for name, execution in executions.items():
                     clocks[name].append(Clock())
-                    with Run.begin(Path(folder) / name, {}) as run:
-                        run_images(runner, digits, turn, PLAN, run, clocks[name][-1], num_classes=10)
+                    with RunWriter(Path(folder) / name, RunSettings()) as run:
+                        run_images(execution, digits, turn, SAMPLING, run, clocks[name][-1], num_classes=10)
     rates = {
         name: len(each) / sum(1 / clock.rate(1 if name == "local" else cores) for clock in each)
         for name, each in clocks.items()

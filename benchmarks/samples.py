@@ -66,5 +66,5 @@ def _cost_of_looking(a_sample: float) -> dict[str, object]:
     for t in range(chunk, sampling.n + 1, chunk):
         evidence.add([votes[t - 1], t - votes[t - 1], *[0] * 8])
     spent = time.perf_counter() - began
-    return ratio("bounds of 100,000 votes, against their samples (resnet-small, 28x28)", spent / (a_sample * sampling.n),
-                 at_most=0.01)  # fmt: skip
+    what = "bounds of 100,000 votes, against their samples (resnet-small, 28x28)"
+    return ratio(what, spent / (a_sample * sampling.n), at_most=0.01)

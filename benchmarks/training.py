@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.timing import fastest, ratio
-from pprs import Gaussian, parse_partition
+from pprs import Gaussian
 from pprs.data.arrays import Arrays
+from pprs.partition import parse_partition
 from pprs.train import Recipe, train
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
 from pprs import Gaussian, Slic, SmoothedClassifier
 from pprs.data.arrays import Arrays
-from pprs.engine import Ready
-from pprs.model import load_model
-from pprs.runs.store import Row
-from pprs.runners import Job
+from pprs.engine import EngineChoice
+from pprs.progress import Silent
+from pprs.runners import Job, LocalExecution, RunProgress, Work
+from pprs.runs import Row
 from pprs.sampling import Sampling
+from pprs.task import load_task
 
 MODEL, KILLS, SIDE = "crewnet", "kills", 8
 # Class 1 for bright pictures. What a picture's noise averages to tells it apart, since a network sees nothing else:
@@ -61,8 +62,9 @@ def make():
 """
 
 
-class Counting:
+class Counting(RunProgress):
     def __init__(self, seen: Callable[[], None] = lambda: None) -> None:
+        super().__init__(Silent(), 0, "samples")
         self.drawn, self.rows, self.taken, self._seen = 0, 0, list[int](), seen
 
     def samples(self, count: int) -> None:
@@ -71,10 +73,6 @@ class Counting:
     def row(self, row: Row) -> None:
         self.rows += 1
         self._seen()
-
-
-def timeless(rows: list[Row]) -> list[Row]:
-    return [dataclasses.replace(row, seconds=0.0) for row in rows]
 
 
 def images(count: int) -> Arrays:
@@ -92,12 +90,16 @@ def poisoned(count: int) -> Arrays:
 
 def job_for(sampling: Sampling) -> tuple[Job, SmoothedClassifier]:
     """The file's classifier if it is there, else one that is never asked."""
-    try:
-        model = load_model(f"{MODEL}:make")
-    except Exception:
+    if not Path(f"{MODEL}.py").is_file():
         return Job("nowhere:make", "", 2, "gaussian:sigma=0.25", "none", sampling), None  # type: ignore[return-value]
-    classifier = SmoothedClassifier(model.module, 2, Gaussian(0.25), Slic(9), threads=1)
-    return Job.of(f"{MODEL}:make", model, Ready(model, "torch", ""), sampling, classifier), classifier
+    task = load_task(f"{MODEL}:make", images(1))
+    classifier = SmoothedClassifier(task.model.module, 2, Gaussian(0.25), Slic(9), threads=1)
+    return Job.of(Work(task, EngineChoice(task.model, "torch", ""), classifier, sampling)), classifier
+
+
+def alone(classifier: SmoothedClassifier, sampling: Sampling) -> LocalExecution:
+    """The same work in this process."""
+    return LocalExecution(lambda index, partial: classifier.start(sampling, index, partial))
 
 
 class Cut:

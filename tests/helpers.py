@@ -1,17 +1,24 @@
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from typer.testing import CliRunner
 
+from pprs import SmoothedClassifier
 from pprs.cli import app
-from pprs.runs.store import FILE
+from pprs.data import ImageSet
+from pprs.progress import Silent
+from pprs.runners import LocalExecution, RunProgress, run_images
+from pprs.runs import FILE, Row, RunFile, RunWriter
+from pprs.sampling import Sampling
 
 
 class Linear(torch.nn.Module):
@@ -39,6 +46,30 @@ class Linear(torch.nn.Module):
 class Told:
     stdout: str
     stderr: str
+
+
+class Record:
+    """A Progress that keeps what it is told."""
+
+    def __init__(self, interrupt_after: float = math.inf) -> None:
+        self.messages: list[str] = []
+        self.stages: list[tuple[str, float, str]] = []
+        self.done, self.ended = 0.0, 0
+        self._interrupt_after = interrupt_after
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+    def begin(self, title: str, total: float, unit: str) -> None:
+        self.stages.append((title, total, unit))
+
+    def advance(self, amount: float, note: str = "") -> None:
+        self.done += amount
+        if self.done >= self._interrupt_after:
+            raise KeyboardInterrupt
+
+    def end(self) -> None:
+        self.ended += 1
 
 
 def pprs(*args: object, cwd: Path | None = None, code: int = 0) -> Told:
@@ -75,3 +106,35 @@ def rows_in(run: Path) -> int:
             db.close()
     except sqlite3.Error:
         return 0
+
+
+def rows_of(run: RunFile | RunWriter | Path) -> list[Row]:
+    """The rows of a run, by index."""
+    opened = RunFile(run) if isinstance(run, Path) else run.file if isinstance(run, RunWriter) else run
+    return list(opened.iter_rows())
+
+
+def timeless(rows: Sequence[Row]) -> list[Row]:
+    """Rows without the time that they took."""
+    return [replace(row, seconds=0.0) for row in rows]
+
+
+def unseen() -> RunProgress:
+    """Progress that nobody is shown."""
+    return RunProgress(Silent(), 0, "samples")
+
+
+def run_local(
+    classifier: SmoothedClassifier,
+    data: ImageSet,
+    images: Sequence[int],
+    sampling: Sampling,
+    run: RunWriter,
+    *,
+    target_error: float | None = None,
+) -> list[int]:
+    """`run_images` in this process."""
+    execution = LocalExecution(lambda index, partial: classifier.start(sampling, index, partial))
+    return run_images(
+        execution, data, images, sampling, run, unseen(), num_classes=classifier.num_classes, target_error=target_error
+    )

@@ -10,9 +10,18 @@ import pytest
 import torch
 from helpers import Linear, pprs
 
-from pprs import Blur, Felzenszwalb, Gaussian, Grid, PprsError, Quickshift, Slic, SmoothedClassifier, parse_partition
-from pprs.partition import Filter, Gauss, Median, NonLocalMeans, Partition, Shifts, Soft, TotalVariation
-from pprs.runs.store import Run
+from pprs import Blur, Felzenszwalb, Gaussian, Grid, PprsError, Quickshift, Slic, SmoothedClassifier, open_run
+from pprs.partition import (
+    Filter,
+    Gauss,
+    Median,
+    NonLocalMeans,
+    Partition,
+    Shifts,
+    Soft,
+    TotalVariation,
+    parse_partition,
+)  # fmt: skip
 
 TEXTS = [
     "slic",
@@ -84,18 +93,21 @@ def test_a_partition_of_ones_own_need_not_be_a_dataclass() -> None:
     np.testing.assert_array_equal(Mine().apply(x), x)
 
 
-def test_a_smoothed_classifier_takes_what_it_is_given_later() -> None:
+def test_a_smoothed_classifier_resolves_its_partition_and_cannot_be_given_another() -> None:
     g = SmoothedClassifier(Linear(torch.ones(1, 16, 16), -100.0), 2, Gaussian(0.3), Slic())
-    assert "slic" in str(g.scheme((1, 16, 16)))
-    g.partition = Blur(3)
-    assert str(g.scheme((1, 16, 16))) == "blur:size=3"
+    assert g.votes.resolve((1, 16, 16)) == Slic().at(0.3, (1, 16, 16))
+    for name, value in (("partition", Blur(3)), ("noise", Gaussian(1.0)), ("num_classes", 3), ("model", None)):
+        with pytest.raises(AttributeError):
+            setattr(g, name, value)
+    assert g.partition == Slic()
 
 
 def test_a_run_records_what_was_applied(digits_model: Path, tmp_path: Path) -> None:
     base = ["certify", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.5, "--n", 64, "--limit", 1]
     told = pprs(*base, "--partition", "slic/soft", "--out", tmp_path / "run").stdout
-    with Run.read(tmp_path / "run") as run:
-        assert run.settings["partition"] == str(parse_partition("slic/soft").at(0.5, (1, 28, 28)))  # type: ignore[union-attr]
+    applied = parse_partition("slic/soft").at(0.5, (1, 28, 28))  # type: ignore[union-attr]
+    settings = open_run(tmp_path / "run").settings
+    assert (settings.partition_text, settings.partition) == (str(applied), applied)
     assert "auto" not in told.splitlines()[1]
 
 

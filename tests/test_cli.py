@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import pprs, pprs_process
+from helpers import pprs, pprs_process, timeless
 from PIL import Image
 
-from pprs.runs.store import Run
+from pprs import open_run
+from pprs.runs import RunFile, RunSettings, RunWriter
 
 BASE = ["--data", "builtin:mnist5k", "--sigma", "0.5", "--n", "64", "--limit", "3"]
 
@@ -29,16 +29,12 @@ def test_resuming_and_extending(digits_model: Path, tmp_path: Path) -> None:
     pprs(*command)
     assert "3 of 3 images are done" in pprs(*command).stdout
     pprs(*command, "--limit", 5, "--batch-size", 7)
-    with Run.read(run) as opened:
-        assert [row.idx for row in opened.rows()] == [0, 1, 2, 3, 4]
+    assert [row.idx for row in open_run(run).rows()] == [0, 1, 2, 3, 4]
     refused = pprs(*command, "--sigma", 0.25, code=2).stderr
     assert "noise: the run has 'gaussian:sigma=0.5', you asked for 'gaussian:sigma=0.25'" in refused
     straight = tmp_path / "straight"
     pprs("certify", "--model", digits_model, *BASE, "--limit", 5, "--out", straight)
-    with Run.read(run) as a, Run.read(straight) as b:
-        assert [dataclasses.replace(r, seconds=0) for r in a.rows()] == [
-            dataclasses.replace(r, seconds=0) for r in b.rows()
-        ]
+    assert timeless(open_run(run).rows()) == timeless(open_run(straight).rows())
 
 
 def test_one_picture_gets_an_answer_in_words(digits_model: Path, tmp_path: Path) -> None:
@@ -50,6 +46,9 @@ def test_one_picture_gets_an_answer_in_words(digits_model: Path, tmp_path: Path)
     assert "no change of L2 norm up to" in told or "abstained: class" in told
     table = pprs("predict", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.1, "--limit", 3).stdout
     assert len(table.splitlines()) == 4
+    bad = pprs("predict", "--model", "no.onnx", "--data", "./nowhere", "--sigma", 0.1, "--device", "cuda:9", code=2)
+    assert '"cpu" always can' in bad.stderr  # told before anything is loaded or written
+    assert bad.stdout == ""
 
 
 def test_show(tmp_path: Path) -> None:
@@ -65,7 +64,7 @@ def test_train_and_use(tmp_path: Path) -> None:
     out = tmp_path / "m.safetensors"
     told = pprs("train", "--data", "builtin:mnist5k", "--epochs", 1, "--width", 4, "--noise", 0.3, "--partition",
                 "grid:size=2", "--out", out).stdout  # fmt: skip
-    assert "of the 1000 clean test pictures right" in told
+    assert "accuracy on the 1000 clean test pictures: " in told
     pprs("certify", "--model", out, *BASE, "--partition", "grid:size=2", "--out", tmp_path / "run")
 
 
@@ -106,7 +105,7 @@ def test_own_network(tmp_path: Path) -> None:
         (["--threads", "0"], "--threads must be 1 to 1024"),
         (["--out", "occupied"], "is not a run"),
         (["--out", "occupied/file.txt/run"], "give another --out"),
-        (["--limit", "0"], "limit >= 1"),
+        (["--limit", "0"], "--limit must be at least 1"),
         (["--alpha", "1e-310"], "alpha must lie between 0 and 1"),
         (["--sigma", "1e30"], "sigma must be a positive number"),
         (["--seed", "-1"], "--seed"),
@@ -135,8 +134,7 @@ def test_bad_pictures_are_told(digits_model: Path, tmp_path: Path) -> None:
         assert "failed: 1 image, counted as not certified" in told
         assert "image 1" in told
         assert ("Divide 0..255" if name == "bytes" else "NaN or infinite") in told
-        with Run.read(tmp_path / name) as run:
-            assert run.done() == {0}
+        assert RunFile(tmp_path / name).completed() == {0}
     np.savez(tmp_path / "large.npz", x=np.full((1, 3, 64, 48), np.nan, np.float32))
     told = pprs("certify", "--model", digits_model, "--data", "large.npz", "--sigma", 0.5, cwd=tmp_path, code=2).stderr
     assert "NaN or infinite" in told
@@ -160,12 +158,11 @@ def test_exit_codes_of_the_real_process(digits_model: Path, tmp_path: Path) -> N
 
 
 def test_out_is_needed_for_many_images(digits_model: Path) -> None:
-    assert "--out RUN" in pprs("certify", "--model", digits_model, *BASE, code=2).stderr
+    assert "name a folder for the 3 rows as --out" in pprs("certify", "--model", digits_model, *BASE, code=2).stderr
 
 
 def test_reports_of_what_is_not_there(tmp_path: Path) -> None:
     assert "is not a run" in pprs("report", tmp_path / "none", code=2).stderr
     assert "is not a run" in pprs("export", tmp_path, code=2).stderr
-    with Run.begin(tmp_path / "run", {"partition": "none"}):
-        pass
+    RunWriter(tmp_path / "run", RunSettings(partition_text="none")).close()
     assert "no rows yet" in pprs("report", tmp_path / "run", code=2).stderr

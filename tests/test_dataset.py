@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import signal
 import sqlite3
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import Linear, rows_in
+from helpers import Linear, Record, rows_in
 from helpers import pprs as command
 
 import pprs
@@ -31,30 +30,6 @@ from pprs.runs.store import VERSION
 
 NOISE = pprs.Gaussian(0.25)
 FEW = pprs.Sampling(n0=10, n=100)
-
-
-class Record:
-    """A Progress that keeps what it is told."""
-
-    def __init__(self, interrupt_after: float = math.inf) -> None:
-        self.messages: list[str] = []
-        self.stages: list[tuple[str, float, str]] = []
-        self.done, self.ended = 0.0, 0
-        self._interrupt_after = interrupt_after
-
-    def message(self, text: str) -> None:
-        self.messages.append(text)
-
-    def begin(self, title: str, total: float, unit: str) -> None:
-        self.stages.append((title, total, unit))
-
-    def advance(self, amount: float, note: str = "") -> None:
-        self.done += amount
-        if self.done >= self._interrupt_after:
-            raise KeyboardInterrupt
-
-    def end(self) -> None:
-        self.ended += 1
 
 
 def without_time(rows: list[Row]) -> list[tuple[Any, ...]]:

@@ -1,17 +1,27 @@
-"""The way of the data is one way: a module imports only from those before it."""
+"""The way of the data is one way: a module imports only from those before it. And what the package offers by name."""
 
 from __future__ import annotations
 
 import ast
+import importlib.util
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 import pprs
 
 ROOT = Path(pprs.__file__).parent
 ORDER = [
-    "_version", "errors", "_shape", "files", "remote", "spec", "kernels", "noise", "partition", "model", "engine",
-    "bound", "anytime", "stop", "certificate", "theory", "smooth", "data", "record", "runner", "report", "train",
-    "tune", "reproduce", "app", "cli",
+    "_version", "errors", "_shape", "files", "spec", "progress", "kernels", "noise", "partition", "data", "model",
+    "bound", "anytime", "sampling", "certificate", "theory", "voting", "classifier", "engine", "task", "runs",
+    "metrics", "runners", "dataset", "report", "train", "tuning", "reproduction", "app", "cli",
+]  # fmt: skip
+PUBLIC = [
+    "Blur", "Certificate", "Exponential", "Felzenszwalb", "Gaussian", "Grid", "ImageSet", "Model", "Partition",
+    "PowerLaw", "PprsError", "Processes", "Quickshift", "Run", "Sampling", "Shifts", "Slic", "SmoothedClassifier",
+    "Soft", "certify_dataset", "data", "load_model", "metrics", "noise", "open_dataset", "open_run", "partition",
+    "reproduce", "tune", "write_report",
 ]  # fmt: skip
 
 
@@ -19,26 +29,77 @@ def layer(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
-def imports(path: Path) -> set[str]:
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "pprs":
-            parts = node.module.split(".")
-            found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
+def modules() -> list[Path]:
+    return [path for path in sorted(ROOT.rglob("*.py")) if layer(path) not in ("__init__", "__main__")]
+
+
+def imports(source: str, package: str = "pprs") -> Iterator[str]:
+    """The modules of this package that a file imports anywhere, also in a function, as `layer` or `layer.module`.
+
+    The empty text stands for the package itself, through which a module could reach anything.
+    """
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            names = [f"pprs.{alias.name}" for alias in node.names] if base == "pprs" else [base]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            names = [a.value for a in node.args[:1] if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+        else:
+            continue
+        for name in names:
+            first, _, rest = name.partition(".")
+            if first == "pprs":
+                yield rest
+
+
+def wrong_imports(path: Path) -> list[str]:
+    here, found = layer(path), []
+    package = ".".join(("pprs", *path.relative_to(ROOT).parent.parts))
+    for imported in imports(path.read_text(encoding="utf-8"), package):
+        other = imported.partition(".")[0]
+        if other not in ORDER or ORDER.index(other) > ORDER.index(here):
+            found.append(f"{path.relative_to(ROOT)} imports pprs.{imported}".rstrip("."))
     return found
 
 
-def test_modules_import_only_from_those_before_them() -> None:
-    for path in ROOT.rglob("*.py"):
-        here = layer(path)
-        if here in ("__init__", "__main__"):
-            continue
-        for other in imports(path):
-            assert ORDER.index(other) <= ORDER.index(here), f"{path.relative_to(ROOT)} imports {other}"
+def test_all_forms_of_import_are_seen() -> None:
+    source = """
+import os, pprs.runs.store
+import pprs
+from pprs import cli
+from .voting import Votes
+from . import task
+def f():
+    import pprs.app as a
+    from pprs.report import page
+    importlib.import_module("pprs.tuning.search")
+"""
+    assert sorted(imports(source)) == [
+        "", "app", "cli", "report", "runs.store", "task", "tuning.search", "voting",
+    ]  # fmt: skip
+    assert list(imports("from ..runs import Row", "pprs.cli")) == ["runs"]
+
+
+def test_every_module_has_its_place() -> None:
+    assert {layer(path) for path in modules()} == set(ORDER)
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_modules_import_only_from_those_before_them(name: str) -> None:
+    assert [wrong for path in modules() if layer(path) == name for wrong in wrong_imports(path)] == []
 
 
 def test_public_names() -> None:
-    assert 12 <= len(pprs.__all__) <= 24
-    for name in pprs.__all__:
+    assert sorted(pprs.__all__) == PUBLIC
+    assert sorted(dir(pprs)) == PUBLIC
+    assert len(PUBLIC) <= 30
+    for name in PUBLIC:
         assert getattr(pprs, name) is not None
-    assert set(dir(pprs)) == set(pprs.__all__)
+
+
+def test_public_names_are_listed_once_and_only_in_the_stub() -> None:
+    stub = ast.parse((ROOT / "__init__.pyi").read_text(encoding="utf-8"))
+    listed = [alias.asname for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    assert sorted(map(str, listed)) == PUBLIC

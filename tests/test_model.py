@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers import Record
 from safetensors.torch import save_file
 
 from pprs import Gaussian, Grid, PprsError, load_model, open_dataset
@@ -47,11 +48,11 @@ def test_training_is_repeatable_and_takes_noise_and_partition(tmp_path: Path) ->
 
 def test_work_is_not_begun_that_cannot_be_kept(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    began = []
+    shown = Record()
     data = Arrays(np.zeros((8, 1, 8, 8), np.uint8), np.zeros(8, np.int64), ("a", "b"))
     with pytest.raises(PprsError, match="(?i)give another `out`"):
-        train(data, Recipe(), out=tmp_path / "file" / "m.safetensors", data_name="x", on_step=began.append)
-    assert not began
+        train(data, Recipe(), out=tmp_path / "file" / "m.safetensors", data_name="x", progress=shown)
+    assert not shown.stages
     for bad in ({"epochs": 0}, {"batch_size": 1}, {"shift": -1}, {"width": 0}, {"learning_rate": -1.0}, {"seed": -1}):
         with pytest.raises(PprsError, match="must"):
             Recipe(**bad)

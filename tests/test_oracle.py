@@ -9,7 +9,8 @@ from helpers import Linear
 from scipy.optimize import brentq
 from scipy.stats import binomtest, norm
 
-from pprs import Exponential, Gaussian, Grid, Noise, PowerLaw, PprsError, SmoothedClassifier
+from pprs import Exponential, Gaussian, Grid, PowerLaw, PprsError, SmoothedClassifier
+from pprs.noise import Noise
 
 SIGMA, ALPHA = 0.5, 0.05
 

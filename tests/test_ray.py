@@ -5,10 +5,12 @@ It takes long to start, so few tests do much each.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -17,13 +19,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from crews import KILLS, MODEL, NOISE, Counting, images, job_for, poisoned, timeless
-from helpers import pprs, rows_in
+from crews import KILLS, MODEL, NOISE, Counting, alone, images, job_for, poisoned
+from helpers import pprs, rows_in, timeless
 
-from pprs import PprsError
+from pprs import PprsError, open_run
 from pprs.data.arrays import Arrays
-from pprs.runs.store import Run
-from pprs.runners import Local, Ray, Runner, run_images
+from pprs.runners import Execution, RayPool, run_images
+from pprs.runs import FILE, Run, RunSettings, RunWriter
 from pprs.sampling import Sampling
 
 ray = pytest.importorskip("ray")
@@ -45,11 +47,11 @@ def cluster() -> Iterator[str]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def certify(runner: Runner, folder: Path, data: Arrays, sampling: Sampling) -> tuple[Run, Counting]:
+def certify(execution: Execution, folder: Path, data: Arrays, sampling: Sampling) -> tuple[Run, Counting]:
     watcher = Counting()
-    with Run.begin(folder, {}) as run, runner:
-        run_images(runner, data, range(len(data)), sampling, run, watcher, num_classes=2)
-    return Run.read(folder), watcher
+    with RunWriter(folder, RunSettings()) as run, execution:
+        run_images(execution, data, range(len(data)), sampling, run, watcher, num_classes=2)
+    return open_run(folder), watcher
 
 
 @pytest.mark.usefixtures("cluster")
@@ -61,10 +63,10 @@ def test_the_same_rows_though_workers_are_killed_and_images_fail(
     Path(KILLS).mkdir()
     sampling, data = Sampling(64, 600, 0.001), poisoned(10)
     job, classifier = job_for(sampling)
-    whole, alone = certify(Local(classifier, sampling), tmp_path / "local", data, sampling)
+    whole, expected = certify(alone(classifier, sampling), tmp_path / "local", data, sampling)
     for i in range(5):
         (tmp_path / KILLS / str(i)).touch()
-    run, watcher = certify(Ray(job), tmp_path / "ray", data, sampling)
+    run, watcher = certify(RayPool(job), tmp_path / "ray", data, sampling)
     assert list(Path(KILLS).iterdir()) == [], "the kills must have hit somebody at work"
     assert timeless(run.rows()) == timeless(whole.rows())
     assert len(run.rows()) == 8
@@ -73,18 +75,19 @@ def test_the_same_rows_though_workers_are_killed_and_images_fail(
     assert run.failures() == whole.failures()
     assert "poison" in run.failures()[0].error
     assert "out of memory" in run.failures()[1].error
-    assert watcher.drawn == alone.drawn
-    assert run._db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    assert watcher.drawn == expected.drawn
+    with contextlib.closing(sqlite3.connect(tmp_path / "ray" / FILE)) as db:
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     assert ray.is_initialized()  # whoever connected to it keeps it
     # One image over both workers, until it is decided.
     sampling, data = Sampling(64, 3000, 0.001, stop="radius:0.25"), images(4)
     job, classifier = job_for(sampling)
-    whole, _ = certify(Local(classifier, sampling), tmp_path / "local stops", data, sampling)
-    run, _ = certify(Ray(job, 2, split=True), tmp_path / "ray stops", data, sampling)
+    whole, _ = certify(alone(classifier, sampling), tmp_path / "local stops", data, sampling)
+    run, _ = certify(RayPool(job, 2, split=True), tmp_path / "ray stops", data, sampling)
     assert timeless(run.rows()) == timeless(whole.rows())
 
 
-def test_a_killed_driver_is_gone_on_with(cluster: str, digits_model: Path, tmp_path: Path) -> None:
+def test_what_a_killed_driver_left_is_resumed(cluster: str, digits_model: Path, tmp_path: Path) -> None:
     """By the command; what the dead one's workers held is free again, else there would be no room."""
     command = [
         "certify", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.5, "--n", 1000, "--n0", 64,
@@ -103,19 +106,19 @@ def test_a_killed_driver_is_gone_on_with(cluster: str, digits_model: Path, tmp_p
     assert before > 0
     limit = ["--limit", before + 4]
     told = pprs(*command, *limit, "--out", run).stdout
-    assert "going on" in told
+    assert "resuming" in told
     assert "2 workers (ray), 1 threads each" in told
     pprs(*command[:-4], *limit, "--out", tmp_path / "whole")
-    with Run.read(run) as a, Run.read(tmp_path / "whole") as b:
-        assert timeless([row for row in a.rows() if row.idx < before + 4]) == timeless(b.rows())
-        assert a.settings == b.settings
+    a, b = open_run(run), open_run(tmp_path / "whole")
+    assert timeless([row for row in a.rows() if row.idx < before + 4]) == timeless(b.rows())
+    assert a.settings == b.settings
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "nonsense", "host:port"])
 def test_an_address_where_nobody_answers_is_told(address: str) -> None:
     from pprs.runners.ray import _knock
 
-    with pytest.raises(PprsError, match="nobody answers at --address .* leave out --address"):
+    with pytest.raises(PprsError, match="nobody answers at `address` .* leave out `address`"):
         _knock(address)
 
 
@@ -123,4 +126,4 @@ def test_without_ray_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "ray", None)
     job, _ = job_for(Sampling())
     with pytest.raises(PprsError, match=r"pip install 'pprs\[ray\]'"):
-        Ray(job)
+        RayPool(job)

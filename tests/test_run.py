@@ -13,74 +13,76 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import Linear, pprs, rows_in
+from helpers import Linear, pprs, rows_in, rows_of, run_local, timeless, unseen
 
-from pprs import Gaussian, PprsError, SmoothedClassifier
+from pprs import Gaussian, PprsError, SmoothedClassifier, open_run
+from pprs.data import Selection
 from pprs.data.arrays import Arrays
-from pprs.runs.store import FILE, Row, Run
-from pprs.runners import GALLERY, Budget, choose, run_budget, run_local
+from pprs.runners import GALLERY, Budget, run_budget
+from pprs.runs import FILE, Failure, Row, RunFile, RunSettings, RunWriter
 from pprs.sampling import Sampling
 
 ROW = Row(3, 1, None, 1, 0.0, 0.25, (3, 7), None, None, 0.1)
-
-
-class Silent:
-    def samples(self, count: int) -> None: ...
-
-    def row(self, row: Row) -> None: ...
-
-
-def timeless(rows: list[Row]) -> list[Row]:
-    return [dataclasses.replace(row, seconds=0.0) for row in rows]
+HALF, QUARTER = (RunSettings(n=10, noise_text=f"gaussian:sigma={sigma}") for sigma in (0.5, 0.25))
 
 
 def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
     rows = [ROW, Row(4, None, 1, 1, 0.1 + 0.2, 2 / 3, (0, 10), 12.5, 6.28, 1.5)]
-    with Run.begin(tmp_path / "run", {"n": 10, "noise": "gaussian:sigma=0.5"}) as run:
+    with RunWriter(tmp_path / "run", HALF) as writer:
         for row in rows:
-            run.add(row, b"png")
-        assert run.done() == {3, 4}
-    with Run.read(tmp_path / "run") as run:
-        assert run.rows() == rows
-        assert run.settings == {"n": 10, "noise": "gaussian:sigma=0.5"}
-        assert run.pictures() == {3: b"png", 4: b"png"}
+            writer.add([(row, b"png")])
+        assert writer.file.completed() == {3, 4}
+    run = open_run(tmp_path / "run")
+    assert run.rows() == rows
+    assert run.settings == HALF
+    assert run.pictures() == {3: b"png", 4: b"png"}
 
 
 def test_other_settings_are_refused_and_shown(tmp_path: Path) -> None:
-    with Run.begin(tmp_path / "run", {"n": 10, "sigma": 0.5}) as run:
-        run.add(ROW)
-    with pytest.raises(PprsError, match=r"sigma: the run has 0.5, you asked for 0.25"):
-        Run.begin(tmp_path / "run", {"n": 10, "sigma": 0.25})
-    with Run.begin(tmp_path / "run", {"n": 10, "sigma": 0.5}) as run:  # the refusal left lock and rows alone
-        assert run.rows() == [ROW]
+    with RunWriter(tmp_path / "run", HALF) as run:
+        run.add([(ROW, None)])
+    wanted = "noise: the run has 'gaussian:sigma=0.5', you asked for 'gaussian:sigma=0.25'"
+    with pytest.raises(PprsError, match=wanted):
+        RunWriter(tmp_path / "run", QUARTER)
+    with RunWriter(tmp_path / "run", HALF) as run:  # the refusal left lock and rows alone
+        assert rows_of(run) == [ROW]
+
+
+def test_the_same_model_and_data_may_lie_elsewhere(tmp_path: Path) -> None:
+    here = dataclasses.replace(HALF, model="m.safetensors", model_digest="1f", data="digits", data_fingerprint="2e")
+    RunWriter(tmp_path / "run", here).close()
+    moved = dataclasses.replace(here, model="/mnt/m.safetensors", data="/mnt/digits", class_names=("zero", "one"))
+    RunWriter(tmp_path / "run", moved).close()
+    for other in ({"model_digest": "3d"}, {"data_fingerprint": "4c"}):
+        with pytest.raises(PprsError, match="made with other settings"):
+            RunWriter(tmp_path / "run", dataclasses.replace(moved, **other))
 
 
 def test_two_writers_are_refused(tmp_path: Path) -> None:
-    with Run.begin(tmp_path / "run", {}), pytest.raises(PprsError, match="another process is writing"):
-        Run.begin(tmp_path / "run", {})
+    with RunWriter(tmp_path / "run", HALF), pytest.raises(PprsError, match="another process is writing"):
+        RunWriter(tmp_path / "run", HALF)
 
 
 def test_folders_that_are_not_runs(tmp_path: Path) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("precious")
     with pytest.raises(PprsError, match="is not a run"):
-        Run.begin(tmp_path / "thesis", {})
+        RunWriter(tmp_path / "thesis", HALF)
     assert (tmp_path / "thesis" / "chapter.txt").read_text() == "precious"
     with pytest.raises(PprsError, match="is not a run"):
-        Run.read(tmp_path / "nowhere")
+        RunFile(tmp_path / "nowhere")
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / FILE).write_text("this is no database, though long enough to look like one " * 50)
-    for opening in (Run.read, lambda folder: Run.begin(folder, {})):
+    for opening in (open_run, RunFile, lambda folder: RunWriter(folder, HALF)):
         with pytest.raises(PprsError, match="not a database"):
             opening(tmp_path / "odd")
 
 
 @pytest.mark.parametrize("name", ["run#1", "a?b", "50%41x", "with space"])
 def test_any_folder_name_will_do(tmp_path: Path, name: str) -> None:
-    with Run.begin(tmp_path / name, {}) as run:
-        run.add(ROW)
-    with Run.read(tmp_path / name) as run:
-        assert run.rows() == [ROW]
+    with RunWriter(tmp_path / name, HALF) as run:
+        run.add([(ROW, None)])
+    assert open_run(tmp_path / name).rows() == [ROW]
     assert [p.name for p in tmp_path.iterdir()] == [name]
 
 
@@ -89,10 +91,10 @@ def test_a_run_killed_in_mid_write_can_be_read(tmp_path: Path) -> None:
     script = f"""
 import os, sqlite3
 from pathlib import Path
-from pprs.runs.store import Run
-from test_run import ROW
-run = Run.begin(Path({str(tmp_path / "run")!r}), {{}})
-run.add(ROW)
+from pprs.runs import RunWriter
+from test_run import HALF, ROW
+run = RunWriter(Path({str(tmp_path / "run")!r}), HALF)
+run.add([(ROW, None)])
 run._db.execute("PRAGMA cache_size = 1")
 run._db.execute("BEGIN IMMEDIATE")
 for i in range(200):
@@ -101,23 +103,23 @@ os.kill(os.getpid(), 9)
 """
     subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parent, check=False)
     assert (tmp_path / "run" / f"{FILE}-journal").exists()
-    with Run.read(tmp_path / "run") as run:
-        assert run.rows() == [ROW]
-        assert run.pictures() == {}
+    run = open_run(tmp_path / "run")
+    assert run.rows() == [ROW]
+    assert run.pictures() == {}
 
 
 def test_full_disk_keeps_what_was_written(tmp_path: Path) -> None:
-    with Run.begin(tmp_path / "run", {}) as run:
-        run.add(ROW)
+    with RunWriter(tmp_path / "run", HALF) as run:
+        run.add([(ROW, None)])
         pages = run._db.execute("PRAGMA page_count").fetchone()[0]
         run._db.execute(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(PprsError, match="disk is full.*free some space.*rows so far are kept"):
             for i in range(1000):
-                run.add(dataclasses.replace(ROW, idx=10 + i), bytes(5000))
-    with Run.begin(tmp_path / "run", {}) as run:
-        assert run.rows()[0] == ROW
+                run.add([(dataclasses.replace(ROW, idx=10 + i), bytes(5000))])
+    with RunWriter(tmp_path / "run", HALF) as run:
+        assert rows_of(run)[0] == ROW
         assert run._db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        run.add(dataclasses.replace(ROW, idx=5000))
+        run.add([(dataclasses.replace(ROW, idx=5000), None)])
 
 
 @pytest.mark.parametrize("way", ["local", "budget"])
@@ -130,86 +132,90 @@ def test_poisoned_image_fails_with_its_number_and_the_rest_go_on(tmp_path: Path,
     def certify() -> None:
         data = Arrays(images, np.ones(4, np.int64))
         if way == "local":
-            run_local(g, data, range(4), sampling, run, Silent())
+            run_local(g, data, range(4), sampling, run)
         else:
-            run_budget(g, data, range(4), sampling, run, Silent(), Budget(seconds=60))
+            run_budget(g, data, range(4), sampling, run, unseen(), Budget(seconds=60))
 
-    with Run.begin(tmp_path / "run", {}) as run:
+    with RunWriter(tmp_path / "run", HALF) as run:
         certify()
-        assert run.done() == {0, 1, 3}
-        (failure,) = run.failures()
+        assert run.file.completed() == {0, 1, 3}
+        (failure,) = run.file.failures()
         assert (failure.idx, failure.label) == (2, 1)
-        assert "image 2" in failure.error
+        assert "image 2" in str(failure)
+        assert "image 2" not in failure.error  # told once
         assert "NaN" in failure.error
-        assert [row.stopped for row in run.outcomes()].count("failed") == 1
-        assert run.outcomes()[2].prediction is None
+        outcomes = open_run(tmp_path / "run").outcomes()
+        assert [row.status for row in outcomes] == ["done", "done", "failed", "done"]
+        assert outcomes[2].prediction is None
         images[2, 0, 0, 0] = 0.5  # it is tried again, and has its row
         certify()
-        assert run.done() == {0, 1, 2, 3}
-        assert run.failures() == []
+        assert run.file.completed() == {0, 1, 2, 3}
+        assert run.file.failures() == []
 
 
 def test_if_the_first_images_all_fail_it_is_not_the_images(tmp_path: Path) -> None:
     g = SmoothedClassifier(Linear(torch.ones(1, 9, 9), 0.0), 2, Gaussian(0.25))
     data = Arrays(np.full((50, 1, 8, 8), 0.5, np.float32), np.ones(50, np.int64))
-    with Run.begin(tmp_path / "run", {}) as run:
+    with RunWriter(tmp_path / "run", HALF) as run:
         with pytest.raises(PprsError, match="the first 10 images failed.*The usual cause is a picture whose size"):
-            run_local(g, data, range(50), Sampling(10, 50, 0.01), run, Silent())
-        assert run.done() == set()
+            run_local(g, data, range(50), Sampling(10, 50, 0.01), run)
+        assert run.file.completed() == set()
+        assert len(run.file.failures()) == 10
 
 
-def test_a_run_without_a_table_of_failures_is_read_and_gone_on_with(tmp_path: Path) -> None:
-    with Run.begin(tmp_path / "run", {}) as run:
-        run.add(ROW)
+def test_a_run_without_a_table_of_failures_is_read_and_resumed(tmp_path: Path) -> None:
+    with RunWriter(tmp_path / "run", HALF) as run:
+        run.add([(ROW, None)])
         run._db.execute("DROP TABLE failed")
-    with Run.read(tmp_path / "run") as run:
-        assert run.failures() == []
-    with Run.begin(tmp_path / "run", {}) as run:
-        run.fail(9, None, "why")
-        run.fail(ROW.idx, None, "why")  # what is proved of it stays
-        assert [failure.idx for failure in run.failures()] == [9]
+    assert open_run(tmp_path / "run").failures() == []
+    with RunWriter(tmp_path / "run", HALF) as run:
+        run.add([], [Failure(9, None, "why"), Failure(ROW.idx, None, "why")])  # what is proved of the latter stays
+        assert [failure.idx for failure in run.file.failures()] == [9]
 
 
-def test_another_copy_of_a_run_is_absorbed(tmp_path: Path) -> None:
-    def left(counts: tuple[int, int]) -> Row:
+def test_another_copy_of_a_run_is_merged(tmp_path: Path) -> None:
+    def partial(counts: tuple[int, int]) -> Row:
         return dataclasses.replace(ROW, idx=7, counts=counts, stopped="budget")
 
-    with Run.begin(tmp_path / "there", {"n": 1}) as there, Run.begin(tmp_path / "here", {"n": 1}) as here:
-        there.add(ROW, b"png")
-        there.add(left((3, 9)))
-        here.add(dataclasses.replace(ROW, idx=4))
-        here.add(left((1, 2)))
-        here.absorb(there)
-        assert {row.idx: row.samples for row in here.rows()} == {3: 10, 4: 10, 7: 12}
-        assert here.pictures() == {3: b"png"}
-        with Run.begin(tmp_path / "other", {"n": 2}) as other, pytest.raises(PprsError, match="other settings"):
-            here.absorb(other)
+    with RunWriter(tmp_path / "there", HALF) as there, RunWriter(tmp_path / "here", HALF) as here:
+        there.add([(ROW, b"png")])
+        there.add([(partial((3, 9)), None)])
+        here.add([(dataclasses.replace(ROW, idx=4), None)])
+        here.add([(partial((1, 2)), None)])
+        here.merge(there.file)
+        assert {row.idx: row.samples for row in rows_of(here)} == {3: 10, 4: 10, 7: 12}
+        assert here.file.pictures() == {3: b"png"}
+        with RunWriter(tmp_path / "other", QUARTER) as other, pytest.raises(PprsError, match="different settings"):
+            here.merge(other.file)
 
 
 def test_gallery_is_the_first_pictures_even_after_a_stop(tmp_path: Path) -> None:
     g = SmoothedClassifier(Linear(torch.ones(1, 8, 8), 0.0), 2, Gaussian(0.25))
     data = Arrays(np.full((20, 1, 8, 8), 0.5, np.float32), np.ones(20, np.int64))
     for part in (range(3), range(20)):
-        with Run.begin(tmp_path / "run", {}) as run:
-            run_local(g, data, part, Sampling(10, 50, 0.01), run, Silent())
-            kept = list(run.pictures())
+        with RunWriter(tmp_path / "run", HALF) as run:
+            run_local(g, data, part, Sampling(10, 50, 0.01), run)
+            kept = list(run.file.pictures())
     assert kept == list(range(GALLERY))
 
 
-def test_choose() -> None:
-    assert list(choose(10, limit=3)) == [0, 1, 2]
-    assert list(choose(10, start=2, stride=4)) == [2, 6]
+def test_which_images_a_selection_takes() -> None:
+    assert list(Selection(limit=3).of(10)) == [0, 1, 2]
+    assert list(Selection(start=2, stride=4).of(10)) == [2, 6]
+    assert list(Selection(start=2, stride=4, limit=1).of(10)) == [2]
     with pytest.raises(PprsError, match="past the data's last image, 9"):
-        choose(10, start=10)
-    with pytest.raises(PprsError, match="limit >= 1"):
-        choose(10, limit=0)
+        Selection(start=10).of(10)
+    with pytest.raises(PprsError, match="`limit` must be at least 1"):
+        Selection(limit=0)
+    with pytest.raises(PprsError, match="`start` must be at least 0"):
+        Selection(start=-1)
 
 
 def test_killed_at_random_moments_it_ends_with_the_rows_of_an_unbroken_run(digits_model: Path, tmp_path: Path) -> None:
     images, kills = 60, 6
     command = [
         "certify", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", "0.5", "--partition", "grid:size=2",
-        "--n0", "64", "--n", "640", "--limit", images, "--threads", "1",
+        "--n0", "64", "--n", "640", "--limit", images, "--threads", "1", "--engine", "torch",
     ]  # fmt: skip
     rng = random.Random(7)
     broken = tmp_path / "broken"
@@ -228,24 +234,24 @@ def test_killed_at_random_moments_it_ends_with_the_rows_of_an_unbroken_run(digit
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert 0 < rows_in(broken) < images, "the kills must have hit a run at work"
-    assert "going on" in pprs(*command, "--out", broken).stdout
+    assert "resuming" in pprs(*command, "--out", broken).stdout
     pprs(*command, "--out", tmp_path / "whole")
-    with Run.read(broken) as a, Run.read(tmp_path / "whole") as b:
-        assert timeless(a.rows()) == timeless(b.rows())
-        assert len(a.rows()) == images
-        assert a.settings == b.settings
-        assert a.pictures() == b.pictures()
+    a, b = open_run(broken), open_run(tmp_path / "whole")
+    assert timeless(a.rows()) == timeless(b.rows())
+    assert len(a.rows()) == images
+    assert a.settings == b.settings
+    assert a.pictures() == b.pictures()
 
 
 def test_rows_that_were_written_when_the_interrupt_came_are_not_told_as_damage(tmp_path: Path) -> None:
     rows = [(Row(i, 1, 1, 1, 0.5, 0.9, (1, 99), None, None, 0.1), None) for i in range(3)]
-    with Run.begin(tmp_path / "run", {}) as run:
-        run.add_all(rows[:2])
-        run.add_all(rows)  # whoever wrote the first two does not know that they are in
-        assert [row.idx for row in run.rows()] == [0, 1, 2]
+    with RunWriter(tmp_path / "run", HALF) as run:
+        run.add(rows[:2])
+        run.add(rows)  # whoever wrote the first two does not know that they are in
+        assert [row.idx for row in rows_of(run)] == [0, 1, 2]
         other = (dataclasses.replace(rows[0][0], radius=0.7), None)
         with pytest.raises(PprsError, match="UNIQUE"):
-            run.add_all([other])
+            run.add([other])
 
 
 def test_ctrl_c_stops_cleanly(digits_model: Path, tmp_path: Path) -> None:
@@ -261,6 +267,6 @@ def test_ctrl_c_stops_cleanly(digits_model: Path, tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "same command goes on from here" in told
+    assert "repeat the command to resume" in told
     assert "Traceback" not in told
     assert rows_in(run) >= 1

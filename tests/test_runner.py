@@ -15,19 +15,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from crews import KILLS, MODEL, NOISE, SIDE, Counting, Cut, images, job_for, poisoned, timeless
-from helpers import rows_in
+from crews import KILLS, MODEL, NOISE, SIDE, Counting, Cut, alone, images, job_for, poisoned
+from helpers import rows_in, timeless
 
-from pprs import Gaussian, PprsError, SmoothedClassifier
+from pprs import Gaussian, PprsError, SmoothedClassifier, open_run
+from pprs.data import fair_order
 from pprs.data.arrays import Arrays
-from pprs.engine import Ready
 from pprs.errors import ConfigurationError
-from pprs.model import load_model
-from pprs.runs.store import FILE, Run
-from pprs.runners import Done, Failed, Item, Local, Processes, Runner, fair_order, run_images
-from pprs.runners.pool import Crew, Heard
+from pprs.runners import Done, Execution, Failed, Item, ProcessPool, run_images
+from pprs.runners.pool import MAX_FAILED_STARTS, WorkerEvent, WorkerPool
 from pprs.runners.processes import _serve
-from pprs.runners.worker import Job, Picture, Task, Worker
+from pprs.runners.worker import Assignment, Job, Picture, Worker
+from pprs.runs import FILE, Run, RunFile, RunSettings, RunWriter
 from pprs.sampling import Sampling
 
 
@@ -37,13 +36,17 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / f"{MODEL}.py").write_text(NOISE)
 
 
-def certify(runner: Local | Crew, folder: Path, data: Arrays, sampling: Sampling, **options: object) -> tuple[Run, Counting]:
+def certify(
+    execution: Execution, folder: Path, data: Arrays, sampling: Sampling, target_error: float | None = None
+) -> tuple[Run, Counting]:
     """A run of all images, closed, with what was counted."""
     watcher = Counting()
-    with Run.begin(folder, {}) as run, runner:
+    with RunWriter(folder, RunSettings()) as run, execution:
         order = fair_order(range(len(data)), 0)
-        watcher.taken = run_images(runner, data, order, sampling, run, watcher, num_classes=2, **options)  # type: ignore[arg-type]
-    return Run.read(folder), watcher
+        watcher.taken = run_images(
+            execution, data, order, sampling, run, watcher, num_classes=2, target_error=target_error
+        )
+    return open_run(folder), watcher
 
 
 @pytest.mark.parametrize("stop", [None, "radius:0.25"])
@@ -51,18 +54,18 @@ def test_processes_give_the_rows_of_one_process(tmp_path: Path, stop: str | None
     sampling = Sampling(64, 1500, 0.001, stop=stop)
     job, classifier = job_for(sampling)
     data = images(9)
-    whole, alone = certify(Local(classifier, sampling), tmp_path / "local", data, sampling)
-    run, watcher = certify(Processes(job, 2, split=stop is not None), tmp_path / "run", data, sampling)
+    whole, expected = certify(alone(classifier, sampling), tmp_path / "local", data, sampling)
+    run, watcher = certify(ProcessPool(job, 2, split=stop is not None), tmp_path / "run", data, sampling)
     assert timeless(run.rows()) == timeless(whole.rows())
     assert run.pictures() == whole.pictures()
-    assert watcher.drawn == alone.drawn
+    assert watcher.drawn == expected.drawn
     if stop is None:
         return
     # As many images as a target takes: the same ones, though workers were ahead of it.
-    whole, alone = certify(Local(classifier, sampling), tmp_path / "few", data, sampling, target_error=0.42)
-    run, watcher = certify(Processes(job, 2), tmp_path / "few too", data, sampling, target_error=0.42)
-    assert 1 < len(alone.taken) < 9
-    assert watcher.taken == alone.taken
+    whole, expected = certify(alone(classifier, sampling), tmp_path / "few", data, sampling, target_error=0.42)
+    run, watcher = certify(ProcessPool(job, 2), tmp_path / "few too", data, sampling, target_error=0.42)
+    assert 1 < len(expected.taken) < 9
+    assert watcher.taken == expected.taken
     assert timeless(run.rows()) == timeless(whole.rows())
 
 
@@ -71,10 +74,10 @@ def test_killed_poisoned_and_out_of_memory(tmp_path: Path) -> None:
     job, classifier = job_for(sampling)
     data = poisoned(8)
     (tmp_path / KILLS).mkdir()
-    whole, _ = certify(Local(classifier, sampling), tmp_path / "local", data, sampling)
+    whole, _ = certify(alone(classifier, sampling), tmp_path / "local", data, sampling)
     for i in range(3):
         (tmp_path / KILLS / str(i)).touch()
-    run, watcher = certify(Processes(job, 2), tmp_path / "run", data, sampling)
+    run, watcher = certify(ProcessPool(job, 2), tmp_path / "run", data, sampling)
     assert list((tmp_path / KILLS).iterdir()) == [], "the kills must have hit somebody at work"
     assert timeless(run.rows()) == timeless(whole.rows())
     assert len(run.rows()) == 6
@@ -92,11 +95,11 @@ def test_what_kills_every_worker_fails(tmp_path: Path) -> None:
     job, _ = job_for(sampling)
     data = images(3)
     data.images[1] = 0.875  # whoever sees this dies
-    run, _ = certify(Processes(job, 1, attempts=2), tmp_path / "run", data, sampling)
-    assert run.done() == {0, 2}
+    run, _ = certify(ProcessPool(job, 1, attempts=2), tmp_path / "run", data, sampling)
+    assert RunFile(tmp_path / "run").completed() == {0, 2}
     (failure,) = run.failures()
     assert "2 workers died over it. The last: its process was ended by SIGKILL" in failure.error
-    assert "fewer --workers" in failure.error
+    assert "fewer `workers`" in failure.error
 
 
 def test_another_network_in_a_worker_is_refused(tmp_path: Path) -> None:
@@ -104,21 +107,19 @@ def test_another_network_in_a_worker_is_refused(tmp_path: Path) -> None:
     job, _ = job_for(sampling)
     (tmp_path / f"{MODEL}.py").write_text(NOISE.replace("BIAS = -0.5", "BIAS = -0.4"))
     with pytest.raises(PprsError, match="another network in a worker .* must be the same on every machine"):
-        certify(Processes(job, 1), tmp_path / "run", images(2), sampling)
+        certify(ProcessPool(job, 1), tmp_path / "run", images(2), sampling)
     with pytest.raises(PprsError, match="Install the same on both"):
         Worker(Job(**{**job.__dict__, "version": "0.0"}))
 
 
 def test_other_code_around_the_same_weights_is_refused(tmp_path: Path) -> None:
     sampling = Sampling(64, 100, 0.001)
-    model = load_model(f"{MODEL}:make")
-    classifier = SmoothedClassifier(model.module, 2, Gaussian(0.25), threads=1)
-    example = torch.full((1, SIDE, SIDE), 0.55)
-    job = Job.of(f"{MODEL}:make", model, Ready(model, "torch", ""), sampling, classifier, example=example)
+    job, _ = job_for(sampling)
+    assert job.probe is not None
     Worker(job)
     (tmp_path / f"{MODEL}.py").write_text(NOISE.replace("[-score, score]", "[score, -score]"))
     with pytest.raises(PprsError, match="gives other scores than the driver's .* Have the same code"):
-        certify(Processes(job, 1), tmp_path / "run", images(2), sampling)
+        certify(ProcessPool(job, 1), tmp_path / "run", images(2), sampling)
 
 
 def test_memory_that_torch_cannot_have_is_told_as_such() -> None:
@@ -132,24 +133,26 @@ def test_memory_that_torch_cannot_have_is_told_as_such() -> None:
 # ---- who gets what, without any process
 
 
-class Imagined(Crew):
+class Imagined(WorkerPool):
     """Workers that do what a script says: a function of the task, once for each time they are heard of."""
 
-    def __init__(self, job: Job, workers: int, script: Callable[[int, Task], Heard | None], **options: int) -> None:
+    def __init__(
+        self, job: Job, workers: int, script: Callable[[int, Assignment], WorkerEvent | None], **options: int
+    ) -> None:
         super().__init__(job, workers, **options)  # type: ignore[arg-type]
-        self.script, self.sent, self.news = script, list[tuple[int, int]](), list[Heard]()
-        self.tasks: list[tuple[int, Task]] = []
+        self.script, self.sent, self.news = script, list[tuple[int, int]](), list[WorkerEvent]()
+        self.tasks: list[tuple[int, Assignment]] = []
         self.most = 0
 
     def _start(self, worker: int, place: int) -> None:
-        self.news.append(Heard(worker, "ready"))
+        self.news.append(WorkerEvent(worker, "ready"))
 
-    def _send(self, worker: int, task: Task, picture: Picture) -> None:
+    def _send(self, worker: int, task: Assignment, picture: Picture) -> None:
         self.sent.append((worker, task.index))
         self.tasks.append((worker, task))
         self.most = max(self.most, len(self.tasks))
 
-    def _hear(self, seconds: float) -> list[Heard]:
+    def _hear(self, seconds: float) -> list[WorkerEvent]:
         news, self.news = self.news, []
         for worker, task in list(self.tasks):
             heard = self.script(worker, task)
@@ -163,8 +166,8 @@ class Imagined(Crew):
         self.tasks = [(w, t) for w, t in self.tasks if w != worker]
 
 
-def made(worker: int, task: Task) -> Heard:
-    return Heard(worker, "made", task.number, 10, (Done(task.index, None, 0.0), 0.0))  # type: ignore[arg-type]
+def made(worker: int, task: Assignment) -> WorkerEvent:
+    return WorkerEvent(worker, "made", task.number, 10, (Done(task.index, None, 0.0), 0.0))  # type: ignore[arg-type]
 
 
 def items(count: int, taken: list[int]) -> Iterator[Item]:
@@ -175,27 +178,27 @@ def items(count: int, taken: list[int]) -> Iterator[Item]:
 
 def test_nothing_is_read_before_somebody_can_take_it() -> None:
     job, _ = job_for(Sampling())
-    crew, taken = Imagined(job, 3, made), list[int]()
-    found = crew.certify(items(100, taken), lambda _: None)
+    pool, taken = Imagined(job, 3, made), list[int]()
+    found = pool.certify(items(100, taken), lambda _: None)
     for done in range(1, 101):
         next(found)
         assert len(taken) <= done + 2 * 3
-    assert crew.most <= 2 * 3
-    assert [index for _, index in crew.sent] == list(range(100))
+    assert pool.most <= 2 * 3
+    assert [index for _, index in pool.sent] == list(range(100))
 
 
 def test_a_slow_image_keeps_nobody_else_waiting() -> None:
     job, _ = job_for(Sampling())
     slow = {0: 50}
 
-    def script(worker: int, task: Task) -> Heard | None:
+    def script(worker: int, task: Assignment) -> WorkerEvent | None:
         slow[task.index] = slow.get(task.index, 0) - 1
         if slow[task.index] > 0:
             return None
-        return Heard(worker, "made", task.number, 1, (Done(task.index, None, 0.0), 1.0))  # type: ignore[arg-type]
+        return WorkerEvent(worker, "made", task.number, 1, (Done(task.index, None, 0.0), 1.0))  # type: ignore[arg-type]
 
-    crew = Imagined(job, 2, script)
-    order = [made.index for made in crew.certify(items(30, []), lambda _: None)]
+    pool = Imagined(job, 2, script)
+    order = [made.index for made in pool.certify(items(30, []), lambda _: None)]
     assert order[-1] == 0
     assert sorted(order) == list(range(30))
 
@@ -205,14 +208,14 @@ def test_no_image_is_lost_or_doubled_when_workers_die() -> None:
     deaths = {3: 2, 7: 1, 8: 9}
     drawn = []
 
-    def script(worker: int, task: Task) -> Heard | None:
+    def script(worker: int, task: Assignment) -> WorkerEvent | None:
         if deaths.get(task.index, 0) > 0:
             deaths[task.index] -= 1
-            return Heard(worker, "died", value="for no reason")
+            return WorkerEvent(worker, "died", value="for no reason")
         return made(worker, task)
 
-    crew = Imagined(job, 2, script, attempts=4)
-    found = {made.index: made for made in crew.certify(items(20, []), drawn.append)}
+    pool = Imagined(job, 2, script, attempts=4)
+    found = {made.index: made for made in pool.certify(items(20, []), drawn.append)}
     assert sorted(found) == list(range(20))
     assert [i for i, made in found.items() if isinstance(made, Failed)] == [8]
     assert sum(drawn) == 19 * 10
@@ -223,9 +226,11 @@ def test_workers_that_never_start_are_told() -> None:
 
     class Stillborn(Imagined):
         def _start(self, worker: int, place: int) -> None:
-            self.news.append(Heard(worker, "died", value="SIGKILL"))
+            self.news.append(WorkerEvent(worker, "died", value="SIGKILL"))
 
-    with pytest.raises(PprsError, match="5 workers in a row died before they were ready.*fewer --workers"):
+    with pytest.raises(
+        PprsError, match=f"{MAX_FAILED_STARTS} workers in a row died before they were ready.*fewer `workers`"
+    ):
         next(Stillborn(job, 2, made).certify(items(3, []), lambda _: None))
 
 
@@ -234,7 +239,7 @@ def test_a_worker_that_must_not_work_ends_a_split_run_too() -> None:
 
     class Refusing(Imagined):
         def _start(self, worker: int, place: int) -> None:
-            self.news.append(Heard(worker, "refused", value="another version"))
+            self.news.append(WorkerEvent(worker, "refused", value="another version"))
 
     with pytest.raises(ConfigurationError, match="another version"):
         next(Refusing(job, 2, made, split=True).certify(items(3, []), lambda _: None))
@@ -247,11 +252,11 @@ def test_who_cannot_load_the_model_is_replaced_once_somebody_could() -> None:
     class Unlucky(Imagined):
         def _start(self, worker: int, place: int) -> None:
             places.append(place)
-            self.news.append(Heard(worker, *fate.pop(0)))  # type: ignore[arg-type]
+            self.news.append(WorkerEvent(worker, *fate.pop(0)))  # type: ignore[arg-type]
 
-    def dies_once(worker: int, task: Task) -> Heard:
+    def dies_once(worker: int, task: Assignment) -> WorkerEvent:
         if task.index == 2 and worker == 1:
-            return Heard(worker, "died", value="for no reason")
+            return WorkerEvent(worker, "died", value="for no reason")
         return made(worker, task)
 
     fate = [("ready",), ("ready",), ("unable", -1, 0, "the disk is away"), ("unable", -1, 0, "again"), ("ready",)]
@@ -267,7 +272,7 @@ def test_who_cannot_load_the_model_is_replaced_once_somebody_could() -> None:
 def test_images_that_fail_at_once_do_not_end_a_run_whose_first_are_still_at_work(tmp_path: Path) -> None:
     data = images(30)
 
-    class Wide(Runner):
+    class Wide(Execution):
         """Takes all, and ends those that fail first."""
 
         def certify(self, items: Iterator[Item | None], count: Callable[[int], None]) -> Iterator[Done | Failed]:
@@ -276,12 +281,12 @@ def test_images_that_fail_at_once_do_not_end_a_run_whose_first_are_still_at_work
             yield from (Failed(i, "in time") for i in taken if not i % 2)
 
     everything = False
-    with Run.begin(tmp_path / "a", {}) as run:
+    with RunWriter(tmp_path / "a", RunSettings()) as run:
         with pytest.raises(ConfigurationError, match="the first 10 images failed.*The last: in time"):
             run_images(Wide(), data, range(30), Sampling(), run, Counting(), num_classes=2)
-        assert len(run.failures()) == 15 + 5  # those of the first ten that ended last were waited for
+        assert len(run.file.failures()) == 15 + 5  # those of the first ten that ended last were waited for
     everything = True
-    with Run.begin(tmp_path / "b", {}) as run, pytest.raises(ConfigurationError, match="The last: bad"):
+    with RunWriter(tmp_path / "b", RunSettings()) as run, pytest.raises(ConfigurationError, match="The last: bad"):
         run_images(Wide(), data, range(30), Sampling(), run, Counting(), num_classes=2)
 
 
@@ -298,8 +303,8 @@ from pathlib import Path
 import numpy as np
 from crews import Counting, job_for
 from pprs.data.arrays import Arrays
-from pprs.runs.store import Run
-from pprs.runners import Processes, run_images
+from pprs.runners import ProcessPool, run_images
+from pprs.runs import RunSettings, RunWriter
 from pprs.sampling import Sampling
 
 def main() -> None:
@@ -311,8 +316,8 @@ def main() -> None:
         if watcher.rows in (1000, 3000):
             peak.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     watcher = Counting(seen)
-    with Run.begin(Path("run"), {}) as run, Processes(job, 2) as runner:
-        run_images(runner, data, range(3000), sampling, run, watcher, num_classes=2)
+    with RunWriter(Path("run"), RunSettings()) as run, ProcessPool(job, 2) as pool:
+        run_images(pool, data, range(3000), sampling, run, watcher, num_classes=2)
     print(*peak)
 
 if __name__ == "__main__":
@@ -350,7 +355,7 @@ def members(session: int) -> list[int]:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_stopped_or_killed_it_leaves_nobody_behind_and_goes_on(digits_model: Path, tmp_path: Path, how: int) -> None:
+def test_stopped_or_killed_it_leaves_nobody_behind_and_is_resumed(digits_model: Path, tmp_path: Path, how: int) -> None:
     command = [
         sys.executable, "-m", "pprs", "certify", "--model", str(digits_model), "--data", "builtin:mnist5k", "--sigma",
         "0.5", "--n", "2000", "--n0", "64", "--engine", "torch",
@@ -373,16 +378,16 @@ def test_stopped_or_killed_it_leaves_nobody_behind_and_goes_on(digits_model: Pat
     assert members(process.pid) == []
     if how == signal.SIGINT:
         assert process.returncode == 130
-        assert "same command goes on from here" in told
+        assert "repeat the command to resume" in told
     assert "Traceback" not in told
     before = rows_in(run)
     limit = str(before + 2)
     subprocess.run([*command, "--out", str(run), "--limit", limit], check=True, timeout=250)
     subprocess.run([*command, "--out", str(tmp_path / "whole"), "--limit", limit], check=True, timeout=250)
-    with Run.read(run) as a, Run.read(tmp_path / "whole") as b:
-        few = [row for row in a.rows() if row.idx < before + 2]
-        assert timeless(few) == timeless(b.rows())
-        assert a.settings == b.settings
+    a, b = open_run(run), open_run(tmp_path / "whole")
+    few = [row for row in a.rows() if row.idx < before + 2]
+    assert timeless(few) == timeless(b.rows())
+    assert a.settings == b.settings
 
 
 def test_a_worker_whose_driver_has_gone_goes_without_a_word() -> None:
@@ -404,11 +409,11 @@ def test_a_worker_is_killed_before_its_line_is_cut() -> None:
         def __getattr__(self, what: str) -> Callable[[], None]:
             return lambda: told.append(f"{self._name} {what}")
 
-    crew = object.__new__(Processes)
-    crew._all = {0: (Told("process"), Told("line"))}  # type: ignore[dict-item]
-    crew._end(0)
+    pool = object.__new__(ProcessPool)
+    pool._all = {0: (Told("process"), Told("line"))}  # type: ignore[dict-item]
+    pool._end(0)
     assert told == ["process kill", "process join", "process close", "line close"]
-    assert crew._all == {}
+    assert pool._all == {}
 
 
 def test_pictures_reach_a_worker_as_they_are() -> None:
@@ -417,7 +422,7 @@ def test_pictures_reach_a_worker_as_they_are() -> None:
     picture = np.linspace(0, 1, SIDE * SIDE, dtype=np.float32).reshape(1, SIDE, SIDE)
     picture.flags.writeable = False  # as Ray hands it over
     told: list[int] = []
-    done = Worker(job).do(Task(1, 5), picture, told.append)
+    done = Worker(job).do(Assignment(1, 5), picture, told.append)
     assert isinstance(done, Done)
     assert done.certificate == classifier.certify(torch.from_numpy(picture.copy()), n0=64, n=100, index=5)
     assert told[-1] == 164

@@ -246,7 +246,7 @@ def test_bad_models_are_told_with_the_context() -> None:
     def certify(model, num_classes=2):
         SmoothedClassifier(model, num_classes, Gaussian(0.5), Grid(3)).certify(X, n=100, index=17)
 
-    with pytest.raises(PprsError, match=r"image 17, shape \(1, 12, 12\), partition grid:size=3: .*num_classes=3"):
+    with pytest.raises(PprsError, match=r"image 17: shape \(1, 12, 12\), partition grid:size=3: .*num_classes=3"):
         certify(Linear(torch.ones(1, 12, 12), 0.0), 3)
     with pytest.raises(PprsError, match="size or number of channels"):
         certify(small_net(channels=1).stem[0].__class__(3, 2, 3))

@@ -16,12 +16,14 @@ from helpers import pprs
 from PIL import Image
 from skimage import data as photos
 
-from pprs import PprsError, load_model
+from pprs import PprsError, load_model, open_run
 from pprs.data import open_dataset, read_picture, to_tensor
+from pprs.engine import choose_engine
 from pprs.model import Preprocess
 from pprs.model.base import Model, Normalised
 from pprs.model.huggingface import read_processor
 from pprs.model.resnet import architecture
+from pprs.task import load_task
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 
@@ -457,15 +459,13 @@ def test_built_in_photos() -> None:
 
 def test_efficientnet_on_the_imagenet_sample(imagenet_sample: Path) -> None:
     """At least 88% of a hundred real pictures (seen through our own preprocessing), on the faster engine."""
-    from pprs.task import set_up
-    from pprs.engine import make_ready
-
-    setup = set_up("efficientnet-lite0", str(imagenet_sample / "images"))
-    ready = make_ready(setup.model, setup.pictures[0].image[None].repeat(2, 1, 1, 1), engine="onnxruntime")
+    task = load_task("efficientnet-lite0", str(imagenet_sample / "images"))
+    inputs = task.pictures[0].image[None].repeat(2, 1, 1, 1)
+    choice = choose_engine(task.model, inputs, engine="onnxruntime")
     right = 0
-    for i in setup.images:
-        example = setup.pictures[i]
-        right += int(ready.model.module(example.image[None]).argmax()) == example.label
+    for i in task.images:
+        example = task.pictures[i]
+        right += int(choice.model.module(example.image[None]).argmax()) == example.label
     assert right >= 88
 
 
@@ -614,10 +614,7 @@ def test_names_that_differ_in_signs_alone(tmp_path: Path, monkeypatch: pytest.Mo
     np.savez(tmp_path / "x.npz", x=np.zeros((2, 16, 16), np.float32), y=np.array([0, 1]), class_names=["C++", "C"])
     monkeypatch.chdir(tmp_path)
     pprs("certify", "--model", "langs:Net", "--data", "x.npz", "--sigma", 0.5, "--n", 64, "--out", "run")
-    from pprs.runs.store import Run
-
-    with Run.read(tmp_path / "run") as run:
-        assert [(r.label, r.prediction) for r in run.rows()] == [(1, 1), (0, 1)]
+    assert [(r.label, r.prediction) for r in open_run(tmp_path / "run").rows()] == [(1, 1), (0, 1)]
 
 
 def test_labels_on_the_command_line(digits_model: Path, tmp_path: Path) -> None:
@@ -625,14 +622,11 @@ def test_labels_on_the_command_line(digits_model: Path, tmp_path: Path) -> None:
     pprs(*base, "--labels", "3,9", "--out", tmp_path / "list")
     (tmp_path / "labels.txt").write_text("3\n9\n")
     pprs(*base, "--labels", tmp_path / "labels.txt", "--out", tmp_path / "file")
-    from pprs.runs.store import Run
-
     rows = []
     for name in ("list", "file"):
-        with Run.read(tmp_path / name) as run:
-            assert run.settings["class_names"] == ["3", "9"]
-            assert run.settings["labels"] == ["3", "9"]
-            rows.append([(r.idx, r.label, tuple(r.counts)) for r in run.rows()])
+        run = open_run(tmp_path / name)
+        assert run.settings.class_names == run.settings.labels == ("3", "9")
+        rows.append([(r.idx, r.label, tuple(r.counts)) for r in run.rows()])
     assert rows[0] == rows[1]
     truth = open_dataset("builtin:mnist5k")
     for index, label, counts in rows[0]:
@@ -649,10 +643,7 @@ def test_data_with_some_of_the_models_classes_in_another_order(tmp_path: Path, m
         Image.new("RGB", (40, 30), (90, 9, 200)).save(tmp_path / "set" / name / "x.png")
     monkeypatch.chdir(tmp_path)
     pprs("certify", "--model", "mine:Net", "--data", "set", "--sigma", 0.5, "--n", 64, "--out", "run")
-    from pprs.runs.store import Run
-
-    with Run.read(tmp_path / "run") as run:
-        assert [(r.label, r.prediction) for r in run.rows()] == [(0, 2), (2, 2)]
+    assert [(r.label, r.prediction) for r in open_run(tmp_path / "run").rows()] == [(0, 2), (2, 2)]
     (tmp_path / "set" / "ant").rename(tmp_path / "set" / "elk")
     told = pprs("certify", "--model", "mine:Net", "--data", "set", "--sigma", 0.5, "--out", "other", code=2).stderr
     assert 'does not know "elk"' in told

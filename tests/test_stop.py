@@ -13,29 +13,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import Linear, pprs
+from helpers import Linear, pprs, rows_of, run_local, timeless, unseen
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import binomtest, norm
 
-from pprs import Gaussian, PprsError, Slic, SmoothedClassifier, clopper_pearson_lower
+from pprs import Gaussian, PprsError, Slic, SmoothedClassifier, open_run
 from pprs.anytime import ConfidenceSequence
-from pprs.bound import interval
+from pprs.bound import clopper_pearson_lower, interval
+from pprs.data import fair_order
 from pprs.data.arrays import Arrays
-from pprs.runs.store import FILE, Row, Run
-from pprs.runners import Budget, accuracy_error, fair_order, parse_budget, run_budget, run_local
-from pprs.classifier import Certifying
+from pprs.metrics import accuracy_error
+from pprs.progress import Silent
+from pprs.runners import Budget, RunProgress, parse_budget, run_budget
+from pprs.runs import FILE, Row, RunSettings, RunWriter
 from pprs.sampling import Evidence, Sampling, check_reach, parse_stop, reach, smallest_n_for
 
 THRESHOLD = float(norm.cdf(1.0))  # the share that proves a radius of 0.5 at sigma 0.5
 SHARES = (*(THRESHOLD + d for d in (-0.02, -0.01, 0.0, 0.01, 0.02)), 0.5, 0.9, 0.999)
-
-
-class Silent:
-    def samples(self, count: int) -> None: ...
-
-    def row(self, row: Row) -> None: ...
 
 
 # ---- the confidence sequence
@@ -242,7 +238,7 @@ def test_where_it_stops_depends_on_the_votes_alone(stop: str) -> None:
     g = SmoothedClassifier(model, 2, Gaussian(0.5), Slic(9))
     earlier, turns = None, 0
     while True:
-        work = Certifying(g, sampling, 3, earlier)
+        work = g.start(sampling, 3, earlier)
         work.advance(x, pause=lambda _: True)
         turns += 1
         left = work.certificate()
@@ -260,36 +256,35 @@ def test_where_it_stops_depends_on_the_votes_alone(stop: str) -> None:
 # ---- runs
 
 
-def _run(folder: Path, sampling: Sampling) -> tuple[SmoothedClassifier, Arrays, Run]:
+def _run(folder: Path, sampling: Sampling) -> tuple[SmoothedClassifier, Arrays, RunWriter]:
     """Twelve pictures at distances from 0 to 1.1 of the plane."""
     model, x = _case(0.0)
     images = np.stack([(x + i * 0.1 / 8).clamp(0, 1).numpy() for i in range(12)])
     data = Arrays(images, np.ones(12, np.int64), ("left", "right"))
-    settings = {"noise": "gaussian:sigma=0.5", "n": sampling.n, "stop": sampling.stop, "alpha": sampling.alpha}
-    return SmoothedClassifier(model, 2, Gaussian(0.5)), data, Run.begin(folder, settings)
+    settings = RunSettings(noise_text="gaussian:sigma=0.5", n=sampling.n, stop=sampling.stop, alpha=sampling.alpha)
+    return SmoothedClassifier(model, 2, Gaussian(0.5)), data, RunWriter(folder, settings)
 
 
-def test_a_budget_is_kept_and_gone_on_with(tmp_path: Path) -> None:
+def test_a_budget_is_kept_and_resumed(tmp_path: Path) -> None:
     sampling = Sampling(100, 20_000, 0.001, stop="radius:0.25,0.5,0.75")
     g, data, run = _run(tmp_path / "parts", sampling)
     with run:
         spent = []
         for _ in range(40):
-            run_budget(g, data, range(12), sampling, run, Silent(), Budget(samples=3500))
-            spent.append(sum(row.samples for row in run.rows()))
-            assert len(run.rows()) == 12  # every image has an answer at once
-            if not run.left():
+            run_budget(g, data, range(12), sampling, run, unseen(), Budget(samples=3500))
+            spent.append(sum(row.samples for row in rows_of(run)))
+            assert len(rows_of(run)) == 12  # every image has an answer at once
+            if not run.file.partial():
                 break
         assert spent[0] <= 3500
         assert spent == sorted(spent)
         assert len(spent) > 2
-        parts = run.rows()
+        parts = rows_of(run)
     g, data, run = _run(tmp_path / "whole", sampling)
     with run:
-        run_local(g, data, range(12), sampling, run, Silent())
-        whole = run.rows()
-    for a, b in zip(parts, whole, strict=True):
-        assert dataclasses.replace(a, seconds=0.0) == dataclasses.replace(b, seconds=0.0)
+        run_local(g, data, range(12), sampling, run)
+        whole = rows_of(run)
+    assert timeless(parts) == timeless(whole)
     assert "decided" in {row.stopped for row in whole} <= {"decided", "n"}
 
 
@@ -298,11 +293,12 @@ def test_wherever_it_is_interrupted_it_ends_the_same(tmp_path: Path, bound: str)
     sampling = Sampling(64, 500, 0.001, bound, "width:0.01")
     g, data, run = _run(tmp_path / "whole", sampling)
     with run:
-        run_local(g, data, range(9, 12), sampling, run, Silent())
-        whole = [dataclasses.replace(row, seconds=0.0) for row in run.rows()]
+        run_local(g, data, range(9, 12), sampling, run)
+        whole = timeless(rows_of(run))
 
-    class Stopper(Silent):
+    class Stopper(RunProgress):
         def __init__(self, after: int) -> None:
+            super().__init__(Silent(), 0, "samples")
             self.left = after
 
         def samples(self, count: int) -> None:
@@ -316,9 +312,9 @@ def test_wherever_it_is_interrupted_it_ends_the_same(tmp_path: Path, bound: str)
         with run:
             with pytest.raises(KeyboardInterrupt):
                 run_budget(g, data, range(9, 12), sampling, run, Stopper(after), Budget(seconds=60))
-            run_budget(g, data, range(9, 12), sampling, run, Silent(), Budget(seconds=60))
-            assert [dataclasses.replace(row, seconds=0.0) for row in run.rows()] == whole
-            assert not run.left()
+            run_budget(g, data, range(9, 12), sampling, run, unseen(), Budget(seconds=60))
+            assert timeless(rows_of(run)) == whole
+            assert not run.file.partial()
 
 
 @pytest.mark.parametrize(
@@ -334,21 +330,20 @@ def test_budgets_that_cannot_be_meant(text: str) -> None:
         parse_budget(text)
 
 
-def test_runs_of_earlier_versions_are_gone_on_with(tmp_path: Path) -> None:
+def test_runs_of_earlier_versions_are_resumed(tmp_path: Path) -> None:
     sampling = Sampling(100, 200, 0.001)
     g, data, run = _run(tmp_path / "run", sampling)
     with run:
-        run_local(g, data, range(3), sampling, run, Silent())
+        run_local(g, data, range(3), sampling, run)
     db = sqlite3.connect(tmp_path / "run" / FILE)
     db.execute("ALTER TABLE rows DROP COLUMN stopped")
     db.commit()
     db.close()
-    with Run.read(tmp_path / "run") as old:
-        assert [row.stopped for row in old.rows()] == ["n"] * 3
+    assert [row.stopped for row in open_run(tmp_path / "run").rows()] == ["n"] * 3
     g, data, run = _run(tmp_path / "run", sampling)
     with run:
-        run_local(g, data, range(5), sampling, run, Silent())
-        assert len(run.rows()) == 5
+        run_local(g, data, range(5), sampling, run)
+        assert len(rows_of(run)) == 5
 
 
 def test_as_many_images_as_the_target_wants(tmp_path: Path) -> None:
@@ -357,8 +352,8 @@ def test_as_many_images_as_the_target_wants(tmp_path: Path) -> None:
     order = fair_order(range(12), 0)
     assert sorted(order) == list(range(12)) != order
     with run:
-        taken = run_local(g, data, order, sampling, run, Silent(), target_error=0.35)
-        assert {row.idx for row in run.rows()} == set(taken)
+        taken = run_local(g, data, order, sampling, run, target_error=0.35)
+        assert {row.idx for row in rows_of(run)} == set(taken)
         assert 2 < len(taken) < 12
 
 
@@ -385,11 +380,11 @@ def test_rows_that_were_there_count_when_their_turn_comes(tmp_path: Path) -> Non
     sampling = Sampling(100, 400, 0.001, stop="radius:0.25")
     g, data, run = _run(tmp_path / "run", sampling)
     with run:
-        run_local(g, data, [9, 10, 11], sampling, run, Silent())
+        run_local(g, data, [9, 10, 11], sampling, run)
         order = fair_order(range(12), 0)
-        taken = run_local(g, data, order, sampling, run, Silent(), target_error=0.3)
+        taken = run_local(g, data, order, sampling, run, target_error=0.3)
         assert taken == order[: len(taken)]
-        rows = {row.idx: row for row in run.rows()}
+        rows = {row.idx: row for row in rows_of(run)}
         assert accuracy_error([rows[i] for i in taken], (0.25,)) <= 0.3
         assert accuracy_error([rows[i] for i in taken[:-1]], (0.25,)) > 0.3
 
@@ -430,11 +425,11 @@ def test_commands_that_cannot_be_meant(digits_model: Path, tmp_path: Path) -> No
         assert told in pprs(*base, *words, code=2).stderr
     assert not (tmp_path / "run").exists()
     told = pprs(*base, "--budget", "700samples", "--n", 2000, "--limit", 5).stdout
-    assert "--stop width:0.01" in told
-    assert "Go on with the run" in pprs("export", tmp_path / "run", code=2).stderr
+    assert "taking width:0.01" in told
+    assert "Resume the run" in pprs("export", tmp_path / "run", code=2).stderr
     pprs("report", tmp_path / "run", "--out", tmp_path / "r.html")
     assert "A budget left images before they were decided" in (tmp_path / "r.html").read_text()
-    assert "are left undecided: the same command goes on" in told
+    assert "are undecided: repeat the command to resume" in told
     told = pprs(*base, "--stop", "width:0.01", "--n", 2000, "--limit", 5, "--target-accuracy-error", 0.45).stdout
     assert "certified accuracy is known to within" in told
 
@@ -457,7 +452,7 @@ class Counting(torch.nn.Module):
 def test_nothing_is_drawn_twice_when_it_is_paused(stop: str | None) -> None:
     """Samples that other threads are at when `pause` says so are counted, not thrown away."""
     model, x, sampling = Counting(), torch.full((1, 8, 8), 0.6), Sampling(100, 64 * 40, 0.001, "one-sided", stop)
-    work = Certifying(SmoothedClassifier(model, 2, Gaussian(0.25), threads=3), sampling, 0)
+    work = SmoothedClassifier(model, 2, Gaussian(0.25), threads=3).start(sampling, 0)
     turns = 0
     while work.stopped is None:
         work.advance(x, pause=lambda _: True)

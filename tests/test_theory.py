@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pprs import Blur, Certificate, Felzenszwalb, Grid, PprsError, Quickshift, Slic
 from pprs.partition import Superpixels
-from pprs.runs.store import row_of
+from pprs.runs import Row
 from pprs.theory import averaging_matrix, conditional, distance, partition_sensitivity, radius_given_rho
 
 SCHEMES = [Slic(n_segments=20), Felzenszwalb(min_size=5), Quickshift(), Grid(3)]
@@ -76,9 +76,9 @@ def test_a_conditional_certificate_is_marked() -> None:
     assert "ASSUMING that |A_S(x) - A_S(x')| <= 0.2 |x - x'|" in str(made)
     assert "ASSUMING" not in str(sound)
     assert (sound.region, made.region) == ("cylinder", "ball")
-    with pytest.raises(PprsError, match="does not belong among those that hold"):
-        row_of(0, None, made, 0.1)
-    row_of(0, None, dataclasses.replace(made, assumes=None), 0.1)
+    with pytest.raises(PprsError, match="assumes something .* cannot be stored in a run"):
+        Row.of(0, None, made, 0.1)
+    Row.of(0, None, dataclasses.replace(made, assumes=None), 0.1)
     with pytest.raises(PprsError, match="unknown form"):
         radius_given_rho(1.0, 0.1, "lemma")
     with pytest.raises(PprsError, match="needs `norm_x`"):

@@ -1,4 +1,4 @@
-"""Runners, failures and addresses as the command's users meet them."""
+"""Runners, failures and urls as the command's users meet them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from pathlib import Path
 import fsspec
 import numpy as np
 import pytest
-from crews import MODEL, NOISE, poisoned, timeless
-from helpers import pprs
+from crews import MODEL, NOISE, poisoned
+from helpers import pprs, timeless
 
-from pprs import PprsError
-from pprs.cli import kept as kept_module
-from pprs.runs.store import FILE, Row, Run
+from pprs import PprsError, open_run
+from pprs.runs import FILE, Failure, Row, RunFile, RunSettings, RunWriter, open_run_folder, remote
 from pprs.runs.remote import fetch, send, working_folder
 
 BASE = ["--data", "builtin:mnist5k", "--sigma", "0.5", "--n", "64", "--limit", "3"]
@@ -28,10 +27,10 @@ BASE = ["--data", "builtin:mnist5k", "--sigma", "0.5", "--n", "64", "--limit", "
     [
         (["--runner", "rai"], 'Did you mean "ray"'),
         (["--workers", "0"], "--workers must be 1 to 100000"),
-        (["--address", "auto"], "--address is for --runner ray"),
-        (["--gpus-per-worker", "1"], "--gpus-per-worker is for --runner ray"),
-        (["--split-samples"], "give --workers N, or --runner ray"),
-        (["--workers", "2", "--budget", "1m"], "--budget is spent in rounds by one process"),
+        (["--address", "auto"], "--address is for the --runner ray"),
+        (["--gpus-per-worker", "1"], "--gpus-per-worker is for the --runner ray"),
+        (["--split-samples"], "give --workers, or ray as --runner"),
+        (["--workers", "2", "--budget", "1m"], "a --budget is spent in rounds by one process"),
         (["--runner", "ray", "--gpus-per-worker", "-1"], "--gpus-per-worker must be 0"),
         (["--runner", "ray", "--gpus-per-worker", "1.5"], "--gpus-per-worker must be 0"),
         (["--runner", "ray", "--device", "cuda:1"], "Ray gives a worker its GPU"),
@@ -57,16 +56,16 @@ def test_failed_images_are_told_counted_and_tried_again(tmp_path: Path) -> None:
     told = pprs(*command, "run", "--workers", 1, cwd=tmp_path, code=1)
     assert "1 workers (processes), 1 threads each" in told.stdout
     assert "of 8 images certified" in told.stdout
-    assert "failed: 2 images, counted as not certified. The same command tries again." in told.stderr
+    assert "failed: 2 images, counted as not certified. Repeating tries again." in told.stderr
     assert "poison" in told.stderr
     assert "image 5: out of memory" in told.stderr
     again = pprs(*command, "run", cwd=tmp_path, code=1)  # by another runner: it is the same run
     assert "6 of 8 images are done" in again.stdout
     pprs(*command, "alone", cwd=tmp_path, code=1)
-    with Run.read(tmp_path / "run") as a, Run.read(tmp_path / "alone") as b:
-        assert timeless(a.rows()) == timeless(b.rows())
-        assert a.failures() == b.failures()
-        right = sum(row.correct for row in a.rows())
+    a, b = open_run(tmp_path / "run"), open_run(tmp_path / "alone")
+    assert timeless(a.rows()) == timeless(b.rows())
+    assert a.failures() == b.failures()
+    right = sum(row.correct for row in a.rows())
     for kind in ("json", "md", "html"):
         shown = pprs("report", "run", "--out", f"r.{kind}", "--radii", "0", cwd=tmp_path).stdout
         assert "failed: 2 images, counted as not certified" in shown
@@ -90,11 +89,10 @@ def test_a_bad_first_picture_does_not_keep_the_run_from_starting(digits_model: P
     np.savez(tmp_path / "d.npz", x=x)
     command = ["certify", "--model", digits_model, "--data", "d.npz", "--sigma", 0.5, "--n", 64, "--out", "run"]
     assert "image 0" in pprs(*command, cwd=tmp_path, code=1).stderr
-    with Run.read(tmp_path / "run") as run:
-        assert run.done() == {1, 2}
+    assert RunFile(tmp_path / "run").completed() == {1, 2}
 
 
-def test_a_run_at_an_address(digits_model: Path, tmp_path: Path) -> None:
+def test_a_run_at_a_url(digits_model: Path, tmp_path: Path) -> None:
     url = f"memory://{tmp_path.name}/run"
     command = ["certify", "--model", digits_model, *BASE, "--out"]
     told = pprs(*command, url).stdout
@@ -113,9 +111,10 @@ def test_a_run_at_an_address(digits_model: Path, tmp_path: Path) -> None:
     pprs("report", url, tmp_path / "run", "--out", tmp_path / "r.json")
     pprs("export", url, "--out", tmp_path / "a.tsv")
     fetch(url, FILE, tmp_path / "copy" / FILE)
-    with Run.read(tmp_path / "copy") as a, Run.read(tmp_path / "run") as b:
-        assert timeless(a.rows()) == timeless(b.rows())
-        assert len(a.rows()) == 5
+    a, b = open_run(tmp_path / "copy"), open_run(tmp_path / "run")
+    assert timeless(a.rows()) == timeless(b.rows())
+    assert len(a.rows()) == 5
+    assert timeless(open_run(url).rows()) == timeless(b.rows())
     assert "is not a run" in pprs("report", f"memory://{tmp_path.name}/nothing", code=2).stderr
     shared = f"file://{tmp_path}/shared"
     pprs(*command, shared)
@@ -130,22 +129,20 @@ def shutil_move(source: Path, target: Path) -> None:
     source.rename(target)
 
 
-def test_two_machines_at_one_address_lose_nothing(digits_model: Path, tmp_path: Path) -> None:
+def test_two_machines_at_one_url_lose_nothing(digits_model: Path, tmp_path: Path) -> None:
     """Each has begun before the other has ended."""
     url = f"memory://{tmp_path.name}/shared"
     folders = {name: tmp_path / name for name in ("a", "b")}
     for i, folder in enumerate(folders.values()):
         pprs("certify", "--model", digits_model, *BASE[:-1], 1, "--start", 2 * i, "--out", folder)
-    with Run.read(folders["a"]) as a:
-        settings = a.settings
-    with Run.begin(folders["b"], settings) as b:
-        b.fail(1, 7, "could not be read")
+    with RunWriter(folders["b"], RunFile(folders["a"]).settings) as b:
+        b.add([], [Failure(1, 7, "could not be read")])
     for folder in folders.values():
-        kept_module._send(url, folder)
+        remote._send_run(url, folder)
     fetch(url, FILE, tmp_path / "there" / FILE)
-    with Run.read(tmp_path / "there") as there:
-        assert there.done() == {0, 2}
-        assert [failure.idx for failure in there.failures()] == [1]
+    there = RunFile(tmp_path / "there")
+    assert there.completed() == {0, 2}
+    assert [failure.idx for failure in there.failures()] == [1]
 
 
 def test_a_run_is_copied_while_it_is_at_work_and_when_it_is_asked_to_end(
@@ -153,28 +150,27 @@ def test_a_run_is_copied_while_it_is_at_work_and_when_it_is_asked_to_end(
 ) -> None:
     url, copies = f"memory://{tmp_path.name}/long", []
     row = Row(0, 1, 1, 1, 0.5, 0.9, (1, 99), None, None, 0.1)
-    monkeypatch.setattr(kept_module, "EVERY", 0.05)
-    with pytest.raises(KeyboardInterrupt), kept_module.kept(url) as folder:
+    monkeypatch.setattr(remote, "EVERY", 0.05)
+    settings = RunSettings(model="m", data="d", noise_text="gaussian:sigma=0.5")
+    with pytest.raises(KeyboardInterrupt), open_run_folder(url, print) as folder:
         assert folder is not None
-        with Run.begin(folder, {"format": 1, "model": "m", "data": "d", "noise": "gaussian:sigma=0.5"}) as run:
-            run.add(row)
+        with RunWriter(folder, settings) as run:
+            run.add([(row, None)])
             while not copies:
                 if fetch(url, FILE, tmp_path / "copy" / FILE):
-                    with Run.read(tmp_path / "copy") as copy:
-                        copies = copy.rows()
+                    copies = open_run(tmp_path / "copy").rows()
             assert copies == [row]
-            run.add(dataclasses.replace(row, idx=1))
+            run.add([(dataclasses.replace(row, idx=1), None)])
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(10)
     fetch(url, FILE, tmp_path / "end" / FILE)
-    with Run.read(tmp_path / "end") as end:
-        assert end.done() == {0, 1}
+    assert RunFile(tmp_path / "end").completed() == {0, 1}
 
 
-def test_addresses_that_do_not_work_are_told(tmp_path: Path) -> None:
-    with pytest.raises(PprsError, match="Check the address and your access"):
+def test_urls_that_do_not_work_are_told(tmp_path: Path) -> None:
+    with pytest.raises(PprsError, match="Check the url and your access"):
         send("file:///proc/nowhere/run", tmp_path)
-    with pytest.raises(PprsError, match="cannot be written"), kept_module.kept("file:///proc/nowhere/run"):
+    with pytest.raises(PprsError, match="cannot be written"), open_run_folder("file:///proc/nowhere/run", print):
         raise AssertionError("told before there is anything to write")
 
 

@@ -23,7 +23,7 @@ from pprs.noise import Noise, parse_noise
 from pprs.partition import Partition, parse_partition
 from pprs.progress import Progress, as_progress, duration, stage
 from pprs.runners import Budget, Local, Runner, RunProgress, Work, parse_budget, run_budget, run_images
-from pprs.runs import FILE, Failure, Run, RunFile, RunSettings, RunWriter, StoredRun, open_run_folder
+from pprs.runs import FILE, Failure, Run, RunFile, RunSettings, RunWriter, StoredRun, check_out, open_run_folder
 from pprs.sampling import Sampling, check_reach, reach, smallest_n_for
 from pprs.task import Task, load_task
 
@@ -114,6 +114,7 @@ def certify_dataset(
     law = parse_noise(noise) if isinstance(noise, str) else noise
     scheme = parse_partition(partition) if isinstance(partition, str) else partition
     check_limits(limits, runner or Local())
+    check_out(out)
     task = load_task(model, data, split=split, classes=classes, labels=labels, images=images)
     return certify_task(
         task, law, scheme, sampling or Sampling(), seed=seed, out=out, runner=runner, options=options, limits=limits,
@@ -337,7 +338,10 @@ def predict_task(
     options: EngineOptions | None = None,
     progress: bool | Progress = False,
 ) -> Iterator[PredictedImage]:
-    """The smoothed classifier's label for every image, abstaining where the vote is too close; no radius."""
+    """The smoothed classifier's label for every image, abstaining where the vote is too close; no radius.
+
+    What can be wrong with the engine is told by the call itself, before the first image.
+    """
     shown, options = as_progress(progress), options or EngineOptions()
     device = Local().check_device(options.device)
     choice = choose_engine(
@@ -349,6 +353,9 @@ def predict_task(
         choice.model.module, task.num_classes, noise, partition, seed=seed, batch_size=options.batch_size,
         threads=options.threads, device=device,
     )  # fmt: skip
-    for index in task.images:
+
+    def predict(index: int) -> PredictedImage:
         example = task.pictures[index]
-        yield PredictedImage(index, example.label, classifier.predict(example.image, n=n, alpha=alpha, index=index))
+        return PredictedImage(index, example.label, classifier.predict(example.image, n=n, alpha=alpha, index=index))
+
+    return map(predict, task.images)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from pprs.noise import noise_of
 from pprs.partition import parse_partition
 from pprs.report import write_picture_rows
 from pprs.runners import parse_budget
+from pprs.runs import check_out
 from pprs.sampling import Sampling
 from pprs.task import Task, load_task, open_data
 
@@ -151,6 +153,7 @@ def certify(
     check_limits(limits, place)
     place.check_device(device)
     options.set_threads(threads)
+    check_out(out)
     task = _load(model, data, split, classes, labels, Selection(start, stride, limit), several=out is not None)
     if show is not None and len(task.images) > 1:
         raise ConfigurationError(
@@ -164,7 +167,9 @@ def certify(
     print_summary(summary, run.settings, out)
     resolved = run.settings.partition
     if compare and resolved is not None and len(task.images) == 1 and summary.first is not None:
-        plain = certify_task(task, law, None, run.settings.sampling, seed=seed, options=how, progress=progress.quiet())
+        # On the same engine, and in this process, which may not have its workers' device.
+        same = replace(how, engine=run.settings.engine or engine, device="cpu" if place.parallel else device)
+        plain = certify_task(task, law, None, run.settings.sampling, seed=seed, options=same, progress=progress.quiet())
         compare_with_plain(summary.first, resolved, plain.rows()[0], task.model.class_names)
     if show is not None:
         write_picture_rows(task.sample, law, [resolved], seed, show)

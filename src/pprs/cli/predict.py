@@ -15,6 +15,7 @@ from pprs.dataset import EngineOptions, predict_task
 from pprs.noise import noise_of
 from pprs.partition import parse_partition
 from pprs.progress import TerminalProgress
+from pprs.runners import Local
 from pprs.task import load_task
 
 
@@ -52,6 +53,7 @@ def predict(
     """Label pictures with the smoothed classifier, abstaining where the vote is too close; no radius."""
     law, scheme = noise_of(noise, sigma), parse_partition(partition)
     how, images = EngineOptions(engine, device, batch_size), Selection(start, stride, limit)
+    Local().check_device(device)
     options.set_threads(threads)
     task = load_task(model, data, split=split, classes=classes, labels=labels, images=images)
     names, messages = task.model.class_names, TerminalProgress(Console(stderr=True))

@@ -134,10 +134,6 @@ class Recorder:
     def __exit__(self, *_: object) -> None:
         self._buffer.close()
 
-    def flush(self) -> None:
-        """Write everything recorded so far."""
-        self._buffer.flush()
-
     def item(self, index: int) -> Item:
         return Item(index, functools.partial(self.open, index), self._partial.get(index))
 
@@ -212,24 +208,18 @@ class RowBuffer:
 
     def _put(self, append: Callable[[], None]) -> None:
         with self._changed:
-            if self._error is not None:
-                raise self._error
             append()
             self._changed.notify()
-
-    def flush(self) -> None:
-        """Write what there is now; an error of the thread is raised here."""
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
-        self._write()
+            if self._error is not None:  # what was added is not lost: it is written at the end, if that is possible
+                raise self._error
 
     def close(self) -> None:
+        """Write what is left, also what could not be written before."""
         with self._changed:
             self._closed = True
             self._changed.notify()
         self._thread.join()
-        self.flush()
+        self._write()
 
     def _work(self) -> None:
         while True:

@@ -94,6 +94,12 @@ def _explained(url: str, done: str) -> Iterator[None]:
         ) from error
 
 
+def check_out(out: str | Path | None) -> None:
+    """That a run can be written to this url, if it is one: told before anything is loaded."""
+    if out is not None and is_url(str(out)):
+        check_writable(str(out))
+
+
 @contextlib.contextmanager
 def open_run_folder(out: str | Path | None, message: Callable[[str], None]) -> Iterator[Path | None]:
     """The folder to write a run in. If `out` is a url, the run that is there is fetched first and copied back after.
