@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from scipy import ndimage
 from skimage import restoration
 
-from pprs import Felzenszwalb, PprsError, Quickshift, parse_partition
+from pprs import Felzenszwalb, PprsError, Quickshift
 from pprs.kernels import threads
-from pprs.partition import Filter, Gauss, Median, NonLocalMeans, Partition, TotalVariation
+from pprs.partition import Filter, Gauss, Median, NonLocalMeans, Partition, TotalVariation, parse_partition
 
 FILTERS = [Gauss(1.3), Median(3), Median(7), TotalVariation(0.3, 12), NonLocalMeans(3, 4)]
 PHOTOS = ["chelsea", "coffee", "astronaut"]

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, binomtest
 
-from pprs import PprsError, clopper_pearson_lower
-from pprs.bound import binomial_test, check_samples, clopper_pearson_upper, smallest_n, two_sided
+from pprs import PprsError
+from pprs.bound import binomial_test, check_samples, clopper_pearson_lower, clopper_pearson_upper, smallest_n, two_sided
 
 # From a reference made with 50-digit arithmetic.
 ROWS = [

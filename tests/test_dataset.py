@@ -257,6 +257,25 @@ def test_bad_input_is_refused_with_its_parameter(tmp_path: Path) -> None:
     fails("budget", "not both", budget="10m", target_error=0.1)
     fails("target_error", "between 0 and 0.5", target_error=3.0)
     fails("budget", "one process", budget="10m", runner=pprs.Processes(2))
+    for parameter, values in {
+        "noise": (0.25, pprs.Gaussian, None),
+        "partition": (pprs.Slic, 4),
+        "sampling": ({"n": 100}, 100),
+        "runner": ("processes", pprs.Processes),
+        "progress": (object(), "yes"),
+        "budget": (60,),
+        "target_error": ("0.02",),
+        "batch_size": ("3", 0),
+        "seed": (1.5, -1, "0"),
+        "out": (3, Path("s3://bucket/run")),
+    }.items():
+        for value in values:
+            fails(parameter, parameter if parameter != "out" else "url", **{parameter: value})
+    fails("threads", "threads of each worker", threads=2, runner=pprs.Processes(2))
+    fails("device", "cannot be used here", device="cuda:77", runner=pprs.Processes(2))
+    fails("data", "no pictures", net, (arrays[0][:0], []))
+    for wrong in ([(arrays[0][0], "cat")] * 2, [(arrays[0][0], 1.7)] * 2, ["a", "b"], [(), ()], [arrays[0], arrays[1]]):
+        fails("data", "image 0: ", net, wrong)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("everything")
     fails("out", "is not a run. Nothing there was changed", out=tmp_path / "mine")
@@ -350,3 +369,89 @@ def test_an_old_run_file_has_no_version_and_gets_one(digits_model: Path, tmp_pat
     pprs.certify_dataset(str(digits_model), "builtin:mnist5k", images=range(2), **options)
     with sqlite3.connect(tmp_path / "run" / FILE) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (VERSION,)
+
+
+class Sign(torch.nn.Module):
+    """No weights at all: only its code says which label it gives."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        score = x.mean((1, 2, 3))
+        return torch.stack([score, -score], 1)
+
+
+class OtherSign(Sign):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return -super().forward(x)
+
+
+def test_other_code_around_the_same_weights_is_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = (np.full((4, 1, 8, 8), 0.9, np.float32), np.zeros(4, np.int64))
+    options: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "progress": False}
+    pprs.certify_dataset(Sign(), data, images=range(2), out=tmp_path / "bare", **options)
+    with pytest.raises(ConfigurationError, match="model: the run has"):
+        pprs.certify_dataset(OtherSign(), data, out=tmp_path / "bare", **options)
+    assert len(pprs.certify_dataset(Sign(), data, out=tmp_path / "bare", **options)) == 4
+    (tmp_path / "signs.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    def __init__(self, sign): super().__init__(); self.sign = sign\n"
+        "    def forward(self, x): s = self.sign * x.mean((1, 2, 3)); return torch.stack([s, -s], 1)\n"
+        "def up(): return Net(1)\n"
+        "def down(): return Net(-1)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    pprs.certify_dataset("signs:up", data, images=range(2), out=tmp_path / "factory", **options)
+    with pytest.raises(ConfigurationError, match="'signs:up', you asked for 'signs:down'"):
+        pprs.certify_dataset("signs:down", data, out=tmp_path / "factory", **options)
+
+
+def test_other_class_names_are_not_resumed(tmp_path: Path) -> None:
+    images = np.zeros((3, 1, 8, 8), np.float32)
+    options: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "progress": False, "out": tmp_path / "run"}
+    for names in (("a", "b"), ("b", "a")):
+        np.savez(tmp_path / f"{names[0]}.npz", x=images, y=np.array([0, 1, 0]), class_names=names)
+    pprs.certify_dataset(Sign(), str(tmp_path / "a.npz"), images=range(1), **options)
+    with pytest.raises(ConfigurationError, match="class_names"):
+        pprs.certify_dataset(Sign(), str(tmp_path / "b.npz"), **options)
+
+
+def test_labels_of_a_dataset() -> None:
+    image = np.full((1, 8, 8), 0.9, np.float32)
+    run = pprs.certify_dataset(
+        Sign(), [(image, -1), (image, np.int64(1)), (image, None)], noise=NOISE, sampling=FEW, progress=False
+    )
+    assert [row.label for row in run.rows()] == [None, 1, None]
+
+    class Broken(list[Any]):
+        def __getitem__(self, index: Any) -> Any:
+            if index == 0:
+                raise OSError("truncated jpeg")
+            return super().__getitem__(index)
+
+    run = pprs.certify_dataset(Sign(), Broken([(image, 0)] * 3), noise=NOISE, sampling=FEW, progress=False)
+    assert [row.idx for row in run.rows()] == [1, 2]
+    assert "truncated jpeg" in run.failures()[0].error
+    chosen = pprs.certify_dataset(
+        Sign(), (np.stack([image] * 2), np.array([0, 1])), noise=NOISE, sampling=FEW, labels=[1, 0], progress=False
+    )
+    assert [row.label for row in chosen.rows()] == [1, 0]
+
+
+def test_whole_numbers_of_any_kind_and_a_run_seen_from_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = (np.full((2, 1, 8, 8), 0.9, np.float32), np.zeros(2, np.int64))
+    monkeypatch.chdir(tmp_path)
+    run = pprs.certify_dataset(
+        Sign(), data, noise=NOISE, sampling=pprs.Sampling(np.int64(10), np.int32(100)), seed=np.int64(3),
+        images=np.array([1, 0]), device=torch.device("cpu"), out="run", progress=False,
+    )  # fmt: skip
+    assert run.settings.seed == 3
+    (tmp_path / "deeper").mkdir()
+    monkeypatch.chdir(tmp_path / "deeper")
+    assert len(run.rows()) == 2
+    made = pprs.SmoothedClassifier(Sign(), 2, NOISE).certify(torch.full((1, 8, 8), 0.9), n=np.int64(100))
+    assert pprs.Certificate.from_dict(json.loads(json.dumps(made.to_dict()))) == made
+    with pytest.raises(ConfigurationError, match="`n` must be a whole number"):
+        pprs.Sampling(n=100.5)

@@ -97,3 +97,13 @@ def test_intervals_are_exact() -> None:
     assert (low[0], high[3]) == (0.0, 1.0)
     assert np.isnan(low[2])
     assert np.isnan(high[2])
+
+
+def test_what_cannot_be_compared_is_not() -> None:
+    one, other = frame([(1, 1, 0.5), (1, 1, 0.3)], stop="radius:0.25"), frame([(1, 1, 0.5), (1, 1, 0.3)])
+    assert math.isnan(metrics.radius_difference(one, other).mean)
+    assert math.isnan(metrics.accuracy_difference(one, other, 0.1).mean)
+    assert metrics.accuracy_difference(one, other, 0.25).mean == 0.0
+    for changed in (frame([(1, 1, 0.5), (1, 2, 0.3)]), frame([(1, 1, 0.5), (1, 1, 0.3)], data="b")):
+        with pytest.raises(pprs.PprsError, match="different data"):
+            metrics.radius_difference(frame([(1, 1, 0.5), (1, 1, 0.3)], data="a"), changed)

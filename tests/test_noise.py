@@ -13,9 +13,9 @@ import torch
 from helpers import pprs
 from scipy import stats
 
-from pprs import Exponential, Gaussian, Noise, PowerLaw, PprsError, parse_noise
+from pprs import Exponential, Gaussian, PowerLaw, PprsError
 from pprs.kernels import normal
-from pprs.noise import keyed_rng, standard_normal
+from pprs.noise import Noise, keyed_rng, parse_noise, standard_normal
 from pprs.noise.proof import ExponentialProof, PowerProof
 
 N = 2_000_000

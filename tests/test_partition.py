@@ -11,9 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pprs import Blur, Felzenszwalb, Grid, Mean, PprsError, Quickshift, Shifts, Slic, Soft, parse_partition
+from pprs import Blur, Felzenszwalb, Grid, PprsError, Quickshift, Shifts, Slic, Soft
 from pprs.kernels import average
-from pprs.partition import PARTITIONS, Gauss, Median, NonLocalMeans, Partition, Superpixels, TotalVariation
+from pprs.partition import (
+    PARTITIONS,
+    Gauss,
+    Mean,
+    Median,
+    NonLocalMeans,
+    Partition,
+    Superpixels,
+    TotalVariation,
+    parse_partition,
+)
 
 SCHEMES = [
     Slic(n_segments=30), Felzenszwalb(), Quickshift(), Grid(3), Grid(100), Blur(3), Slic(n_segments=20, blur=1),

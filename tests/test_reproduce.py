@@ -273,7 +273,7 @@ def test_what_cannot_be_made_does_not_stop_the_rest(made: Path, tmp_path: Path) 
         ("epochs = 3", "epochs = 3\nshift = -1", "shift is 0 or more"),
         ('engine = "torch"', 'engine = "torhc"', 'no engine is called "torhc"'),
         ("seed = 0", "seed = -1", "seed is 0 or more"),
-        ("images = 20", "images = 20\nn = 3", "on digits: n=3 samples can never certify"),
+        ("images = 20", "images = 20\nn = 3", "on digits: `n` 3 can never certify"),
         ("images = 20", "images = 20\nn = 11", "on digits: n=11 samples can never certify"),
         ("sigmas = { digits = [0.3] }", "sigmas = { digits = [] }", "one sigma or more"),
         ("sigmas = { digits = [0.3] }", "sigmas = { digits = [0.3] }\nimages = 0", "images is 1 or more"),

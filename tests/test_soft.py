@@ -13,9 +13,10 @@ from hypothesis.extra import numpy as hnp
 from photos import noisy, photo, psnr
 from scipy import ndimage
 
-from pprs import Blur, Grid, Mean, Partition, PprsError, Shifts, Slic, Soft, parse_partition
+from pprs import Blur, Grid, Partition, PprsError, Shifts, Slic, Soft
 from pprs.kernels import slic, soft
 from pprs.kernels.threads import get_threads, set_threads
+from pprs.partition import Mean, parse_partition
 
 SOFT = Soft(Slic(n_segments=20, compactness=0.2, blur=3))
 SCHEMES = [

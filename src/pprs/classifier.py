@@ -262,6 +262,8 @@ class Certification:
 
         After a pause, what other threads are at is counted too, not drawn a second time.
         """
+        if self._state is None:
+            raise PprsError("select the class first, with `select` or `advance`")
         paused = threading.Event()
         with self._checked(x) as x, contextlib.closing(self._fresh_votes(x, paused)) as parts:
             for part in parts:

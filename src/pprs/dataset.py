@@ -15,7 +15,7 @@ from pprs.certificate import Prediction, round_down
 from pprs.classifier import SmoothedClassifier
 from pprs.data import Selection, fair_order
 from pprs.engine import EngineChoice, check_engine, choose_engine
-from pprs.errors import ConfigurationError, PprsError
+from pprs.errors import ConfigurationError, PprsError, check_kind, whole_number
 from pprs.kernels.threads import get_threads, keep_memory
 from pprs.metrics import accuracy_error
 from pprs.model import Model
@@ -45,6 +45,10 @@ class EngineOptions:
 
     def __post_init__(self) -> None:
         check_engine(self.engine)
+        object.__setattr__(self, "device", str(self.device))
+        for name in ("batch_size", "threads"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, whole_number(getattr(self, name), name, 1))
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,10 @@ class RunLimits:
 
     def __post_init__(self) -> None:
         error = self.target_error
+        if self.budget is not None:
+            check_kind(self.budget, Budget, "budget", '"10m" or "2e6samples"')
+        if error is not None:
+            check_kind(error, float | int, "target_error", "0.02")
         if error is not None and not 0 < error < 0.5:
             raise ConfigurationError(
                 f"`target_error` must lie between 0 and 0.5, not {error}: e.g. 0.02", parameter="target_error"
@@ -113,8 +121,7 @@ def certify_dataset(
     limits = RunLimits(parse_budget(budget) if isinstance(budget, str) else budget, target_error)
     law = parse_noise(noise) if isinstance(noise, str) else noise
     scheme = parse_partition(partition) if isinstance(partition, str) else partition
-    check_limits(limits, runner or Local())
-    check_out(out)
+    _check_request(law, scheme, sampling, seed, out, runner or Local(), options, limits)
     task = load_task(model, data, split=split, classes=classes, labels=labels, images=images)
     return certify_task(
         task, law, scheme, sampling or Sampling(), seed=seed, out=out, runner=runner, options=options, limits=limits,
@@ -136,17 +143,12 @@ def certify_task(
     progress: bool | Progress = True,
 ) -> Run:
     """`certify_dataset` for a model that is already matched with its images."""
-    shown, runner, options, limits = (
-        as_progress(progress),
-        runner or Local(),
-        options or EngineOptions(),
-        limits or RunLimits(),
-    )
-    check_limits(limits, runner)
+    shown, runner = as_progress(progress), runner or Local()
+    options, limits, seed = options or EngineOptions(), limits or RunLimits(), whole_number(seed, "seed")
+    asked, sampling = sampling, _check_request(noise, partition, sampling, seed, out, runner, options, limits)
     device = runner.check_device(options.device)
-    if limits.budget is not None and sampling.stop is None:
-        sampling = replace(sampling, stop=BUDGET_STOP)
-        shown.message(f"a budget needs a rule to stop at: taking {BUDGET_STOP}")
+    if sampling != asked:
+        shown.message(f"a budget needs a rule to stop at: taking {sampling.stop}")
     check_reach(sampling, noise, task.sample.image.numel(), task.num_classes)
     if partition is not None and task.model.input_shape is not None:
         partition = partition.at(noise.sigma, task.model.input_shape)  # recorded as it is, whatever the rules are later
@@ -174,13 +176,42 @@ def certify_task(
     return run
 
 
-def check_limits(limits: RunLimits, runner: Runner) -> None:
-    if limits.budget is not None and runner.parallel:
+def _check_request(
+    noise: Noise,
+    partition: Partition | None,
+    sampling: Sampling | None,
+    seed: int,
+    out: str | Path | None,
+    runner: Runner,
+    options: EngineOptions,
+    limits: RunLimits,
+) -> Sampling:
+    """Refuse what can be seen to be wrong before anything is loaded; returns how images are sampled."""
+    check_kind(noise, Noise, "noise", 'pprs.Gaussian(0.25) or "gaussian:sigma=0.25"')
+    check_kind(partition, Partition | None, "partition", 'pprs.Slic() or "slic:n_segments=100"')
+    check_kind(sampling, Sampling | None, "sampling", "pprs.Sampling(n=1000)")
+    check_kind(runner, Runner, "runner", "pprs.Processes(8)")
+    whole_number(seed, "seed")
+    check_out(out)
+    if options.threads is not None and runner.parallel:
         raise ConfigurationError(
-            "a `budget` is spent in rounds by one process: leave out `runner` and `workers`. With workers, `stop` ends "
-            "an image's sampling early, and `target_error` the run.",
+            "`threads` is for this process: give the threads of each worker to the `runner`", parameter="threads"
+        )
+    runner.check_device(options.device)
+    return apply_limits(sampling or Sampling(), limits, runner)
+
+
+def apply_limits(sampling: Sampling, limits: RunLimits, runner: Runner) -> Sampling:
+    """How images are sampled within these limits, by this runner: a budget needs a rule to stop at."""
+    if limits.budget is None:
+        return sampling
+    if runner.parallel:
+        raise ConfigurationError(
+            "a `budget` is spent in rounds by one process: leave out the workers. With workers, `stop` ends an image's "
+            "sampling early, and `target_error` the run.",
             parameter="budget",
         )
+    return sampling if sampling.stop is not None else replace(sampling, stop=BUDGET_STOP)
 
 
 def _recorded_engine(folder: Path, engine: str) -> str:

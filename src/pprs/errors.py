@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -45,6 +46,23 @@ def suggest(word: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(word, names, n=1)
     hint = f'Did you mean "{close[0]}"? ' if close else ""
     return f"{hint}There are: {', '.join(names)}."
+
+
+def whole_number(value: Any, parameter: str, least: int = 0) -> int:
+    """The value as an int, if it is a whole number of any kind and at least so large."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ConfigurationError(f"`{parameter}` must be a whole number, not {value!r}", parameter=parameter) from None
+    if number < least:
+        raise ConfigurationError(f"`{parameter}` must be at least {least}, not {value}", parameter=parameter)
+    return number
+
+
+def check_kind(value: Any, kinds: Any, parameter: str, example: str) -> None:
+    """Refuse an argument of another kind, with an example of one that is right."""
+    if not isinstance(value, kinds):
+        raise ConfigurationError(f"`{parameter}` cannot be {value!r}: give {example}, for example", parameter=parameter)
 
 
 def describe_error(error: BaseException) -> str:

@@ -160,6 +160,8 @@ def radius_difference(one: Radii, other: Radii) -> Difference:
     be of the same images in the same order; runs are matched by index.
     """
     mine, theirs = _paired(one, other)
+    if _decided(one) is not None or _decided(other) is not None:
+        return Difference(math.nan, math.nan, len(mine))
     apart = np.where(np.isfinite(mine), mine, 0.0) - np.where(np.isfinite(theirs), theirs, 0.0)
     return Difference(float(apart.mean()), mean_error(apart), len(apart))
 
@@ -171,6 +173,8 @@ def accuracy_difference(one: Radii, other: Radii, radius: float) -> Difference:
     the error is taken (Agresti and Min 2005).
     """
     mine, theirs = _paired(one, other)
+    if any(decided is not None and radius not in decided for decided in (_decided(one), _decided(other))):
+        return Difference(math.nan, math.nan, len(mine))
     apart = (mine >= radius).astype(float) - (theirs >= radius).astype(float)
     for_one, for_other, count = (apart > 0).sum() + 0.5, (apart < 0).sum() + 0.5, len(apart) + 2
     error = Z * math.sqrt(for_one + for_other - (for_one - for_other) ** 2 / count) / count
@@ -180,9 +184,12 @@ def accuracy_difference(one: Radii, other: Radii, radius: float) -> Difference:
 def _paired(one: Radii, other: Radii) -> tuple[Array, Array]:
     mine, theirs = _credited(one), _credited(other)
     if isinstance(one, Run | RunFrame) and isinstance(other, Run | RunFrame):
-        common, left, right = np.intersect1d(_frame(one).idx, _frame(other).idx, return_indices=True)
+        first, second = _frame(one), _frame(other)
+        common, left, right = np.intersect1d(first.idx, second.idx, return_indices=True)
         if not len(common):
             raise PprsError("the two runs have no image in common")
+        if not np.array_equal(first.label[left], second.label[right]) or _alike(first, second) is False:
+            raise PprsError("the two runs are of different data, so they cannot be compared image by image")
         return mine[left], theirs[right]
     if mine.shape != theirs.shape:
         raise PprsError(f"need two arrays of the same images, not of shapes {mine.shape} and {theirs.shape}")
@@ -260,7 +267,8 @@ def paired_differences(frames: Sequence[RunFrame]) -> list[Paired]:
     for i, one in enumerate(frames):
         for other in frames[i + 1 :]:
             common, mine, theirs = np.intersect1d(one.idx, other.idx, return_indices=True)
-            if not _alike(one, other) or len(common) < 2 or one.decided is not None or other.decided is not None:
+            decided = one.decided is not None or other.decided is not None
+            if not _alike(one, other) or len(common) < 2 or decided:
                 continue
             if not np.array_equal(one.label[mine], other.label[theirs]):
                 continue
@@ -269,15 +277,15 @@ def paired_differences(frames: Sequence[RunFrame]) -> list[Paired]:
     return found
 
 
-def _alike(one: RunFrame, other: RunFrame) -> bool:
-    """Whether both are of the same data, as far as they say."""
+def _alike(one: RunFrame, other: RunFrame) -> bool | None:
+    """Whether both are of the same data; None where they do not say."""
     for mine, theirs in (
         (one.settings.data_fingerprint, other.settings.data_fingerprint),
         (one.settings.data, other.settings.data),
     ):
         if mine is not None and theirs is not None:
             return mine == theirs
-    return False
+    return None
 
 
 def _mean(values: Array) -> float:

@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from pprs.errors import check_kind
+
 LOG_EVERY = 15.0  # seconds between two lines in a log
 NOTEBOOK_EVERY = 0.2  # seconds between two updates of a notebook's line
 
@@ -59,6 +61,7 @@ def as_progress(shown: bool | Progress | None) -> Progress:
         return Silent()
     if shown is True:
         return NotebookProgress() if in_notebook() else TerminalProgress()
+    check_kind(shown, Progress, "progress", "True, False, or an object with the methods of pprs.progress.Progress")
     return shown
 
 

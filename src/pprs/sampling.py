@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from pprs.anytime import ConfidenceSequence
 from pprs.bound import check_samples, clopper_pearson_lower, least_samples, two_sided
-from pprs.errors import ConfigurationError, PprsError, suggest
+from pprs.errors import ConfigurationError, PprsError, suggest, whole_number
 from pprs.noise import Noise
 
 GROWTH = 1.03  # the next look is when there are so many times the votes: looks cost next to nothing in sum
@@ -36,6 +36,8 @@ class Sampling:
     stop: str | None = None
 
     def __post_init__(self) -> None:
+        for name in ("n0", "n"):
+            object.__setattr__(self, name, whole_number(getattr(self, name), name))
         check_samples(self.n0, self.n, self.alpha, self.bound, anytime=self.anytime)
 
     @property

@@ -80,7 +80,7 @@ def load_task(
     if labels is None:
         view = View(pictures, net.prepare, order, names)
     else:
-        labels = tuple(read_labels(labels) if isinstance(labels, str) else labels)
+        labels = tuple(read_labels(labels) if isinstance(labels, str) else (str(label) for label in labels))
         net, view = _restrict(net, pictures, labels, order, names)
         names = net.class_names
         indices = [i for i in indices if view.label_of(i) is not None or pictures.label_of(i) is None]
@@ -112,7 +112,9 @@ def _open_model(model: str | Model | torch.nn.Module) -> tuple[Model, str | None
     if isinstance(model, Model):
         return model, model.source
     if isinstance(model, torch.nn.Module):
-        return Model(model.eval(), f"{type(model).__module__}.{type(model).__qualname__}"), None
+        # Of its code, what is known is the name of its class and how its layers print.
+        name = f"{type(model).__module__}.{type(model).__qualname__}"
+        return Model(model.eval(), name, fingerprint=f"{name} {model!r}"), None
     if isinstance(model, str | Path):
         return load_model(str(model)), str(model)
     raise ConfigurationError(

@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 from pprs.cli import options
-from pprs.cli.console import RunSummary, compare_with_plain, print_summary, progress, say
-from pprs.cli.errors import FAILED, guarded, with_flags
+from pprs.cli.console import RunSummary, compare_with_plain, exit_if_failed, print_summary, progress, say
+from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
 from pprs.data import Selection
-from pprs.dataset import EngineOptions, RunLimits, certify_task, check_limits, describe_failures
+from pprs.dataset import EngineOptions, RunLimits, apply_limits, certify_task
 from pprs.errors import ConfigurationError
 from pprs.noise import noise_of
 from pprs.partition import parse_partition
@@ -150,7 +150,7 @@ def certify(
     if show is not None:
         options.check_figure(show, "show")
     place = options.make_runner(runner, workers, address, gpus_per_worker, split_samples, threads, device)
-    check_limits(limits, place)
+    apply_limits(sampling, limits, place)
     place.check_device(device)
     options.set_threads(threads)
     check_out(out)
@@ -174,9 +174,7 @@ def certify(
     if show is not None:
         write_picture_rows(task.sample, law, [resolved], seed, show)
         say(f"wrote {show}")
-    if summary.failures:
-        typer.echo(f"pprs: {with_flags(describe_failures(summary.failures))}", err=True)
-        raise typer.Exit(FAILED)
+    exit_if_failed(summary)
 
 
 def _load(

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import typer
 from rich.console import Console
 
 from pprs.certificate import confidence, round_down
+from pprs.cli.errors import FAILED, with_flags
+from pprs.dataset import describe_failures
 from pprs.partition import Partition
 from pprs.progress import TerminalProgress
 from pprs.runs import Failure, Row, Run, RunSettings
@@ -19,8 +22,16 @@ REASONS = {
     "budget": "the budget is spent",
 }
 
+
+class CommandProgress(TerminalProgress):
+    """Messages that name the library's parameters name the command's flags instead."""
+
+    def message(self, text: str) -> None:
+        super().message(with_flags(text))
+
+
 console = Console()
-progress = TerminalProgress(console)
+progress = CommandProgress(console)
 say = progress.message
 
 
@@ -65,6 +76,13 @@ def print_summary(summary: RunSummary, settings: RunSettings, out: str | None) -
         _print_many(summary, settings)
     if out is not None:
         say(f"rows in {out}; see them with: pprs report {out} --out report.html")
+
+
+def exit_if_failed(summary: RunSummary) -> None:
+    """End the command with exit code 1 if images failed, and say which."""
+    if summary.failures:
+        typer.echo(f"pprs: {with_flags(describe_failures(summary.failures))}", err=True)
+        raise typer.Exit(FAILED)
 
 
 def describe_row(row: Row, names: Sequence[str] | None) -> str:

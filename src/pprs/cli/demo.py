@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pprs.cli import options
-from pprs.cli.console import RunSummary, print_summary, progress, say
+from pprs.cli.console import RunSummary, exit_if_failed, print_summary, progress, say
 from pprs.cli.errors import guarded
 from pprs.cli.report import print_report
 from pprs.data import open_dataset
@@ -44,7 +44,9 @@ def demo(
                 images=range(LIMIT), out=folder, progress=progress,
             )
         )  # fmt: skip
-        print_summary(RunSummary.of(runs[-1]), runs[-1].settings, str(folder))
+        summary = RunSummary.of(runs[-1])
+        print_summary(summary, runs[-1].settings, str(folder))
+        exit_if_failed(summary)
     page = out / "report.html"
     print_report(write_report(runs, page))
     say(f"\nThe report, with pictures: {page.resolve()}")

@@ -111,6 +111,8 @@ def npz(path: Path) -> Arrays:
 def from_arrays(images: Any, labels: Any, where: str, class_names: tuple[str, ...] | None = None) -> Arrays:
     """Pictures [N, C, H, W], [N, H, W, C] or [N, H, W], and labels [N] or None; `where` names them in errors."""
     images, labels = np.asarray(images), None if labels is None else np.asarray(labels)
+    if images.ndim == 0 or len(images) == 0:
+        raise ConfigurationError(f"{where} has no pictures", parameter="data")
     if images.dtype != np.uint8 and images.dtype.kind != "f":
         raise ConfigurationError(
             f"{where}: pictures must be uint8 in 0..255 or floating point in [0, 1], not {images.dtype}",

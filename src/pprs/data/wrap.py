@@ -11,7 +11,7 @@ from PIL import Image
 
 from pprs.data.arrays import from_arrays
 from pprs.data.base import ImageSet, to_tensor
-from pprs.errors import ConfigurationError, PprsError
+from pprs.errors import ConfigurationError, PprsError, describe_error
 
 IMAGE_KEYS, LABEL_KEYS = ("image", "img", "pixel_values", "x"), ("label", "labels", "fine_label", "y")
 
@@ -50,16 +50,27 @@ class MapDataset(ImageSet):
             feature = getattr(data, "features", None)
             found = [feature[k] for k in LABEL_KEYS if k in feature] if isinstance(feature, Mapping) else []
             names = getattr(found[0], "names", None) if found else None
-        self.class_names = tuple(str(n) for n in names) if names else None
+        self.class_names = tuple(str(n) for n in names) if isinstance(names, list | tuple) and names else None
         self.source = f"{type(data).__module__}.{type(data).__qualname__}"
 
     def __len__(self) -> int:
         return len(self._data)
 
     def _get(self, index: int) -> tuple[torch.Tensor, int | None]:
-        item = self._data[index]
-        image, label = _image_and_label(item)
-        return _picture(image), None if label is None else int(label)
+        try:
+            image, label = _image_and_label(self._data[index])
+            return _picture(image), _label(label)
+        except PprsError as error:
+            raise PprsError(error.message, parameter="data", index=index) from error
+        except Exception as error:  # a user's Dataset may raise anything
+            raise PprsError(describe_error(error), parameter="data", index=index) from error
+
+    def _labels_digest(self) -> bytes:
+        for name in ("targets", "labels"):
+            labels = getattr(self._data, name, None)
+            if isinstance(labels, list | tuple | np.ndarray | torch.Tensor) and len(labels) == len(self):
+                return np.asarray(labels).tobytes()
+        return b""
 
 
 def _image_and_label(item: Any) -> tuple[Any, Any]:
@@ -73,10 +84,22 @@ def _image_and_label(item: Any) -> tuple[Any, Any]:
     return item, None
 
 
+def _label(label: Any) -> int | None:
+    """A label as a whole number; None, or a negative one as Hugging Face has it, is unknown."""
+    if label is None:
+        return None
+    number = label.item() if hasattr(label, "item") else label
+    if isinstance(number, bool | str) or number != int(number):
+        raise PprsError(f"labels must be whole numbers, not {label!r}")
+    return None if number < 0 else int(number)
+
+
 def _picture(image: Any) -> torch.Tensor:
     if isinstance(image, Image.Image):
         return to_tensor(image)
     array = torch.as_tensor(image)
+    if array.ndim not in (2, 3):
+        raise PprsError(f"an image must be [C, H, W], [H, W, C] or [H, W], not of shape {tuple(array.shape)}")
     if array.ndim == 2:
         array = array[None]
     if array.ndim == 3 and array.shape[0] not in (1, 3) and array.shape[2] in (1, 3):

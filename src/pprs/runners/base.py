@@ -73,7 +73,14 @@ class Runner(ABC):
         return True
 
     def check_device(self, device: str) -> str:
-        """The device of whoever does the work, if it can be used."""
+        """The device of whoever does the work, if it can be used: on this machine, unless a runner knows better."""
+        try:
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).splitlines()[0]
+            raise ConfigurationError(
+                f'`device` {device} cannot be used here: {reason}. "cpu" always can.', parameter="device"
+            ) from error
         return device
 
     @abstractmethod

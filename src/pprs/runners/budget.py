@@ -11,7 +11,7 @@ from pprs.classifier import SmoothedClassifier
 from pprs.data import ImageSet
 from pprs.errors import ConfigurationError, describe_error
 from pprs.runners.base import Done, Failed, OnSamples
-from pprs.runners.driver import Recorder, RunProgress
+from pprs.runners.driver import ImageReader, Recorder, RunProgress
 from pprs.runs import Row, RunWriter
 from pprs.sampling import Sampling
 
@@ -74,7 +74,7 @@ def run_budget(
         drawn += samples
         progress.samples(samples)
 
-    with Recorder(data, images, run, progress, classifier.num_classes) as recorder:
+    with Recorder(ImageReader(data, classifier.num_classes), images, run, progress) as recorder:
         while turns and not spent():
             for image in turns:
                 if not spent() and image.certification.samples < goal:
@@ -93,7 +93,7 @@ class _Turns:
 
     def turn(self, recorder: Recorder, pause: Callable[[int], bool], count: OnSamples) -> None:
         try:
-            image = recorder.open(self.index)
+            image = recorder.reader.read(self.index)
         except ConfigurationError:
             raise
         except Exception as error:  # libraries that read pictures raise many kinds

@@ -96,7 +96,7 @@ def run_images(
     With a target error only until certified accuracy is known to within it. Then the images' order should be fair, and
     a row that was there before counts when its turn comes.
     """
-    with Recorder(data, images, run, progress, num_classes) as recorder:
+    with Recorder(ImageReader(data, num_classes), images, run, progress) as recorder:
         if target_error is not None:
             ahead = 4 * execution.workers
             return _FairOrder(recorder, images, run, target_error, sampling, ahead).through(execution)
@@ -112,35 +112,18 @@ def _results(execution: Execution, items: Iterator[Item | None], recorder: Recor
     yield from execution.certify(items, recorder.progress.samples)
 
 
-class Recorder:
-    """What all ways of running share: an image's picture and label from the data, its row into the run."""
+class ImageReader:
+    """The pictures of images whose turn has come; their labels wait here for their rows."""
 
-    def __init__(
-        self, data: ImageSet, images: Sequence[int], run: RunWriter, progress: RunProgress, num_classes: int
-    ) -> None:
-        self._data, self.progress, self._num_classes = data, progress, num_classes
-        there = run.file
-        # The first images, whichever is done first.
-        self._wanted, self._kept = set(images[:GALLERY]), set(there.pictures())
-        self._partial = there.partial()
+    def __init__(self, data: ImageSet, num_classes: int) -> None:
+        self._data, self._num_classes = data, num_classes
         self._labels: dict[int, int | None] = {}  # of images under way
-        self._first: list[int] | None = None if there.completed() else []  # begun; None: some image was certified
-        self._failed: set[int] = set()
-        self._buffer = RowBuffer(run)
+        self.first: list[int] = []  # the first few that were read, in order
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._buffer.close()
-
-    def item(self, index: int) -> Item:
-        return Item(index, functools.partial(self.open, index), self._partial.get(index))
-
-    def open(self, index: int) -> torch.Tensor:
+    def read(self, index: int) -> torch.Tensor:
         """The picture of an image that is to be certified."""
-        if self._first is not None and len(self._first) < HOPELESS and index not in self._first:
-            self._first.append(index)
+        if len(self.first) < HOPELESS and index not in self.first:
+            self.first.append(index)
         example = self._data[index]
         if example.label is not None and example.label >= self._num_classes:
             raise ConfigurationError(
@@ -152,34 +135,64 @@ class Recorder:
         self._labels[index] = example.label
         return example.image
 
+    def take_label(self, index: int) -> int | None:
+        """The label of an image that is over; looked up if its picture was not read."""
+        if index not in self._labels:
+            with contextlib.suppress(Exception):  # it may be just this that cannot be read
+                return self._data.label_of(index)
+        return self._labels.pop(index, None)
+
+    def png(self, index: int) -> bytes:
+        return png(self._data[index].image)
+
+
+class Recorder:
+    """Puts what comes back of an image into the run: its row, or why it failed."""
+
+    def __init__(self, reader: ImageReader, images: Sequence[int], run: RunWriter, progress: RunProgress) -> None:
+        self.reader, self.progress = reader, progress
+        there = run.file
+        # The first images, whichever is done first.
+        self._wanted, self._kept = set(images[:GALLERY]), set(there.pictures())
+        self._partial = there.partial()
+        self._hopeful = bool(there.completed())  # some image was certified
+        self._failed: set[int] = set()
+        self._buffer = RowBuffer(run)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._buffer.close()
+
+    def item(self, index: int) -> Item:
+        return Item(index, functools.partial(self.reader.read, index), self._partial.get(index))
+
     def record(self, result: Done | Failed) -> Row | None:
         """Its row, final or as far as it is; None if it failed."""
         index = result.index
+        label = self.reader.take_label(index)
         if isinstance(result, Failed):
-            self._fail(index, result.error)
+            self._fail(Failure(index, label, result.error))
             return None
-        row = Row.of(index, self._labels.pop(index), result.certificate, result.seconds)
+        row = Row.of(index, label, result.certificate, result.seconds)
         keep = index in self._wanted and index not in self._kept and len(self._kept) < GALLERY
-        self._buffer.add(row, png(self._data[index].image) if keep else None)
+        self._buffer.add(row, self.reader.png(index) if keep else None)
         if keep:
             self._kept.add(index)
-        self._first = None
+        self._hopeful = True
         if row.status == "done":
             self.progress.row(row)
         return row
 
-    def _fail(self, index: int, error: str) -> None:
-        label = self._labels.pop(index, None)
-        if label is None:
-            with contextlib.suppress(Exception):  # it may be just this that cannot be read
-                label = self._data.label_of(index)
-        failure = Failure(index, label, error)
+    def _fail(self, failure: Failure) -> None:
         self._buffer.fail(failure)
-        self._failed.add(index)
+        self._failed.add(failure.idx)
         # The first to begin, not the first to end: where there are many workers, those are the ones that fail at once.
-        if self._first is not None and len(self._first) == HOPELESS and self._failed.issuperset(self._first):
+        first = self.reader.first
+        if not self._hopeful and len(first) == HOPELESS and self._failed.issuperset(first):
             raise ConfigurationError(
-                f"the first {HOPELESS} images failed, so the images are not the cause. The last: {error}"
+                f"the first {HOPELESS} images failed, so the images are not the cause. The last: {failure.error}"
             )
         self.progress.failure(failure)
 

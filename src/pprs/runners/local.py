@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import torch
-
 from pprs.classifier import Certification
 from pprs.errors import ConfigurationError, describe_error
 from pprs.runners.base import Done, Execution, Failed, Item, OnSamples, Runner, Work, certify_image
@@ -24,16 +22,6 @@ class Local(Runner):
     @property
     def parallel(self) -> bool:
         return False
-
-    def check_device(self, device: str) -> str:
-        try:
-            torch.empty(0, device=device)
-        except (RuntimeError, AssertionError) as error:
-            reason = str(error).splitlines()[0]
-            raise ConfigurationError(
-                f'`device` {device} cannot be used here: {reason}. "cpu" always can.', parameter="device"
-            ) from error
-        return device
 
     def start(self, work: Work) -> Execution:
         return LocalExecution(lambda index, partial: work.classifier.start(work.sampling, index, partial))

@@ -19,7 +19,7 @@ from pprs.errors import describe_error
 from pprs.kernels.threads import cpu_count
 from pprs.runners.base import Execution, Runner, Work, check_workers
 from pprs.runners.pool import WorkerEvent, WorkerPool
-from pprs.runners.worker import Assignment, Job, Picture, Worker, unfit
+from pprs.runners.worker import Assignment, Job, Picture, Worker, failed, unfit
 
 EVERY = 0.5  # seconds between two words on progress
 
@@ -143,7 +143,7 @@ def _serve(connection: Connection, job: Job, number: int) -> None:
         try:
             made = worker.do(task, picture, tell)
         except Exception as error:  # a user's model may raise anything
-            send(("raised", task.number, drawn, describe_error(error)))
+            send((failed(error), task.number, drawn, describe_error(error)))
         else:
             send(("made", task.number, drawn, (made, time.monotonic() - began)))
 

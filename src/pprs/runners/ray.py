@@ -18,7 +18,7 @@ from pprs.errors import ConfigurationError, PprsError, describe_error
 from pprs.kernels.threads import cpu_count
 from pprs.runners.base import Execution, Runner, Work, check_workers
 from pprs.runners.pool import WorkerEvent, WorkerPool
-from pprs.runners.worker import Assignment, Job, Picture, Worker, unfit
+from pprs.runners.worker import Assignment, Job, Picture, Worker, failed, unfit
 
 WAIT = 30.0  # seconds without a worker before that is told; then every ten times as many
 PULSE = 1.0  # seconds after which a worker is asked how far it is
@@ -40,7 +40,7 @@ class Ray(Runner):
     """Workers on a Ray cluster, which keeps its own connection where a program has called `ray.init` itself.
 
     workers: as many as the cluster has room for unless given. address: auto, host:port or ray://host:port; None: a Ray
-    of our own on this machine. gpus_per_worker: 0, 1, or a part like 0.5; 1 with device cuda unless given.
+    of our own on this machine. gpus_per_worker: 0, 1, or a part like 0.5; device cuda needs some.
     split_samples: every image's samples are split over all workers, for very large n.
     """
 
@@ -278,7 +278,7 @@ def _actor(ray: Any) -> Any:
             try:
                 made = self._worker.do(task, picture, tell)
             except Exception as error:  # a user's model may raise anything
-                return "raised", task.number, self._progress[1], describe_error(error)
+                return failed(error), task.number, self._progress[1], describe_error(error)
             return "made", task.number, self._progress[1], (made, time.monotonic() - began)
 
         @ray.method(concurrency_group="pulse")  # type: ignore[untyped-decorator]

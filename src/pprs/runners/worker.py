@@ -124,6 +124,11 @@ def unfit(error: Exception) -> str:
     return "refused" if isinstance(error, ConfigurationError) else "unable"
 
 
+def failed(error: Exception) -> str:
+    """What a worker says of a task that failed: wrong settings end the run, anything else fails the image."""
+    return "refused" if isinstance(error, ConfigurationError) else "raised"
+
+
 class Worker:
     """Certifies what it is handed. `place` tells workers of one machine apart."""
 

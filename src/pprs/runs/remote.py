@@ -94,8 +94,17 @@ def _explained(url: str, done: str) -> Iterator[None]:
         ) from error
 
 
+def check_text(path: object, parameter: str) -> None:
+    """Refuse a url as a Path, which has lost one of its slashes."""
+    if isinstance(path, Path) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]", path.as_posix()):
+        raise ConfigurationError(f"give a url as text, not as a Path: {path}", parameter=parameter)
+
+
 def check_out(out: str | Path | None) -> None:
-    """That a run can be written to this url, if it is one: told before anything is loaded."""
+    """Whether a run can be written to this url, if it is one: checked before anything is loaded."""
+    if not isinstance(out, str | Path | None):
+        raise ConfigurationError(f"`out` must be a folder or a url, not {out!r}", parameter="out")
+    check_text(out, "out")
     if out is not None and is_url(str(out)):
         check_writable(str(out))
 

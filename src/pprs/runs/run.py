@@ -109,6 +109,7 @@ class ExportedRun(Run):
 def open_run(path: str | Path) -> Run:
     """A run to look at: its folder, its url (`s3://bucket/run`), or rows exported from it (tsv, csv, parquet, json)."""
     text = str(path)
+    remote.check_text(path, "path")
     if remote.is_url(text):
         scratch = tempfile.TemporaryDirectory()
         folder = Path(scratch.name) / (text.rstrip("/").rpartition("/")[2] or "run")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import re
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,12 +16,12 @@ from pprs.noise import Noise, parse_noise
 from pprs.partition import Partition, parse_partition
 from pprs.sampling import Sampling, decided_radii
 
-# Where the model and the data lie, and what their classes are called, may differ between two parts of one run; what
-# they are (their digests) may not.
+# Where a model's file and the data lie may differ between two parts of one run; what they are (their digests) may not.
 IDENTITY = (
-    "model_digest", "preprocess", "labels", "data_fingerprint", "num_classes", "noise", "partition", "n0", "n", "alpha",
-    "bound", "stop", "seed", "engine", "device", "autocast", "channels_last",
+    "model", "model_digest", "preprocess", "labels", "data_fingerprint", "num_classes", "class_names", "noise",
+    "partition", "n0", "n", "alpha", "bound", "stop", "seed", "engine", "device", "autocast", "channels_last",
 )  # fmt: skip
+_FILE = re.compile(r"(\.safetensors|\.onnx|\.pt2)(:[^/]*)?$")  # a model that is a file, perhaps with an output
 # What an exported row repeats of its run's settings.
 EXPORTED = {
     "model": "string", "data": "string", "noise": "string", "partition": "string", "n0": "int64", "n": "int64",
@@ -63,7 +64,7 @@ class RunSettings:
 
     @functools.cached_property
     def partition(self) -> Partition | None:
-        """The partition with every option resolved; None: plain smoothing."""
+        """The partition, with options resolved where the model's input size is known; None: plain smoothing."""
         if self.partition_text is None:
             raise PprsError("these rows do not say which partition they were made with")
         return parse_partition(self.partition_text)
@@ -100,7 +101,20 @@ class RunSettings:
     def differences(self, wanted: RunSettings) -> dict[str, tuple[Any, Any]]:
         """What another run must not differ in, and does: key -> (here, wanted)."""
         mine, theirs = self.to_dict(), wanted.to_dict()
-        return {key: (mine[key], theirs[key]) for key in sorted(IDENTITY) if mine[key] != theirs[key]}
+        differing = {key: (mine[key], theirs[key]) for key in sorted(IDENTITY) if mine[key] != theirs[key]}
+        if "model" in differing and _file_kind(self.model) == _file_kind(wanted.model) is not None:
+            del differing["model"]  # the digest covers a file; code, as in module:factory, is known by its name only
+        return differing
+
+
+def _file_kind(model: str | None) -> tuple[str | None, ...] | None:
+    """What is left of a model's file when its place is forgotten; None: it is not a file.
+
+    >>> _file_kind("a/m.onnx:scores"), _file_kind("package.module:factory")
+    (('.onnx', ':scores'), None)
+    """
+    found = _FILE.search(model or "")
+    return found.groups() if found else None
 
 
 def _read(value: Any, kind: Any) -> Any:
@@ -108,5 +122,5 @@ def _read(value: Any, kind: Any) -> Any:
         return tuple(value)
     for number in (int, float):
         if isinstance(value, str) and number in (kind, *typing.get_args(kind)):
-            return number(value)
+            return number(float(value))  # another tool may have written 100.0
     return value

@@ -35,7 +35,7 @@ class RunFile:
     """A run's file, to look at. Each call opens it anew, so that holding one holds nothing."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder = folder.absolute()  # it is opened again and again, wherever the program has gone meanwhile
         if not (folder / FILE).is_file():
             raise ConfigurationError(
                 f"{folder} is not a run: it has no {FILE}. A run is a folder that `pprs certify` or "
