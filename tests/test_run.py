@@ -51,9 +51,9 @@ def test_other_settings_are_refused_and_shown(tmp_path: Path) -> None:
 def test_the_same_model_and_data_may_lie_elsewhere(tmp_path: Path) -> None:
     here = dataclasses.replace(HALF, model="m.safetensors", model_digest="1f", data="digits", data_fingerprint="2e")
     RunWriter(tmp_path / "run", here).close()
-    moved = dataclasses.replace(here, model="/mnt/m.safetensors", data="/mnt/digits", class_names=("zero", "one"))
+    moved = dataclasses.replace(here, model="/mnt/m.safetensors", data="/mnt/digits")
     RunWriter(tmp_path / "run", moved).close()
-    for other in ({"model_digest": "3d"}, {"data_fingerprint": "4c"}):
+    for other in ({"model_digest": "3d"}, {"data_fingerprint": "4c"}, {"class_names": ("one", "zero")}):
         with pytest.raises(PprsError, match="made with other settings"):
             RunWriter(tmp_path / "run", dataclasses.replace(moved, **other))
 
