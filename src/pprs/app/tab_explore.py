@@ -182,7 +182,7 @@ def controls(context: Context) -> tuple[Controls, Any, Any, Any]:
         )  # fmt: skip
         seed = gr.Number(
             0, label="Seed (whole number)", precision=0, minimum=0, maximum=SEEDS, elem_id="seed",
-            info="Of all randomness: the same seed gives the same numbers.",
+            info="Random seed: the same seed gives the same numbers.",
         )  # fmt: skip
         labels = gr.Textbox(
             entry.examples[0].labels, label="Labels to choose from", elem_id="labels", max_length=20_000,

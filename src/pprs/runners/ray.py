@@ -251,7 +251,7 @@ def _knock(address: str) -> None:
 def _lines(error: BaseException) -> list[str]:
     """What an error says, without colours."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-    return [line.strip() for line in plain.splitlines() if line.strip()] or ["no more is said"]
+    return [line.strip() for line in plain.splitlines() if line.strip()] or ["no further details"]
 
 
 def _actor(ray: Any) -> Any:
