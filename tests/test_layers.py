@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,3 +105,10 @@ def test_public_names_are_listed_once_and_only_in_the_stub() -> None:
     stub = ast.parse((ROOT / "__init__.pyi").read_text(encoding="utf-8"))
     listed = [alias.asname for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names]
     assert sorted(map(str, listed)) == PUBLIC
+
+
+def test_certifying_does_not_load_what_only_drawing_needs() -> None:
+    """A plotting library takes as long to import as a small run takes to certify."""
+    loaded = "import sys, pprs.cli.certify; print([m for m in ('matplotlib', 'gradio', 'ray') if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True).stdout
+    assert out.strip() == "[]"

@@ -14,7 +14,7 @@ from pprs.files import written_whole
 from pprs.metrics import Summary, paired_differences, summarize, usual_radii
 from pprs.noise import Noise
 from pprs.partition import Partition
-from pprs.report import figures, page, summary
+from pprs.report import summary
 from pprs.report.table import Table
 from pprs.runs import Run, RunFrame, read_frames
 from pprs.voting import noisy_chunk
@@ -40,6 +40,8 @@ class Report:
 
     def render(self, kind: str) -> bytes:
         """The report in one of FORMATS."""
+        from pprs.report import figures, page  # matplotlib takes a second to import
+
         if kind in ("png", "svg"):
             return figures.to_bytes(figures.curves(list(self.frames)), kind)
         pairs = paired_differences(self.frames)
@@ -85,6 +87,8 @@ def write_picture_rows(
     example: Example, noise: Noise, partitions: Sequence[Partition | None], seed: int, path: Path
 ) -> None:
     """Draw what partitions make of a noisy picture: original, noisy, superpixel borders, averaged."""
+    from pprs.report import figures  # matplotlib takes a second to import
+
     noisy = noisy_chunk(example.image, noise, seed, example.index)[0].numpy()
     rows = [(partition.short if partition else "none", partition) for partition in partitions]
     figure = figures.picture_rows(example.image.numpy(), noisy, rows, noise)
