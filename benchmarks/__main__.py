@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks import baselines, certify, engines, noise, partitions, quality, ray, samples, threads, training
 from benchmarks.timing import line
-from pprs.kernels.threads import keep_memory
+from pprs._threads import keep_memory
 
 TOPICS = {
     "partitions": partitions.measure,

@@ -14,7 +14,7 @@ from skimage import restoration
 
 from benchmarks.partitions import MEMORY, photos, pictures
 from benchmarks.timing import fastest, ratio
-from pprs.kernels import threads
+from pprs import _threads
 from pprs.partition import Filter, Gauss, Median, NonLocalMeans, TotalVariation
 
 Peer = Callable[[np.ndarray], np.ndarray]
@@ -42,7 +42,7 @@ def pairs(side: int) -> tuple[tuple[Filter, str, Peer, float], ...]:
 
 def measure() -> Iterator[dict[str, object]]:
     torch.set_num_threads(1)
-    threads.set_threads(1)
+    _threads.set_threads(1)
     for side in (32, 224):
         clean, noisy, _ = pictures(side)
         batch = torch.from_numpy(np.tile(noisy, (16 if side == 32 else 4, 1, 1, 1)))

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 import torch
 
 from benchmarks.timing import fastest, ratio
-from pprs import Gaussian, Slic, SmoothedClassifier
-from pprs.kernels import threads
+from pprs import Gaussian, Slic, SmoothedClassifier, _threads
 from pprs.model.resnet import architecture
 
 
 def measure() -> Iterator[dict[str, object]]:
-    cores = threads.cpu_count()
-    threads.set_threads(cores)
+    cores = _threads.cpu_count()
+    _threads.set_threads(cores)
     torch.set_num_threads(cores)
     for arch, channels, side, n_segments, n, limit in (
         ("resnet18", 3, 32, 250, 256, 1.15),

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 import torch
 
 from benchmarks.timing import fastest, ratio
-from pprs import Gaussian, Slic, SmoothedClassifier, load_model
+from pprs import Gaussian, Slic, SmoothedClassifier, _threads, load_model
 from pprs.engine import choose_engine
-from pprs.kernels import threads
 from pprs.model import Model
 from pprs.model.resnet import architecture
 from pprs.voting import noisy_chunk
@@ -29,12 +28,12 @@ def models() -> Iterator[tuple[str, Model, torch.Tensor, int, float]]:
 
 
 def measure() -> Iterator[dict[str, object]]:
-    cores = threads.cpu_count()
+    cores = _threads.cpu_count()
     with tempfile.TemporaryDirectory() as cache:
         os.environ["PPRS_CACHE"] = cache
         for name, model, x, segments, wanted in models():
             torch.set_num_threads(1)
-            threads.set_threads(1)
+            _threads.set_threads(1)
             noise, scheme = Gaussian(0.25), Slic(segments)
             noisy = noisy_chunk(x, noise, 0, 0)
             choice = choose_engine(model, noisy[:4], engine="onnxruntime")
@@ -67,7 +66,7 @@ def measure() -> Iterator[dict[str, object]]:
 
 def stages(name: str, model: Model, x: torch.Tensor, noise: Gaussian, scheme: Slic, cores: int) -> dict[str, object]:
     """Samples a second of noise, partition and network together, as a share of what the slowest does alone."""
-    threads.set_threads(cores)
+    _threads.set_threads(cores)
     torch.set_num_threads(cores)
     n = 128 if x.numel() > 2**16 else 1024
     classes = model.num_classes or 10
@@ -81,7 +80,7 @@ def stages(name: str, model: Model, x: torch.Tensor, noise: Gaussian, scheme: Sl
             scheme.run(chunk)
 
     def draw() -> None:
-        list(threads.pool(cores).map(lambda i: noisy_chunk(x, noise, 0, 0, chunk=i), range(0, n // len(chunk))))
+        list(_threads.pool(cores).map(lambda i: noisy_chunk(x, noise, 0, 0, chunk=i), range(0, n // len(chunk))))
 
     found = fastest(
         {

@@ -12,8 +12,7 @@ import torch
 from skimage import segmentation
 
 from benchmarks.timing import fastest, ratio
-from pprs import Felzenszwalb, Quickshift, Slic
-from pprs.kernels import threads
+from pprs import Felzenszwalb, Quickshift, Slic, _threads
 from pprs.partition import Superpixels
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -31,7 +30,7 @@ def pictures(side: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def measure() -> Iterator[dict[str, object]]:
     torch.set_num_threads(1)
-    threads.set_threads(1)
+    _threads.set_threads(1)
     for side, n, targets in ((32, 250, (40, 8, 10)), (224, 1000, (35, 5, 10))):
         clean, noisy, blurred = pictures(side)
         last = [np.ascontiguousarray(p.transpose(1, 2, 0)).astype(np.float64) for p in blurred]
@@ -109,7 +108,7 @@ def two_threads() -> Iterator[dict[str, object]]:
         for scheme in (Slic(n, blur=5), Felzenszwalb(), Quickshift()):
 
             def run(count: int, scheme: Superpixels = scheme, batch: torch.Tensor = batch) -> None:
-                threads.set_threads(count)
+                _threads.set_threads(count)
                 scheme.run(batch)
 
             found = fastest({"one": lambda r=run: r(1), "two": lambda r=run: r(2)}, rounds=20)
@@ -124,7 +123,7 @@ MEMORY = """
 import sys, numpy as np, torch, pprs
 from pathlib import Path
 scheme, (batch, channels, side) = pprs.parse_partition(sys.argv[1]), map(int, sys.argv[3:])
-run = scheme.settled()._run_device if sys.argv[2] == "torch" else scheme.run
+run = scheme.with_defaults()._run_device if sys.argv[2] == "torch" else scheme.run
 def resident(key):
     return int(next(l for l in open("/proc/self/status") if l.startswith(key)).split()[1]) * 1024
 run(torch.zeros(batch, channels, 16, 16))  # compiled and loaded

@@ -48,7 +48,7 @@ def measure() -> Iterator[dict[str, object]]:
 def _made(text: str, sigma: float, side: int) -> Partition:
     made = parse_partition(text)
     assert made is not None
-    return made.at(sigma, (3, side, side))
+    return made.resolve(sigma, (3, side, side))
 
 
 def _psnr(partitions: list[Partition], side: int, sigma: float) -> float:

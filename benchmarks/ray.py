@@ -15,9 +15,9 @@ import numpy as np
 
 from benchmarks.timing import ratio
 from pprs import Gaussian, Slic, SmoothedClassifier, open_dataset
+from pprs._threads import cpu_count
 from pprs.data.arrays import Arrays
 from pprs.engine import EngineChoice
-from pprs.kernels.threads import cpu_count
 from pprs.model.resnet import architecture
 from pprs.model.weights import save
 from pprs.progress import Silent

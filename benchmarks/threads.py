@@ -9,16 +9,15 @@ from collections.abc import Iterator
 import torch
 
 from benchmarks.timing import fastest, ratio
-from pprs import Gaussian, Slic, SmoothedClassifier
-from pprs.kernels import threads
+from pprs import Gaussian, Slic, SmoothedClassifier, _threads
 from pprs.model.resnet import architecture
 
 N = 1024
 
 
 def measure() -> Iterator[dict[str, object]]:
-    cores = threads.cpu_count()
-    threads.set_threads(cores)
+    cores = _threads.cpu_count()
+    _threads.set_threads(cores)
     torch.set_num_threads(cores)
     net = architecture("resnet-small", channels=1, num_classes=10, mean=(0.5,), std=(0.25,)).build()
     x = torch.rand(1, 28, 28, generator=torch.Generator().manual_seed(0))

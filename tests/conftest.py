@@ -14,7 +14,7 @@ import torch
 from filelock import FileLock
 from hypothesis import settings
 
-from pprs.kernels.threads import cpu_count
+from pprs._threads import cpu_count
 
 # The same examples on every machine, and no limit on the time of one: a busy machine is not a failure.
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=40)

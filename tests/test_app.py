@@ -23,6 +23,7 @@ import torch
 from helpers import Linear, pprs
 from PIL import Image
 
+from pprs import _threads
 from pprs.app import compare, cost, partition_forms, radius, show, tab_radius, tab_tune
 from pprs.app.catalog import CatalogEntry, ExampleImage, Loaded, ModelCatalog, read_labels
 from pprs.app.context import Context, Sessions
@@ -33,11 +34,10 @@ from pprs.app.guard import HOSTS, Guard
 from pprs.app.limits import Limits, check_number, check_partition, read_upload
 from pprs.app.tab_explore import read
 from pprs.app.tuning import progress, search
-from pprs.bound import clopper_pearson_lower
+from pprs.bounds import clopper_pearson_lower
 from pprs.classifier import SmoothedClassifier
 from pprs.data import open_dataset
 from pprs.errors import PprsError
-from pprs.kernels import threads
 from pprs.model import Model, load_model
 from pprs.noise import Gaussian
 from pprs.partition import TotalVariation, parse_partition
@@ -51,7 +51,7 @@ def loaded(digits_model: Path) -> Loaded:
 
 def ask(loaded: Loaded, n: int = 1000, index: int = 17, sigma: float = 0.25) -> Request:
     partitions = (None, parse_partition("slic:n_segments=50,blur=3"), parse_partition("grid:size=2"))
-    image = loaded.pictures[index].image
+    image = loaded.data[index].image
     return Request(loaded, image, index, "a digit", Gaussian(sigma), partitions, make_sampling(n, 0.001), 3)
 
 
@@ -279,9 +279,9 @@ def spin(seconds: float) -> None:
 @pytest.mark.parametrize("text", ["slic:iterations=6/soft/shifts:k=2", "median:size=9"])
 def test_what_a_chunk_takes_is_known_from_strips(text: str) -> None:
     shape = (3, 160, 160)
-    partition = parse_partition(text).at(0.25, shape)
+    partition = parse_partition(text).resolve(0.25, shape)
     chunk = torch.rand(32, *shape)
-    pool = threads.pool(threads.get_threads())
+    pool = _threads.pool(_threads.get_threads())
     pool.submit(cost._seconds, partition, chunk[:16]).result()  # compiled
     chunk_seconds.cache_clear()
     known, taken = chunk_seconds(partition, shape), pool.submit(cost._seconds, partition, chunk).result()
@@ -352,7 +352,7 @@ def test_the_worst_direction_goes_through_filters_and_is_the_worse_of_two() -> N
         known = (single * w).sum((1, 2, 3)).double().reshape(1, 28, 28)
         assert abs(float((gauss.unit * known / known.norm()).sum())) == pytest.approx(1, abs=1e-4)
         assert "through the filter" in gauss.how
-        made = partitions[2].at(0.25, (1, 28, 28))
+        made = partitions[2].resolve(0.25, (1, 28, 28))
         label = radius._label(request, made, turn)
         falls = [radius._moved_margin(request, made, one.unit, label, turn) for one in (soft, plain)]
     assert falls[0] <= falls[1]
@@ -471,7 +471,7 @@ def test_a_search_ends_when_its_time_is_over(loaded: Loaded) -> None:
     slow = dataclasses.replace(loaded.model, module=Slow(loaded.model.module))
     began = time.monotonic()
     *_, now = search(
-        Loaded(slow, slow, "torch", loaded.pictures), Gaussian(0.25), 1.0, ["none"], 0, FairQueue(), threading.Event()
+        Loaded(slow, slow, "torch", loaded.data), Gaussian(0.25), 1.0, ["none"], 0, FairQueue(), threading.Event()
     )
     assert now.stopped == "time over"
     assert time.monotonic() - began < 60

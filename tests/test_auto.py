@@ -46,17 +46,17 @@ def test_every_option_is_settled(text: str, shape: tuple[int, int, int]) -> None
     assert parse_partition(str(made)) == made
     assert made.short == text
     for sigma in (0.05, 0.12, 0.25, 0.5, 1.0, 3.0):
-        at = made.at(sigma, shape)
+        at = made.resolve(sigma, shape)
         assert "auto" not in str(at)
-        assert at.at(9.0, shape) == at  # what is given stays
+        assert at.resolve(9.0, shape) == at  # what is given stays
         assert parse_partition(str(at)) == at
-    assert "auto" not in str(made.settled())
+    assert "auto" not in str(made.with_defaults())
 
 
 def test_alone_they_are_as_published() -> None:
-    assert str(Felzenszwalb().settled()) == "felzenszwalb:scale=5.0,min_size=20,blur=5"
-    assert str(Quickshift().settled()) == "quickshift:kernel_size=3.0,max_dist=4.0,ratio=0.5,blur=5"
-    assert Slic().settled() == Slic(100, 0.15, 5)
+    assert str(Felzenszwalb().with_defaults()) == "felzenszwalb:scale=5.0,min_size=20,blur=5"
+    assert str(Quickshift().with_defaults()) == "quickshift:kernel_size=3.0,max_dist=4.0,ratio=0.5,blur=5"
+    assert Slic().with_defaults() == Slic(100, 0.15, 5)
     assert Slic("auto") == Slic()
     x = np.random.default_rng(0).random((2, 3, 24, 24), np.float32)
     np.testing.assert_array_equal(Slic(30).apply(x), Slic(30, 0.15, 5).apply(x))
@@ -64,7 +64,7 @@ def test_alone_they_are_as_published() -> None:
 
 
 def test_what_is_given_stays_and_the_rest_follows() -> None:
-    made = Slic(n_segments=50).at(0.5, (1, 28, 28))
+    made = Slic(n_segments=50).resolve(0.5, (1, 28, 28))
     assert made.n_segments == 50
     assert made.compactness == Slic.for_noise(0.5, 28).compactness > Slic.for_noise(0.25, 28).compactness
     for text in ("slic:n_segments=automatic", "slic:iterations=auto", "slic/soft:near=auto"):
@@ -77,7 +77,7 @@ def test_what_is_given_stays_and_the_rest_follows() -> None:
 )
 def test_auto_is_for_options_that_have_a_rule(made: Partition) -> None:
     x = np.zeros((1, 1, 16, 16), np.float32)
-    for use in (made.apply, lambda x: made.at(0.5, x.shape[1:])):
+    for use in (made.apply, lambda x: made.resolve(0.5, x.shape[1:])):
         with pytest.raises(PprsError, match='has no rule for "auto"'):
             use(x)
 
@@ -95,7 +95,7 @@ def test_a_partition_of_ones_own_need_not_be_a_dataclass() -> None:
 
 def test_a_smoothed_classifier_resolves_its_partition_and_cannot_be_given_another() -> None:
     g = SmoothedClassifier(Linear(torch.ones(1, 16, 16), -100.0), 2, Gaussian(0.3), Slic())
-    assert g.votes.resolve((1, 16, 16)) == Slic().at(0.3, (1, 16, 16))
+    assert g.votes.resolve((1, 16, 16)) == Slic().resolve(0.3, (1, 16, 16))
     for name, value in (("partition", Blur(3)), ("noise", Gaussian(1.0)), ("num_classes", 3), ("model", None)):
         with pytest.raises(AttributeError):
             setattr(g, name, value)
@@ -105,7 +105,7 @@ def test_a_smoothed_classifier_resolves_its_partition_and_cannot_be_given_anothe
 def test_a_run_records_what_was_applied(digits_model: Path, tmp_path: Path) -> None:
     base = ["certify", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.5, "--n", 64, "--limit", 1]
     told = pprs(*base, "--partition", "slic/soft", "--out", tmp_path / "run").stdout
-    applied = parse_partition("slic/soft").at(0.5, (1, 28, 28))  # type: ignore[union-attr]
+    applied = parse_partition("slic/soft").resolve(0.5, (1, 28, 28))  # type: ignore[union-attr]
     settings = open_run(tmp_path / "run").settings
     assert (settings.partition_text, settings.partition) == (str(applied), applied)
     assert "auto" not in told.splitlines()[1]
@@ -116,7 +116,7 @@ def test_a_smoothed_classifier_tells_its_partition_its_noise() -> None:
     model = Linear(torch.ones(1, 16, 16), -100.0)
     for sigma in (0.25, 0.5):
         given = SmoothedClassifier(model, 2, Gaussian(sigma), Slic()).certify(x, n=100)
-        same = SmoothedClassifier(model, 2, Gaussian(sigma), Slic().at(sigma, (1, 16, 16))).certify(x, n=100)
+        same = SmoothedClassifier(model, 2, Gaussian(sigma), Slic().resolve(sigma, (1, 16, 16))).certify(x, n=100)
         assert given == same
         assert "auto" not in given.partition
 
@@ -128,7 +128,7 @@ def test_following_the_noise_pays(kind: type[Partition]) -> None:
     for name in ("chelsea", "astronaut", "coffee", "rocket"):
         clean = photos.photo(name, 64)
         noisy = clean + sigma * np.random.default_rng(3).standard_normal((4, *clean.shape), dtype=np.float32)
-        followed, alone = kind().at(sigma, clean.shape).apply(noisy), kind().settled().apply(noisy)
+        followed, alone = kind().resolve(sigma, clean.shape).apply(noisy), kind().with_defaults().apply(noisy)
         gain.append(
             np.mean([photos.psnr(a, clean) - photos.psnr(b, clean) for a, b in zip(followed, alone, strict=True)])
         )

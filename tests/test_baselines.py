@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from scipy import ndimage
 from skimage import restoration
 
-from pprs import Felzenszwalb, PprsError, Quickshift
-from pprs.kernels import threads
+from pprs import Felzenszwalb, PprsError, Quickshift, _threads
 from pprs.partition import Filter, Gauss, Median, NonLocalMeans, Partition, TotalVariation, parse_partition
 
 FILTERS = [Gauss(1.3), Median(3), Median(7), TotalVariation(0.3, 12), NonLocalMeans(3, 4)]
@@ -161,19 +160,19 @@ def test_nlm_is_as_good_as_scikit_images_best(name: str, sigma: float) -> None:
 @pytest.mark.parametrize("shape", [(3, 21, 18), (1, 8, 33)])
 def test_neither_batch_nor_threads_change_a_bit(scheme: Filter, shape: tuple[int, ...]) -> None:
     x = picture(6, (7, *shape))
-    before = threads.get_threads()
+    before = _threads.get_threads()
     try:
         made = []
         for count in (1, 2, 3):
-            threads.set_threads(count)
+            _threads.set_threads(count)
             made.append(scheme.apply(x))
     finally:
-        threads.set_threads(before)
+        _threads.set_threads(before)
     alone = np.concatenate([scheme.apply(x[i : i + 1]) for i in range(len(x))])
     for other in (*made[1:], alone):
         np.testing.assert_array_equal(other, made[0])
     assert scheme.run(torch.from_numpy(x))[1] is None
-    np.testing.assert_allclose(scheme.settled()._run_device(torch.from_numpy(x))[0].numpy(), made[0], atol=1e-6)
+    np.testing.assert_allclose(scheme.with_defaults()._run_device(torch.from_numpy(x))[0].numpy(), made[0], atol=1e-6)
 
 
 @pytest.mark.parametrize("scheme", FILTERS, ids=str)

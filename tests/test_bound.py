@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from scipy.stats import binom, binomtest
 
 from pprs import PprsError
-from pprs.bound import binomial_test, check_samples, clopper_pearson_lower, clopper_pearson_upper, smallest_n, two_sided
+from pprs.bounds import (
+    binomial_test,
+    check_samples,
+    clopper_pearson_lower,
+    clopper_pearson_upper,
+    smallest_n,
+    two_sided,
+)
 
 # From a reference made with 50-digit arithmetic.
 ROWS = [

@@ -75,7 +75,7 @@ def test_a_run_says_what_it_was_made_with(digits_model: Path, tmp_path: Path) ->
     )  # fmt: skip
     settings = run.settings
     assert (settings.noise, settings.sampling, settings.seed, settings.num_classes) == (NOISE, FEW, 7, 10)
-    assert settings.partition == pprs.Slic().at(0.25, (1, 28, 28))
+    assert settings.partition == pprs.Slic().resolve(0.25, (1, 28, 28))
     assert "auto" not in str(settings.partition)
     assert (settings.model, settings.data, settings.engine) == (str(digits_model), "builtin:mnist5k", "torch")
     assert [row.idx for row in run.rows()] == [1, 3]

@@ -17,14 +17,14 @@ import torch
 import typer
 
 import pprs as package
-from pprs.bound import check_samples
+from pprs._files import check_writable
+from pprs.bounds import check_samples
 from pprs.cli import COMMANDS, load_command
 from pprs.cli.certify import certify
 from pprs.cli.errors import BAD_INPUT, flags_of, guarded, with_flags
 from pprs.data import View, open_dataset
 from pprs.data.arrays import Arrays
 from pprs.errors import ConfigurationError, PprsError, describe_error, suggest
-from pprs.files import check_writable
 from pprs.model import Model, load_model
 from pprs.model.resnet import architecture
 from pprs.noise import Gaussian, PowerLaw, parse_noise
@@ -72,7 +72,7 @@ SETTINGS: list[tuple[str, Callable[[], object]]] = [
     ("partition", lambda: Soft(parse_partition("blur"))),  # type: ignore[arg-type]
     ("partition", lambda: Shifts(parse_partition("blur"))),  # type: ignore[arg-type]
     ("partition", lambda: Mean([Slic()])),
-    ("partition", lambda: Slic(iterations="auto").settled()),  # type: ignore[arg-type]
+    ("partition", lambda: Slic(iterations="auto").with_defaults()),  # type: ignore[arg-type]
     ("sigma", lambda: Slic.for_noise(-1.0)),
     ("sigma", lambda: Gaussian(0)),
     ("noise", lambda: parse_noise("gausian:sigma=1")),

@@ -16,8 +16,8 @@ from scipy import ndimage
 from skimage import segmentation
 from sklearn.metrics import adjusted_rand_score
 
-from pprs import Blur, Felzenszwalb, Grid, PprsError, Quickshift, Slic
-from pprs.kernels import device, slic, threads
+from pprs import Blur, Felzenszwalb, Grid, PprsError, Quickshift, Slic, _threads
+from pprs.kernels import slic, torch_ops
 from pprs.partition import Partition, Superpixels
 
 PHOTOS = ["chelsea", "coffee", "astronaut"]
@@ -33,7 +33,7 @@ def test_box_blur_is_scipys(seed: int, size: int, height: int, width: int) -> No
     x = picture(seed, (2, 3, height, width))
     expected = ndimage.uniform_filter(x.astype(np.float64), (1, 1, size, size), mode="reflect")
     np.testing.assert_allclose(Blur(size).apply(x), expected, atol=4e-6)
-    np.testing.assert_allclose(device.box_blur(torch.from_numpy(x), size).numpy(), expected, atol=4e-6)
+    np.testing.assert_allclose(torch_ops.box_blur(torch.from_numpy(x), size).numpy(), expected, atol=4e-6)
 
 
 def plain_slic(x: np.ndarray, n_segments: int, compactness: float, iterations: int) -> np.ndarray:
@@ -201,7 +201,7 @@ def test_device_path_is_the_cpu_path(scheme: Partition, channels: int) -> None:
     """What a GPU would run, run here: the same pictures but for a pixel that lay on a tie in another rounding."""
     clean = photos.photo("coffee", 48)[:channels]
     x = torch.from_numpy(photos.noisy(clean, 12))
-    scheme = scheme.settled()
+    scheme = scheme.with_defaults()
     here, count = scheme._run_cpu(x)
     there, count_there = scheme._run_device(x)
     same = torch.ones(12, 48, 48, dtype=torch.bool)
@@ -224,7 +224,7 @@ def test_device_path_mends_empty_segments_as_the_cpu_does(seed: int, n: int, kep
     cells = Slic(n_segments=n, compactness=1e6, iterations=1).labels(np.zeros((1, 1, 9, 8), np.float32)).reshape(-1)
     broken = np.random.default_rng(seed).integers(0, min(count, kept), (5, 72)).astype(np.int32)
     broken[0] = cells  # nothing to mend
-    mended = device.filled(torch.from_numpy(broken).long(), torch.from_numpy(cells).long(), count).numpy()
+    mended = torch_ops.filled(torch.from_numpy(broken).long(), torch.from_numpy(cells).long(), count).numpy()
     for b in range(5):
         slic.fill(broken[b], ys, xs)
     np.testing.assert_array_equal(mended, broken)
@@ -233,18 +233,18 @@ def test_device_path_mends_empty_segments_as_the_cpu_does(seed: int, n: int, kep
 @pytest.mark.parametrize("scheme", [Slic(n_segments=60), Grid(3), Felzenszwalb(), Quickshift()], ids=str)
 def test_labels_from_the_device_path(scheme: Superpixels) -> None:
     x = torch.from_numpy(photos.noisy(photos.photo("coffee", 48), 7))
-    labels, segments = scheme.settled()._segment_device(x)
+    labels, segments = scheme.with_defaults()._segment_device(x)
     assert labels.dtype == torch.int64
     assert (labels.reshape(7, 48, 48) == scheme.labels(x)).float().mean() > 0.998
     assert segments.tolist() == (labels.amax(1) + 1).tolist()
 
 
 def test_work_is_spread_whole_and_once() -> None:
-    before = threads.get_threads()
+    before = _threads.get_threads()
     try:
         for count in (1, 2, 3, 7):
-            threads.set_threads(count)
-            assert threads.get_threads() == count
+            _threads.set_threads(count)
+            assert _threads.get_threads() == count
             for total, block in ((1, 1), (5, 1), (64, 32), (70, 32), (31, 32)):
                 seen = np.zeros(total, int)
                 edges = []
@@ -253,12 +253,12 @@ def test_work_is_spread_whole_and_once() -> None:
                     seen[first:past] += 1
                     edges.append(first)
 
-                threads.spread(task, total, block)
+                _threads.spread(task, total, block)
                 assert (seen == 1).all()
                 assert all(e % block == 0 for e in edges)
                 assert len(edges) <= count
     finally:
-        threads.set_threads(before)
+        _threads.set_threads(before)
 
 
 @pytest.mark.parametrize("where", ["caller", "pool"])
@@ -267,13 +267,13 @@ def test_errors_in_a_thread_reach_the_caller(where: str) -> None:
         if (first == 0) == (where == "caller"):
             raise ValueError("in the thread")
 
-    before = threads.get_threads()
-    threads.set_threads(2)
+    before = _threads.get_threads()
+    _threads.set_threads(2)
     try:
         with pytest.raises(ValueError, match="in the thread"):
-            threads.spread(task, 10)
+            _threads.spread(task, 10)
     finally:
-        threads.set_threads(before)
+        _threads.set_threads(before)
 
 
 def python(script: str) -> str:
@@ -286,13 +286,13 @@ def test_the_pool_leaves_torchs_threads_as_they_were() -> None:
     """In a process of its own, where nobody has set a number before."""
     told = python("""
 import threading, numpy as np, pprs, torch
-from pprs.kernels import threads
-threads.set_threads(2)
+from pprs import _threads
+_threads.set_threads(2)
 pprs.Slic(4).apply(np.zeros((40, 1, 8, 8), np.float32))
-seen = [torch.get_num_threads(), threads.pool(2).submit(torch.get_num_threads).result()]
+seen = [torch.get_num_threads(), _threads.pool(2).submit(torch.get_num_threads).result()]
 other = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
 other.start(); other.join()
-print(seen, threads.cpu_count())
+print(seen, _threads.cpu_count())
 """)
     seen, cores = eval(told.replace("] ", "], "))
     assert seen == [cores, 1, cores]
@@ -301,8 +301,8 @@ print(seen, threads.cpu_count())
 def test_a_forked_process_has_a_pool_of_its_own() -> None:
     python("""
 import os, signal, numpy as np, pprs
-from pprs.kernels import threads
-threads.set_threads(2)
+from pprs import _threads
+_threads.set_threads(2)
 x = np.zeros((40, 1, 8, 8), np.float32)
 pprs.Slic(4).apply(x)
 child = os.fork()
@@ -327,7 +327,9 @@ def test_values_that_no_picture_has_are_refused(value: float) -> None:
 def test_quickshift_with_options_beyond_the_picture(scheme: Quickshift) -> None:
     labels = scheme.labels(picture(0, (2, 3, 12, 9)))
     assert labels.min() == 0
-    assert labels.max() < (12 * 9 if scheme.settled().max_dist < 10 else 1)  # any neighbour is near enough: one tree
+    assert labels.max() < (
+        12 * 9 if scheme.with_defaults().max_dist < 10 else 1
+    )  # any neighbour is near enough: one tree
 
 
 @pytest.mark.parametrize("batch", [1, 33])
@@ -336,7 +338,7 @@ def test_pixels_that_are_not_finite_stay_in_bounds(value: float, batch: int) -> 
     """`run` trusts its caller; a mistake there must not write where it should not."""
     x = torch.randn(batch, 3, 19, 17, generator=torch.Generator().manual_seed(0)) * value
     labels, segments = np.empty((batch, 19 * 17), np.int32), np.empty(batch, np.int32)
-    Slic(n_segments=20).settled()._segment(x.numpy(), labels, segments)
+    Slic(n_segments=20).with_defaults()._segment(x.numpy(), labels, segments)
     assert labels.min() >= 0
     assert labels.max() < 20
 
@@ -345,7 +347,10 @@ def test_device_sums_have_room() -> None:
     x = torch.full((1, 1, 512, 512), 9e4)
     assert (Grid(512)._run_device(x)[0] - x).abs().max() == 0
     photo = torch.from_numpy(photos.noisy(photos.photo("coffee", 48), 4)) * 1e4
-    here, there = Slic(20, 1e-4).labels(photo), Slic(20, 1e-4).settled()._segment_device(photo)[0].reshape(4, 48, 48)
+    here, there = (
+        Slic(20, 1e-4).labels(photo),
+        Slic(20, 1e-4).with_defaults()._segment_device(photo)[0].reshape(4, 48, 48),
+    )
     assert (here == there).float().mean() > 0.99
 
 
@@ -360,5 +365,5 @@ def test_quickshift_joins_flat_areas() -> None:
 def test_device_mean_keeps_equal_pixels() -> None:
     for value in np.random.default_rng(0).random(200, dtype=np.float32):
         x = torch.full((1, 1, 8, 9), float(value))
-        made = device.segment_mean(x, torch.zeros(1, 72, dtype=torch.int64), 1)
+        made = torch_ops.segment_mean(x, torch.zeros(1, 72, dtype=torch.int64), 1)
         assert (made - x).abs().max() <= 2**-24

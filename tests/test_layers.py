@@ -15,9 +15,10 @@ import pprs
 
 ROOT = Path(pprs.__file__).parent
 ORDER = [
-    "_version", "errors", "_shape", "files", "spec", "progress", "kernels", "noise", "partition", "data", "model",
-    "bound", "anytime", "sampling", "certificate", "theory", "voting", "classifier", "engine", "task", "runs",
-    "metrics", "runners", "dataset", "report", "train", "tuning", "reproduction", "app", "cli",
+    "_version", "errors", "_checks", "_files", "_text", "_threads", "progress", "kernels", "noise", "partition",
+    "data", "model", "bounds", "confidence_sequence", "sampling", "certificate", "theory", "voting", "classifier",
+    "engine", "task", "runs", "metrics", "runners", "dataset", "report", "train", "tuning", "reproduction", "app",
+    "cli",
 ]  # fmt: skip
 PUBLIC = [
     "Blur", "Certificate", "Exponential", "Felzenszwalb", "Gaussian", "Grid", "ImageSet", "Model", "Partition",

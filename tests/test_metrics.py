@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import pprs
 from pprs import metrics
-from pprs.bound import interval, mean_error
+from pprs.bounds import interval, mean_error
 from pprs.runs import Row, RunFrame, RunSettings
 
 RADII = [0.0, 0.25, 0.5]

@@ -14,9 +14,9 @@ from helpers import pprs
 from scipy import stats
 
 from pprs import Exponential, Gaussian, PowerLaw, PprsError
-from pprs.kernels import normal
+from pprs.kernels import rng as normal_rng
 from pprs.noise import Noise, keyed_rng, parse_noise, standard_normal
-from pprs.noise.proof import ExponentialProof, PowerProof
+from pprs.noise.neyman_pearson import ExponentialProof, PowerProof
 
 N = 2_000_000
 
@@ -28,12 +28,12 @@ def drawn() -> np.ndarray:
 
 def plainly(state: np.ndarray, count: int) -> np.ndarray:
     """The same numbers in Python's whole numbers and double precision."""
-    s = [[int(v) for v in row] for row in state.reshape(4, normal.LANES)]
+    s = [[int(v) for v in row] for row in state.reshape(4, normal_rng.LANES)]
     word = 2**32 - 1
 
     def draw() -> np.ndarray:
         out = []
-        for lane in range(normal.LANES):
+        for lane in range(normal_rng.LANES):
             a, b, c, d = (row[lane] for row in s)
             total = (a + d) & word
             out.append((((total << 7 | total >> 25) & word) + a) & word)
@@ -46,7 +46,7 @@ def plainly(state: np.ndarray, count: int) -> np.ndarray:
         return np.array(out, np.float64)
 
     made = []
-    while len(made) * 2 * normal.LANES < count:
+    while len(made) * 2 * normal_rng.LANES < count:
         high, low, angle = draw(), draw(), draw()
         u = (high + (low // 256 + 0.5) / 2**24) / 2**32
         radius, turn = np.sqrt(-2 * np.log(u)), 2 * np.pi * angle / 2**32
@@ -56,9 +56,9 @@ def plainly(state: np.ndarray, count: int) -> np.ndarray:
 
 def test_the_kernel_is_its_definition() -> None:
     for count in (1, 63, 64, 65, 3000):
-        state = np.random.default_rng(3).integers(0, 2**32, normal.STATE, dtype=np.uint32)
+        state = np.random.default_rng(3).integers(0, 2**32, normal_rng.STATE, dtype=np.uint32)
         out = np.empty(count, np.float32)
-        normal.normal(state.copy(), out)
+        normal_rng.normal(state.copy(), out)
         # The logarithm of a number next to 1 is known to 2^-24 only, of itself and so its root to 2^-12.
         np.testing.assert_allclose(out, plainly(state, count), rtol=2e-4, atol=4e-4)
         assert np.mean(np.abs(out - plainly(state, count)) > 1e-5) < 0.01
@@ -96,12 +96,12 @@ def test_keys_have_streams_of_their_own() -> None:
 
 def test_the_tail_is_not_cut() -> None:
     """The smallest uniform number gives the largest radius: 64 bits reach far beyond what single ones would."""
-    state = np.zeros(normal.STATE, np.uint32)
-    state[3 * normal.LANES :] = 1  # the first draw of each lane is tiny
-    out = np.empty(2 * normal.LANES, np.float32)
-    normal.normal(state, out)
+    state = np.zeros(normal_rng.STATE, np.uint32)
+    state[3 * normal_rng.LANES :] = 1  # the first draw of each lane is tiny
+    out = np.empty(2 * normal_rng.LANES, np.float32)
+    normal_rng.normal(state, out)
     assert np.isfinite(out).all()
-    assert np.hypot(out[: normal.LANES], out[normal.LANES :]).max() > 5
+    assert np.hypot(out[: normal_rng.LANES], out[normal_rng.LANES :]).max() > 5
 
 
 # The noises of Yang et al.

@@ -262,7 +262,7 @@ def test_a_row_is_written_without_waiting_for_another(run: RunWriter) -> None:
     try:
         buffer.add(row(0), b"png")
         wait_for(lambda: rows_of(run) == [row(0)])
-        assert run.file.pictures() == {0: b"png"}
+        assert run.file.thumbnails() == {0: b"png"}
         buffer.fail(Failure(1, None, "why"))
         wait_for(lambda: [failure.idx for failure in run.file.failures()] == [1])
     finally:

@@ -70,7 +70,7 @@ def test_the_same_rows_though_workers_are_killed_and_images_fail(
     assert list(Path(KILLS).iterdir()) == [], "the kills must have hit somebody at work"
     assert timeless(run.rows()) == timeless(whole.rows())
     assert len(run.rows()) == 8
-    assert run.pictures() == whole.pictures()
+    assert run.thumbnails() == whole.thumbnails()
     assert [failure.idx for failure in run.failures()] == [2, 5]
     assert run.failures() == whole.failures()
     assert "poison" in run.failures()[0].error

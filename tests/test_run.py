@@ -35,7 +35,7 @@ def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
     run = open_run(tmp_path / "run")
     assert run.rows() == rows
     assert run.settings == HALF
-    assert run.pictures() == {3: b"png", 4: b"png"}
+    assert run.thumbnails() == {3: b"png", 4: b"png"}
 
 
 def test_other_settings_are_refused_and_shown(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ os.kill(os.getpid(), 9)
     assert (tmp_path / "run" / f"{FILE}-journal").exists()
     run = open_run(tmp_path / "run")
     assert run.rows() == [ROW]
-    assert run.pictures() == {}
+    assert run.thumbnails() == {}
 
 
 def test_full_disk_keeps_what_was_written(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_another_copy_of_a_run_is_merged(tmp_path: Path) -> None:
         here.add([(partial((1, 2)), None)])
         here.merge(there.file)
         assert {row.idx: row.samples for row in rows_of(here)} == {3: 10, 4: 10, 7: 12}
-        assert here.file.pictures() == {3: b"png"}
+        assert here.file.thumbnails() == {3: b"png"}
         with RunWriter(tmp_path / "other", QUARTER) as other, pytest.raises(PprsError, match="different settings"):
             here.merge(other.file)
 
@@ -195,7 +195,7 @@ def test_gallery_is_the_first_pictures_even_after_a_stop(tmp_path: Path) -> None
     for part in (range(3), range(20)):
         with RunWriter(tmp_path / "run", HALF) as run:
             run_local(g, data, part, Sampling(10, 50, 0.01), run)
-            kept = list(run.file.pictures())
+            kept = list(run.file.thumbnails())
     assert kept == list(range(GALLERY))
 
 
@@ -240,7 +240,7 @@ def test_killed_at_random_moments_it_ends_with_the_rows_of_an_unbroken_run(digit
     assert timeless(a.rows()) == timeless(b.rows())
     assert len(a.rows()) == images
     assert a.settings == b.settings
-    assert a.pictures() == b.pictures()
+    assert a.thumbnails() == b.thumbnails()
 
 
 def test_rows_that_were_written_when_the_interrupt_came_are_not_told_as_damage(tmp_path: Path) -> None:

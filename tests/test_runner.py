@@ -57,7 +57,7 @@ def test_processes_give_the_rows_of_one_process(tmp_path: Path, stop: str | None
     whole, expected = certify(alone(classifier, sampling), tmp_path / "local", data, sampling)
     run, watcher = certify(ProcessPool(job, 2, split=stop is not None), tmp_path / "run", data, sampling)
     assert timeless(run.rows()) == timeless(whole.rows())
-    assert run.pictures() == whole.pictures()
+    assert run.thumbnails() == whole.thumbnails()
     assert watcher.drawn == expected.drawn
     if stop is None:
         return

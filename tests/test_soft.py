@@ -14,8 +14,8 @@ from photos import noisy, photo, psnr
 from scipy import ndimage
 
 from pprs import Blur, Grid, Partition, PprsError, Shifts, Slic, Soft
-from pprs.kernels import slic, soft
-from pprs.kernels.threads import get_threads, set_threads
+from pprs._threads import get_threads, set_threads
+from pprs.kernels import slic, soft_slic
 from pprs.partition import Mean, parse_partition
 
 SOFT = Soft(Slic(n_segments=20, compactness=0.2, blur=3))
@@ -46,7 +46,7 @@ ALONE = SLICS | SOFTS | SHIFTED | st.just(Grid(3)) | st.just(Blur(3))
 
 def reference(x: np.ndarray, scheme: Soft, shift: tuple[float, float] = (0.0, 0.0)) -> np.ndarray:
     """Soft of one picture [C, H, W], straight from its definition, in double precision."""
-    scheme, (_, height, width) = scheme.settled(), x.shape
+    scheme, (_, height, width) = scheme.with_defaults(), x.shape
     ys, xs, *_, per_pixel = slic.grid(height, width, scheme.of.n_segments, shift)
     spread = scheme.guide
     picture, guide = x.astype(np.float64), x.astype(np.float64)
@@ -144,7 +144,7 @@ def test_shifted_cells_cover_the_picture_once(height: int, width: int, n: int, d
 
 def test_mean_over_shifts_is_the_mean_of_its_parts() -> None:
     x = noisy(photo("astronaut", 32), 5)
-    for of in (Slic(n_segments=30).settled(), SOFT.settled()):
+    for of in (Slic(n_segments=30).with_defaults(), SOFT.with_defaults()):
         parts = [of.shifted(torch.from_numpy(x), [shift]) for shift in Shifts(of, k=4).shifts]
         averaged, segments = Shifts(of, k=4).run(torch.from_numpy(x))
         np.testing.assert_allclose(averaged, np.mean([p.numpy() for p, _ in parts], 0), atol=1e-6)
@@ -252,4 +252,4 @@ def test_softer_is_closer_to_the_clean_picture(side: int) -> None:
 def test_pictures_lie_side_by_side_in_eights() -> None:
     """Eight are laid at a time: with fewer, they would overwrite each other."""
     for side in (8, 64, 65, 512, 513, 4000):
-        assert soft.abreast(side, side) % 8 == 0
+        assert soft_slic.abreast(side, side) % 8 == 0

@@ -17,7 +17,7 @@ from PIL import Image
 from skimage import data as photos
 
 from pprs import PprsError, load_model, open_run
-from pprs.data import open_dataset, read_picture, to_tensor
+from pprs.data import open_dataset, read_image, to_tensor
 from pprs.engine import choose_engine
 from pprs.model import Preprocess
 from pprs.model.base import Model, Normalised
@@ -460,11 +460,11 @@ def test_built_in_photos() -> None:
 def test_efficientnet_on_the_imagenet_sample(imagenet_sample: Path) -> None:
     """At least 88% of a hundred real pictures (seen through our own preprocessing), on the faster engine."""
     task = load_task("efficientnet-lite0", str(imagenet_sample / "images"))
-    inputs = task.pictures[0].image[None].repeat(2, 1, 1, 1)
+    inputs = task.data[0].image[None].repeat(2, 1, 1, 1)
     choice = choose_engine(task.model, inputs, engine="onnxruntime")
     right = 0
     for i in task.images:
-        example = task.pictures[i]
+        example = task.data[i]
         right += int(choice.model.module(example.image[None]).argmax()) == example.label
     assert right >= 88
 
@@ -509,7 +509,7 @@ def test_pictures_of_every_mode(mode: str, tmp_path: Path) -> None:
         made = picture.convert("RGB").convert(mode)
     path = tmp_path / ("x.tif" if mode in ("CMYK", "I;16") else "x.png")
     made.save(path)
-    x = read_picture(path)
+    x = read_image(path)
     assert x.shape[1:] == (40, 60)
     assert 0 <= float(x.min()) <= float(x.max()) <= 1
     reference = to_tensor(picture.convert("L"))
@@ -524,7 +524,7 @@ def test_rotation_in_the_file_is_undone(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # to be shown turned by 90 degrees
     turned.save(tmp_path / "x.png", exif=exif)
-    np.testing.assert_array_equal(read_picture(tmp_path / "x.png"), to_tensor(picture))
+    np.testing.assert_array_equal(read_image(tmp_path / "x.png"), to_tensor(picture))
 
 
 def test_pictures_that_are_none(digits_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,8 @@ from scipy.optimize import brentq
 from scipy.stats import binomtest, norm
 
 from pprs import Gaussian, PprsError, Slic, SmoothedClassifier, open_run
-from pprs.anytime import ConfidenceSequence
-from pprs.bound import clopper_pearson_lower, interval
+from pprs.bounds import clopper_pearson_lower, interval
+from pprs.confidence_sequence import ConfidenceSequence
 from pprs.data import fair_order
 from pprs.data.arrays import Arrays
 from pprs.metrics import accuracy_error

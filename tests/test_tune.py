@@ -12,7 +12,7 @@ import torch
 from helpers import pprs
 
 from pprs import Gaussian, Grid, PprsError, Slic, SmoothedClassifier, tune
-from pprs.bound import interval, mean_error
+from pprs.bounds import interval, mean_error
 from pprs.data import Selection
 from pprs.data.arrays import Arrays
 from pprs.partition import Mean, Shifts, Soft, parse_partition

@@ -12,10 +12,10 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from pprs.bound import binomial_test, check_alpha
+from pprs import _threads
+from pprs.bounds import binomial_test, check_alpha
 from pprs.certificate import Certificate, Counts, Prediction
 from pprs.errors import PprsError
-from pprs.kernels import threads as kernel_threads
 from pprs.noise import Noise
 from pprs.partition import Partition
 from pprs.progress import Progress, as_progress, stage
@@ -30,7 +30,7 @@ from pprs.voting import (
     Votes,
     VoteSource,
     check_count,
-    check_picture,
+    check_image,
     chunk_size,
     count_votes,
     error_context,
@@ -182,15 +182,15 @@ class SmoothedClassifier:
         if n < 1:
             raise PprsError(f"`n` must be at least 1, not {n}", parameter="n")
         with error_context(x, index, self.partition):
-            x = check_picture(x, self._votes.device)
+            x = check_image(x, self._votes.device)
             return count_votes(self._votes, x, n, index, phase).counts
 
     def seconds_per_sample(self, x: torch.Tensor) -> float:
         """How long a sample takes here, measured on draws that nothing else uses."""
         with error_context(x, 0, self.partition):
-            x = check_picture(x, self._votes.device)
+            x = check_image(x, self._votes.device)
             on_cpu = self._votes.device.type == "cpu"
-            workers = self._votes.threads or kernel_threads.get_threads()
+            workers = self._votes.threads or _threads.get_threads()
             n = chunk_size(x.numel()) * (workers if on_cpu else 1)
             count_votes(self._votes, x, n, 0, TRIAL)  # compile, fill caches
             began = time.perf_counter()
@@ -287,7 +287,7 @@ class Certification:
     @contextlib.contextmanager
     def _checked(self, x: torch.Tensor) -> Iterator[torch.Tensor]:
         with error_context(x, self._index, self._source.partition):
-            x = check_picture(x, self._source.device)
+            x = check_image(x, self._source.device)
             self._shape = (x.shape[0], x.shape[1], x.shape[2])
             yield x
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
+from pprs._threads import get_threads, keep_memory
 from pprs.certificate import Prediction, round_down
 from pprs.classifier import SmoothedClassifier
 from pprs.data import Selection, fair_order
 from pprs.engine import EngineChoice, check_engine, choose_engine
 from pprs.errors import ConfigurationError, PprsError, check_kind, whole_number
-from pprs.kernels.threads import get_threads, keep_memory
 from pprs.metrics import accuracy_error
 from pprs.model import Model
 from pprs.noise import Noise, parse_noise
@@ -151,7 +151,9 @@ def certify_task(
         shown.message(f"a budget needs a rule to stop at: taking {sampling.stop}")
     check_reach(sampling, noise, task.sample.image.numel(), task.num_classes)
     if partition is not None and task.model.input_shape is not None:
-        partition = partition.at(noise.sigma, task.model.input_shape)  # recorded as it is, whatever the rules are later
+        partition = partition.resolve(
+            noise.sigma, task.model.input_shape
+        )  # recorded as it is, whatever the rules are later
     keep_memory()
     with open_run_folder(out, shown.message) as folder:
         scratch = None
@@ -237,9 +239,9 @@ def _settings(
         model_digest=model.digest(),
         preprocess=str(model.preprocess) if model.preprocess else None,
         labels=task.labels,
-        data=task.pictures.source,
-        split=task.pictures.split,
-        data_fingerprint=task.pictures.fingerprint(),
+        data=task.data.source,
+        split=task.data.split,
+        data_fingerprint=task.data.fingerprint(),
         num_classes=task.num_classes,
         class_names=model.class_names,
         noise_text=str(noise),
@@ -279,10 +281,10 @@ def _certify(
     with runner.start(work) as execution, stage(progress, "certify", total, unit):
         reported = RunProgress(progress, len(todo), unit, execution.rates)
         if budget is not None:
-            run_budget(work.classifier, task.pictures, images, sampling, writer, reported, budget)
+            run_budget(work.classifier, task.data, images, sampling, writer, reported, budget)
         elif todo or target is not None:
             images = run_images(
-                execution, task.pictures, images, sampling, writer, reported, num_classes=task.num_classes,
+                execution, task.data, images, sampling, writer, reported, num_classes=task.num_classes,
                 target_error=target,
             )  # fmt: skip
     if target is not None:
@@ -386,7 +388,7 @@ def predict_task(
     )  # fmt: skip
 
     def predict(index: int) -> PredictedImage:
-        example = task.pictures[index]
+        example = task.data[index]
         return PredictedImage(index, example.label, classifier.predict(example.image, n=n, alpha=alpha, index=index))
 
     return map(predict, task.images)

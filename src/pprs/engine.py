@@ -21,10 +21,10 @@ from pathlib import Path
 
 import torch
 
+from pprs import _threads
+from pprs._files import atomic_write, cache_folder
 from pprs._version import __version__
 from pprs.errors import ConfigurationError, PprsError, suggest
-from pprs.files import cache_folder, written_whole
-from pprs.kernels import threads
 from pprs.model import Model
 from pprs.model.base import Restricted
 from pprs.model.onnx import OnnxNetwork
@@ -119,7 +119,7 @@ def _compared(model: Model, inputs: torch.Tensor, samples: int, forced: bool, me
     torch_time = 0.0
     if not forced:
         torch_time = _seconds(model.module, few)
-        work = samples * torch_time / threads.get_threads()
+        work = samples * torch_time / _threads.get_threads()
         if work < WORTH and not path.exists():
             return EngineChoice(model, "torch", f"about {work:.0f} s of work, too little to export the network for")
     if not path.exists():
@@ -179,7 +179,7 @@ def _export(module: torch.nn.Module, inputs: torch.Tensor, path: Path) -> None:
                 verbose=False,
             )
             path.parent.mkdir(parents=True, exist_ok=True)
-            with written_whole(path) as part:
+            with atomic_write(path) as part:
                 assert program is not None
                 program.save(str(part))
     except Exception as error:  # exporting raises anything
@@ -221,7 +221,7 @@ def _seconds(module: torch.nn.Module, inputs: torch.Tensor) -> float:
                 best = min(best, (time.perf_counter() - began) / len(batch))
         return best
 
-    pool = threads.pool(threads.get_threads())  # whose threads let torch have one thread each
+    pool = _threads.pool(_threads.get_threads())  # whose threads let torch have one thread each
     try:
         found = pool.submit(measure, inputs).result()
         if found * len(inputs) < 0.05:  # too short to trust: a batch as large as a run has

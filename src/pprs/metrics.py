@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pprs.bound import interval, mean_error
+from pprs.bounds import interval, mean_error
 from pprs.errors import PprsError
 from pprs.runs import Row, Run, RunFrame, read_frame
 from pprs.runs.frame import is_correct

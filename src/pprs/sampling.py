@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pprs.anytime import ConfidenceSequence
-from pprs.bound import check_samples, clopper_pearson_lower, least_samples, two_sided
+from pprs.bounds import check_samples, clopper_pearson_lower, least_samples, two_sided
+from pprs.confidence_sequence import ConfidenceSequence
 from pprs.errors import ConfigurationError, PprsError, suggest, whole_number
 from pprs.noise import Noise
 

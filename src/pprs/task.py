@@ -24,13 +24,13 @@ BAD = 10  # pictures in a row that cannot be used, after which the pictures are 
 
 @dataclass(frozen=True)
 class Task:
-    """What a run is about. `model.num_classes` is known, and `pictures` have the model's labels.
+    """What a run is about. `model.num_classes` is known, and `data` has the model's labels.
 
     `model_text` opens the model again in another process; None: it exists in this one alone.
     """
 
     model: Model
-    pictures: ImageSet
+    data: ImageSet
     images: Sequence[int]
     labels: tuple[str, ...] | None
     model_text: str | None
@@ -38,13 +38,13 @@ class Task:
     @functools.cached_property
     def sample(self) -> Example:
         """The first picture that can be used, for whatever has to be tried or measured before a run."""
-        return first_usable(self.pictures, self.images)
+        return first_usable(self.data, self.images)
 
     def trial_inputs(self, noise: Noise, partition: Partition | None, seed: int) -> torch.Tensor:
         """Noisy copies of a picture as the network gets them, by draws that nothing else uses: to try engines on."""
         noisy = noisy_chunk(self.sample.image, noise, seed, self.sample.index, TRIAL)[:8]
         if partition is not None:
-            noisy = partition.at(noise.sigma, tuple(noisy.shape[1:])).run(noisy)[0]
+            noisy = partition.resolve(noise.sigma, tuple(noisy.shape[1:])).run(noisy)[0]
         return noisy
 
     @property

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
+from pprs._files import check_writable
 from pprs.data import ImageSet, open_dataset
 from pprs.errors import ConfigurationError, PprsError
-from pprs.files import check_writable
 from pprs.model import weights
 from pprs.model.resnet import ResNet, architecture
 from pprs.noise import Noise, keyed_rng
@@ -75,7 +75,7 @@ def train(
         width=recipe.width,
     )
     if noise is not None and partition is not None:
-        partition = partition.at(noise.sigma, tuple(images.shape[1:]))
+        partition = partition.resolve(noise.sigma, tuple(images.shape[1:]))
     torch.manual_seed(recipe.seed)
     net = arch.build()
     _fit(net, images, labels, recipe, noise, partition, as_progress(progress))

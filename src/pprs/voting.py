@@ -22,12 +22,12 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from pprs import _threads
 from pprs.certificate import Counts
 from pprs.errors import ConfigurationError, PprsError
-from pprs.kernels import threads
 from pprs.noise import Noise, keyed_rng
 from pprs.partition import Partition
-from pprs.partition.base import check_picture_shape, check_values
+from pprs.partition.base import check_image_shape, check_values
 
 # Phases: each has draws of its own. TRIAL is for whatever is decided before a run, such as which engine it uses: had
 # that been decided with the draws that estimate, the classifier would depend on them.
@@ -88,7 +88,7 @@ class VoteSource(Protocol):
     ) -> Generator[Votes]:
         """The votes of these samples, which begin with a chunk, chunk by chunk.
 
-        x is a picture that `check_picture` has passed. eager: work well ahead of what is asked for; else only so far
+        x is a picture that `check_image` has passed. eager: work well ahead of what is asked for; else only so far
         that no thread is idle. more: whether to start on further samples; those already started are returned anyway.
         """
 
@@ -111,12 +111,12 @@ def check_count(votes: Votes, n: int) -> None:
         raise PprsError(f"{int(votes.counts.sum())} votes were counted for {n} samples: the model is not consistent")
 
 
-def check_picture(x: torch.Tensor, device: torch.device | str = "cpu") -> torch.Tensor:
+def check_image(x: torch.Tensor, device: torch.device | str = "cpu") -> torch.Tensor:
     """The picture [C, H, W] as float32 on this device, if it is one."""
     x = torch.as_tensor(x)
     if x.ndim != 3:
         raise PprsError(f"expected one picture [C, H, W], got shape {tuple(x.shape)}")
-    check_picture_shape(tuple(x.shape))
+    check_image_shape(tuple(x.shape))
     check_values(x)
     return x.to(device=device, dtype=torch.float32)
 
@@ -186,7 +186,7 @@ class LocalVotes:
         if self.partition is None:
             return None
         if shape not in self._resolved:
-            self._resolved[shape] = self.partition.at(self.noise.sigma, shape)
+            self._resolved[shape] = self.partition.resolve(self.noise.sigma, shape)
         return self._resolved[shape]
 
     def votes(
@@ -230,7 +230,7 @@ class LocalVotes:
     def _memory(self, shape: tuple[int, ...]) -> Iterator[torch.Tensor]:
         """For noisy pictures: on a CPU the same each time, since fresh memory is slow."""
         if self.device.type == "cpu":
-            with threads.borrowed(math.prod(shape), "noisy") as memory:
+            with _threads.borrowed(math.prod(shape), "noisy") as memory:
                 yield torch.from_numpy(memory).reshape(shape)
         else:
             yield torch.empty(shape, device=self.device)
@@ -240,10 +240,10 @@ class LocalVotes:
     ) -> Iterator[list[Votes]]:
         """The task's results in order, from the pool's threads where there are any to use."""
         firsts = itertools.takewhile(lambda _: more(), firsts)
-        if self.device.type != "cpu" or not isinstance(self.model, torch.nn.Module) or threads.pooled():
+        if self.device.type != "cpu" or not isinstance(self.model, torch.nn.Module) or _threads.pooled():
             yield from map(task, firsts)
             return
-        workers = self.threads or threads.get_threads()
+        workers = self.threads or _threads.get_threads()
         if workers == 1 and torch.get_num_threads() == 1:  # nobody to hand it to who would be quicker
             yield from map(task, firsts)
             return
@@ -251,7 +251,7 @@ class LocalVotes:
         waiting: deque[Future[list[Votes]]] = deque()
         try:
             for first in firsts:
-                waiting.append(threads.pool(workers).submit(task, first))
+                waiting.append(_threads.pool(workers).submit(task, first))
                 if len(waiting) >= most:
                     yield waiting.popleft().result()
             while waiting:

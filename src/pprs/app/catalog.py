@@ -11,10 +11,10 @@ from pathlib import Path
 
 import torch
 
+from pprs._files import cache_folder
 from pprs.data import ImageSet, View, open_dataset
 from pprs.engine import choose_engine
 from pprs.errors import PprsError, suggest
-from pprs.files import cache_folder
 from pprs.model import Model, Preprocess
 from pprs.noise import Gaussian
 from pprs.progress import Progress
@@ -37,7 +37,7 @@ class Loaded:
     model: Model  # on torch, so that it can be differentiated
     ready: Model  # on the engine that was chosen
     engine: str
-    pictures: ImageSet
+    data: ImageSet
     search: ImageSet | None = None  # images for a search of partitions, where it has some of its own
 
     def restricted(self, labels: Sequence[str]) -> Loaded:
@@ -59,7 +59,7 @@ class Loaded:
         """An upload as this network takes it; a network of unknown input size takes the size of its other images."""
         if self.model.input_shape is not None:
             return self.model.prepare(image)
-        channels, height, width = self.pictures[0].image.shape
+        channels, height, width = self.data[0].image.shape
         return Preprocess(height, width, shorter=max(height, width))(image, channels)
 
 
@@ -69,7 +69,7 @@ class ExampleImage:
 
     title: str
     index: int
-    pictures: Callable[[Loaded], ImageSet] = lambda loaded: loaded.pictures
+    dataset: Callable[[Loaded], ImageSet] = lambda loaded: loaded.data
     labels: str = ""  # the labels to choose from; empty: all that the model knows
 
 
@@ -147,10 +147,10 @@ def _load(
     task = load_task(model, data, split=split, classes=classes)
     inputs = task.trial_inputs(Gaussian(0.25), None, 0)
     choice = choose_engine(task.model, inputs, engine=engine, samples=EXPECTED_SAMPLES, message=progress.message)
-    others = None if search is None else load_task(task.model, data, split=search).pictures
+    others = None if search is None else load_task(task.model, data, split=search).data
     # Messages on the page name the model, but must not tell where it is stored on this machine.
     shown = replace(task.model, source=os.path.basename(model))
-    return Loaded(shown, replace(shown, module=choice.model.module), choice.engine, task.pictures, others)
+    return Loaded(shown, replace(shown, module=choice.model.module), choice.engine, task.data, others)
 
 
 def _digits_entry(engine: str, progress: Progress) -> CatalogEntry:

@@ -62,7 +62,7 @@ def open_runs(folder: Path, names: Sequence[str]) -> list[RunFrame]:
 
 
 def curves_png(frames: list[RunFrame]) -> bytes:
-    return figures.to_bytes(figures.curves(frames), "png")
+    return figures.to_bytes(figures.plot_curves(frames), "png")
 
 
 def rows_csv(frames: list[RunFrame]) -> str:
@@ -203,8 +203,8 @@ def _builtin(frame: RunFrame) -> ImageSet | None:
 
 
 def _picture(one: RunFrame, other: RunFrame, data: ImageSet | None, idx: int) -> Array | None:
-    stored = one.pictures.get(idx) or other.pictures.get(idx)
+    stored = one.thumbnails.get(idx) or other.thumbnails.get(idx)
     if stored is not None:
         with Image.open(io.BytesIO(stored)) as file:
-            return figures.shown(to_tensor(file).numpy())
-    return figures.shown(data[idx].image.numpy()) if data is not None and idx < len(data) else None
+            return figures.to_rgb(to_tensor(file).numpy())
+    return figures.to_rgb(data[idx].image.numpy()) if data is not None and idx < len(data) else None

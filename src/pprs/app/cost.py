@@ -9,9 +9,10 @@ from functools import lru_cache
 import numpy as np
 import torch
 
+from pprs import _threads
 from pprs.app.fair_queue import Turn
 from pprs.errors import PprsError
-from pprs.kernels import soft, threads
+from pprs.kernels import soft_slic
 from pprs.partition import Partition
 from pprs.voting import chunk_size
 
@@ -39,11 +40,11 @@ def chunk_seconds(partition: Partition, shape: tuple[int, ...]) -> float:
     """Of a processor, for a chunk of pictures [C, H, W]: by strips, as many as the kernels take side by side."""
     channels, height, width = shape
     rows = min(height, max(ROWS, NARROW // width + 1 if height * width > NARROW else 0))
-    abreast = soft.abreast(rows, width)
+    abreast = soft_slic.abreast(rows, width)
     drawn = np.random.default_rng(0).normal(0.5, 0.25, (abreast, channels, rows, width))
     strips = torch.from_numpy(drawn.astype(np.float32))
     # On one of the pool's threads, where nothing is spread over others whose time would not be counted.
-    pool = threads.pool(threads.get_threads())
+    pool = _threads.pool(_threads.get_threads())
     found = pool.submit(_seconds, partition, strips).result()
     if found * _parts(shape, abreast * rows) > SLOWEST:  # it may have been compiled just now
         found = pool.submit(_seconds, partition, strips).result()

@@ -1,7 +1,7 @@
 """One picture, plain smoothing and two partitions: what each makes of it, and its radius as samples come in.
 
 Visitors look all the time and stop whenever they like, so every radius on it is one of a confidence sequence
-(`pprs.anytime`): it holds at every moment. A Clopper-Pearson bound would not.
+(`pprs.confidence_sequence`): it holds at every moment. A Clopper-Pearson bound would not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pprs.certificate import Certificate, confidence, round_down
 from pprs.classifier import Certification, SmoothedClassifier
 from pprs.noise import Noise
 from pprs.partition import Mean, Partition, Superpixels
-from pprs.partition.base import check_picture_shape
+from pprs.partition.base import check_image_shape
 from pprs.report import figures
 from pprs.sampling import Sampling
 from pprs.voting import noisy_chunk
@@ -64,7 +64,7 @@ class Request:
     def resolved(self, method: int) -> Partition | None:
         """A method's partition with every option resolved for this noise and image."""
         partition = self.partitions[method]
-        return None if partition is None else partition.at(self.noise.sigma, tuple(self.image.shape))
+        return None if partition is None else partition.resolve(self.noise.sigma, tuple(self.image.shape))
 
     @property
     def description(self) -> str:
@@ -108,7 +108,7 @@ class Tile:
 def check_costs(request: Request, turn: Turn) -> None:
     """Refuse what would keep everybody waiting. Call this before any partition is applied."""
     shape = tuple(request.image.shape)
-    check_picture_shape(shape)
+    check_image_shape(shape)
     for method in range(len(request.partitions)):
         check_cost(request.resolved(method), shape, turn)
 
@@ -122,8 +122,8 @@ def pictures(request: Request, turn: Turn) -> list[list[Tile]]:
     clean = request.image.numpy()
     noisy = noisy_chunk(request.image, request.noise, request.seed, request.index)[0].numpy()
     plain = [
-        Tile("original", figures.shown(clean)),
-        Tile(f"noisy, sigma {request.noise.sigma:g}", figures.shown(noisy), SIGMA),
+        Tile("original", figures.to_rgb(clean)),
+        Tile(f"noisy, sigma {request.noise.sigma:g}", figures.to_rgb(noisy), SIGMA),
     ]
     rows = [plain]
     for method in range(1, len(request.partitions)):
@@ -134,17 +134,17 @@ def pictures(request: Request, turn: Turn) -> list[list[Tile]]:
 
 def _tiles(partition: Partition | None, noisy: Array) -> list[Tile]:
     if partition is None:
-        return [Tile("noisy: nothing is averaged", figures.shown(noisy))]
+        return [Tile("noisy: nothing is averaged", figures.to_rgb(noisy))]
     averaged = partition.apply(noisy[None])[0]
     hard = segments_of(partition)
     if hard is None:
-        return [Tile("noisy", figures.shown(noisy)), Tile("averaged: what the network sees", figures.shown(averaged))]
+        return [Tile("noisy", figures.to_rgb(noisy)), Tile("averaged: what the network sees", figures.to_rgb(averaged))]
     labels = hard.labels(noisy[None])[0]
     count = int(labels.max()) + 1
     caption = f"{count} superpixels" if hard is partition else f"{count} superpixels, before they are softened"
     return [
-        Tile(caption, figures.borders(_larger(figures.shown(noisy)), _larger(labels)), COUNTED),
-        Tile("averaged: what the network sees", figures.shown(averaged)),
+        Tile(caption, figures.draw_boundaries(_larger(figures.to_rgb(noisy)), _larger(labels)), COUNTED),
+        Tile("averaged: what the network sees", figures.to_rgb(averaged)),
     ]
 
 

@@ -155,8 +155,8 @@ def _searched(request: Request, method: int, turn: Turn) -> Direction:
     partition = request.resolved(method)
     label = _label(request, partition, turn)
     ways = [random_direction(request, 1000 + i).unit for i in range(8)]
-    for index in range(min(len(request.loaded.pictures), 24)):
-        other = request.loaded.pictures[index].image
+    for index in range(min(len(request.loaded.data), 24)):
+        other = request.loaded.data[index].image
         if other.shape == request.image.shape and not torch.equal(other, request.image):
             ways.append(unit(other.double() - request.image.double()))
     how = "the worst of some random directions and those towards other pictures, for a network that shows no gradient"

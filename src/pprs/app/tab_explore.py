@@ -92,7 +92,7 @@ def read(context: Context, values: tuple[Any, ...]) -> Request:
         chosen = next((e for e in entry.examples if e.title == example), None)
         if chosen is None:
             raise PprsError("choose an example, or drop a picture of your own")
-        found = chosen.pictures(loaded)[chosen.index]
+        found = chosen.dataset(loaded)[chosen.index]
         image, index, title = found.image, chosen.index, chosen.title
         truth = None if some else found.label
     law = parse_noise(f"{noise}:sigma={sigma:g}")

@@ -120,9 +120,9 @@ def _drawn(context: Context, norm: float, method: str, which: int, values: tuple
 def _changed(request: Request, method: int, image: torch.Tensor, title: str, how: str, turn: Turn) -> _Changed:
     label, count = ways.votes(request, method, image, turn)
     norm = float((image - request.image.double()).norm())
-    return _Changed(figures.shown(image.numpy()), title, how, norm, request.loaded.name_of(label), count)
+    return _Changed(figures.to_rgb(image.numpy()), title, how, norm, request.loaded.name_of(label), count)
 
 
 def _change(change: torch.Tensor, title: str) -> _Change:
     largest = max(float(change.abs().max()), 1e-9)
-    return _Change(figures.shown((0.5 + 0.5 * change / largest).numpy()), title, largest)
+    return _Change(figures.to_rgb((0.5 + 0.5 * change / largest).numpy()), title, largest)

@@ -45,7 +45,7 @@ def search(
     halt: threading.Event,
 ) -> Iterator[Seen]:
     """`search_partitions` in a thread of its own, in turns with all other work; yields its state as it goes on."""
-    pictures = loaded.search or loaded.pictures
+    pictures = loaded.search or loaded.data
     if len(pictures) < 16:
         raise PprsError(
             f"a search needs 16 pictures at least, and there {'is' if len(pictures) == 1 else 'are'} {len(pictures)} "

@@ -17,7 +17,7 @@ from pprs.dataset import EngineOptions, RunLimits, apply_limits, certify_task
 from pprs.errors import ConfigurationError
 from pprs.noise import noise_of
 from pprs.partition import parse_partition
-from pprs.report import write_picture_rows
+from pprs.report import write_image_rows
 from pprs.runners import parse_budget
 from pprs.runs import check_out
 from pprs.sampling import Sampling
@@ -172,7 +172,7 @@ def certify(
         plain = certify_task(task, law, None, run.settings.sampling, seed=seed, options=same, progress=progress.quiet())
         compare_with_plain(summary.first, resolved, plain.rows()[0], task.model.class_names)
     if show is not None:
-        write_picture_rows(task.sample, law, [resolved], seed, show)
+        write_image_rows(task.sample, law, [resolved], seed, show)
         say(f"wrote {show}")
     exit_if_failed(summary)
 

@@ -9,8 +9,8 @@ from typing import Annotated
 import torch
 import typer
 
+from pprs import _threads
 from pprs.errors import ConfigurationError, suggest
-from pprs.kernels import threads as kernel_threads
 from pprs.runners import RUNNERS, Local, Processes, Ray, Runner
 
 
@@ -200,10 +200,10 @@ def set_threads(threads: int | None) -> None:
     """Use so many threads at once, whatever they do; and memory that is used again."""
     if threads is not None and not 1 <= threads <= 1024:
         raise ConfigurationError(f"`threads` must be 1 to 1024, not {threads}", parameter="threads")
-    count = threads or kernel_threads.cpu_count()
+    count = threads or _threads.cpu_count()
     torch.set_num_threads(count)
-    kernel_threads.set_threads(count)
-    kernel_threads.keep_memory()
+    _threads.set_threads(count)
+    _threads.keep_memory()
 
 
 def make_runner(
@@ -237,7 +237,7 @@ def make_runner(
                 parameter="split_samples",
             )
         return Local()
-    return Processes(kernel_threads.cpu_count() if workers is None else workers, each, split)
+    return Processes(_threads.cpu_count() if workers is None else workers, each, split)
 
 
 def check_figure(path: Path, parameter: str) -> str:

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from pprs._files import atomic_write
 from pprs.cli import options
 from pprs.cli.console import progress, say
 from pprs.cli.errors import guarded
-from pprs.files import written_whole
 from pprs.reproduction import PLANS
 from pprs.reproduction import reproduce as run_plan
 
@@ -56,7 +56,7 @@ def reproduce(
     Example: pprs reproduce all --quick
     """
     if write_plan is not None:
-        with written_whole(write_plan) as part:
+        with atomic_write(write_plan) as part:
             part.write_bytes(PLANS[quick].read_bytes())
         say(f"wrote {write_plan}")
         return

@@ -14,8 +14,8 @@ from pprs.data import open_dataset
 from pprs.errors import ConfigurationError
 from pprs.noise import noise_of
 from pprs.partition import parse_partition
-from pprs.partition.base import check_picture_shape
-from pprs.report import write_picture_rows
+from pprs.partition.base import check_image_shape
+from pprs.report import write_image_rows
 
 
 @guarded
@@ -38,6 +38,6 @@ def show(
     if not 0 <= index < len(pictures):
         raise ConfigurationError(f"`index` {index}: {image} has pictures 0 to {len(pictures) - 1}", parameter="index")
     example = pictures[index]
-    check_picture_shape(tuple(example.image.shape))
-    write_picture_rows(example, law, methods, seed, out)
+    check_image_shape(tuple(example.image.shape))
+    write_image_rows(example, law, methods, seed, out)
     say(f"wrote {out}")

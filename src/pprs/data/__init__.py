@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from pprs.data import arrays, hub
-from pprs.data.base import Example, ImageSet, View, read_picture, to_tensor
+from pprs.data.base import Example, ImageSet, View, read_image, to_tensor
 from pprs.data.select import Selection, check_images, fair_order
 from pprs.data.wrap import as_image_set
 from pprs.errors import ConfigurationError, PprsError
@@ -117,6 +117,6 @@ __all__ = [
     "check_images",
     "fair_order",
     "open_dataset",
-    "read_picture",
+    "read_image",
     "to_tensor",
 ]

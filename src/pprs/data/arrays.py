@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pprs.data.base import ImageSet, read_picture
+from pprs.data.base import ImageSet, read_image
 from pprs.errors import ConfigurationError, PprsError, suggest
 
 Array = npt.NDArray[Any]
@@ -145,4 +145,4 @@ def _channels_first(images: Array, where: str) -> Array:
 
 def single(path: Path) -> Arrays:
     """One picture file, without a label."""
-    return Arrays(read_picture(path).numpy()[None], None)
+    return Arrays(read_image(path).numpy()[None], None)

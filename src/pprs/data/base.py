@@ -165,7 +165,7 @@ UNREADABLE = (
 )  # fmt: skip
 
 
-def read_picture(path: Path) -> torch.Tensor:
+def read_image(path: Path) -> torch.Tensor:
     """A picture file as [C, H, W] in [0, 1]."""
     try:
         with no_bombs(), Image.open(path) as picture:

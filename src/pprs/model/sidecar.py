@@ -12,7 +12,7 @@ import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pprs._shape import validate
+from pprs._checks import validate
 from pprs.errors import PprsError
 from pprs.model.base import Model, Normalised
 from pprs.model.preprocess import METHODS, SMALLEST, Preprocess

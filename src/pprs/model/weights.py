@@ -9,8 +9,8 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 
+from pprs._files import atomic_write
 from pprs.errors import PprsError
-from pprs.files import written_whole
 from pprs.model.base import Model
 from pprs.model.resnet import Architecture, ResNet
 
@@ -71,7 +71,7 @@ def save(
         "training": training,
     }
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in net.state_dict().items()}
-    with written_whole(path) as part:
+    with atomic_write(path) as part:
         part.write_bytes(to_bytes(tensors, metadata={"pprs": json.dumps(about)}))
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from pprs import spec
+from pprs import _text
 from pprs.noise.base import Noise, Rng, keyed_rng, standard_normal
 from pprs.noise.exponential import Exponential
 from pprs.noise.gaussian import Gaussian
-from pprs.noise.power import PowerLaw
+from pprs.noise.power_law import PowerLaw
 
 NOISES: dict[str, type[Noise]] = {kind.name: kind for kind in (Gaussian, Exponential, PowerLaw)}
 
 
 def parse_noise(text: str) -> Noise:
     """The noise that a text such as `gaussian:sigma=0.5` describes."""
-    return spec.from_text(text, NOISES, "noise")
+    return _text.from_text(text, NOISES, "noise")
 
 
 def noise_of(text: str, sigma: float) -> Noise:

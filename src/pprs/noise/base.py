@@ -16,9 +16,9 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from pprs import spec
+from pprs import _text
 from pprs.errors import ConfigurationError, PprsError
-from pprs.kernels import normal
+from pprs.kernels import rng as normal_rng
 
 Rng = np.random.Generator | torch.Generator
 
@@ -36,7 +36,7 @@ def standard_normal(shape: tuple[int, ...], rng: Rng, out: torch.Tensor | None =
     if isinstance(rng, torch.Generator):
         return torch.randn(shape, generator=rng, device=rng.device, out=out)
     out = torch.empty(shape) if out is None else out
-    normal.seeded(rng, out.numpy().reshape(-1))
+    normal_rng.seeded(rng, out.numpy().reshape(-1))
     return out
 
 
@@ -47,7 +47,7 @@ class Noise(ABC):
     sigma: float
 
     def __str__(self) -> str:
-        return spec.to_text(self.name, self)
+        return _text.to_text(self.name, self)
 
     @abstractmethod
     def sample(self, shape: tuple[int, ...], rng: Rng, out: torch.Tensor | None = None) -> torch.Tensor:

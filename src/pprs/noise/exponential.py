@@ -9,7 +9,7 @@ import torch
 from scipy.special import betaincinv
 
 from pprs.noise.base import Noise, Rng, check_dim, check_sigma, gamma, safe_shares, scaled, unit_directions
-from pprs.noise.proof import ExponentialProof
+from pprs.noise.neyman_pearson import ExponentialProof
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from pprs import spec
+from pprs import _text
 from pprs.errors import ConfigurationError, suggest
 from pprs.partition.base import Filter, Partition, Superpixels
 from pprs.partition.blur import Blur
@@ -64,7 +64,7 @@ def _one(text: str, whole: str) -> Partition:
             raise ConfigurationError(
                 f'unknown partition "{name}". {suggest(name, [*PARTITIONS, "none"])}', parameter="partition"
             )
-    return spec.from_text(text, PARTITIONS, "partition")
+    return _text.from_text(text, PARTITIONS, "partition")
 
 
 __all__ = [

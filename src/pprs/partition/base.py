@@ -21,10 +21,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pprs import spec
+from pprs import _text
+from pprs._threads import spread
 from pprs.errors import ConfigurationError, PprsError
-from pprs.kernels import average, device
-from pprs.kernels.threads import spread
+from pprs.kernels import average, torch_ops
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
@@ -32,7 +32,7 @@ Batch = TypeVar("Batch", torch.Tensor, npt.NDArray[Any])
 Averaged = tuple[torch.Tensor, torch.Tensor | None]
 Shift = tuple[float, float]  # down and to the right, in parts of the seeds' spacing
 
-AUTO = spec.AUTO  # an option that follows the noise
+AUTO = _text.AUTO  # an option that follows the noise
 MIN_SIDE = 8
 LARGEST = 1e5  # of a pixel: beyond it, distances in single precision mean nothing
 BLOCK = 2**18  # pixels, about, that a thread holds labels for at a time
@@ -43,7 +43,7 @@ class Partition(ABC):
 
     name: ClassVar[str]
     static: ClassVar[bool] = False  # the same segments for every picture
-    alone: ClassVar[dict[str, Any]] = {}  # what an option that is "auto" is where no noise is known
+    defaults: ClassVar[dict[str, Any]] = {}  # what an option that is "auto" is where no noise is known
 
     @final
     def apply(self, noisy: Batch) -> Batch:
@@ -53,7 +53,7 @@ class Partition(ABC):
     @final
     def labels(self, noisy: Batch) -> Batch:
         """The segment of each pixel: int32 [B, H, W], numbered 0..k-1 without gaps in every picture."""
-        return _like(noisy, self.settled()._labels(check_batch(noisy)))
+        return _like(noisy, self.with_defaults()._labels(check_batch(noisy)))
 
     @final
     def run(self, noisy: torch.Tensor) -> Averaged:
@@ -61,21 +61,21 @@ class Partition(ABC):
 
         For callers that have checked their input: float32 [B, C, H, W].
         """
-        fixed = self.settled()
+        fixed = self.with_defaults()
         return fixed._run_cpu(noisy.contiguous()) if noisy.device.type == "cpu" else fixed._run_device(noisy)
 
-    def at(self, sigma: float, shape: tuple[int, ...]) -> Self:
+    def resolve(self, sigma: float, shape: tuple[int, ...]) -> Self:
         """The same, with every option that is "auto" as it suits noise of this sigma on pictures [C, H, W]."""
-        made = self._of(lambda part: part.at(sigma, shape))
+        made = self._of(lambda part: part.resolve(sigma, shape))
         if not made._open():
             return made
         suited = self.for_noise(sigma, round(math.sqrt(shape[-2] * shape[-1])))
         return made._with({option: getattr(suited, option) for option in made._open()})
 
-    def settled(self) -> Self:
+    def with_defaults(self) -> Self:
         """The same, with every option that is "auto" as it is where no noise is known."""
-        made = self._of(lambda part: part.settled())
-        return made._with({option: made.alone[option] for option in made._open()})
+        made = self._of(lambda part: part.with_defaults())
+        return made._with({option: made.defaults[option] for option in made._open()})
 
     def _open(self) -> list[str]:
         """The options that are "auto"."""
@@ -84,7 +84,7 @@ class Partition(ABC):
         values = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
         found = [name for name, value in values if isinstance(value, str) and value == AUTO]
         for name in found:
-            if name not in self.alone:
+            if name not in self.defaults:
                 raise ConfigurationError(
                     f'the option {name} of {self.name} has no rule for "auto". Give it a number.', parameter="partition"
                 )
@@ -92,8 +92,8 @@ class Partition(ABC):
 
     def _of(self, change: Callable[[Partition], Partition]) -> Self:
         """The same, made of another that is changed so."""
-        of = getattr(self, spec.OF, None)
-        return self._with({spec.OF: change(of)}) if isinstance(of, Partition) else self
+        of = getattr(self, _text.OF, None)
+        return self._with({_text.OF: change(of)}) if isinstance(of, Partition) else self
 
     def _with(self, options: dict[str, Any]) -> Self:
         return dataclasses.replace(cast(Any, self), **options) if options else self
@@ -117,12 +117,12 @@ class Partition(ABC):
         )
 
     def __str__(self) -> str:
-        return spec.to_text(self.name, self)
+        return _text.to_text(self.name, self)
 
     @property
     def short(self) -> str:
         """For tables and figures: the text without the options that are at their default."""
-        return spec.to_short_text(self.name, self)
+        return _text.to_short_text(self.name, self)
 
 
 class Filter(Partition):
@@ -197,7 +197,7 @@ class Superpixels(Partition):
         averaged, segments = torch.empty_like(noisy), []
         for piece, out in zip(_pieces(noisy), _pieces(averaged), strict=True):
             labels, count = self._segment_device(piece)
-            out.copy_(device.segment_mean(piece, labels, int(count.max())))
+            out.copy_(torch_ops.segment_mean(piece, labels, int(count.max())))
             segments.append(count)
         return averaged, torch.cat(segments).to(torch.int32)
 
@@ -235,7 +235,7 @@ def check_batch(noisy: torch.Tensor | npt.NDArray[Any]) -> torch.Tensor:
             f"expected a batch of pictures [B, C, H, W], got shape {tuple(tensor.shape)}. "
             "For one picture [C, H, W] pass x[None]."
         )
-    check_picture_shape(tuple(tensor.shape[1:]))
+    check_image_shape(tuple(tensor.shape[1:]))
     if not tensor.is_floating_point():
         raise PprsError(f"pictures must be floating point, not {tensor.dtype}. Divide 0..255 pictures by 255.")
     if not len(tensor):
@@ -251,7 +251,7 @@ def check_batch(noisy: torch.Tensor | npt.NDArray[Any]) -> torch.Tensor:
     return tensor
 
 
-def check_picture_shape(shape: tuple[int, ...]) -> None:
+def check_image_shape(shape: tuple[int, ...]) -> None:
     """One or three channels, at least 8x8 pixels."""
     channels, height, width = shape
     if channels not in (1, 3):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pprs.kernels import average, device
+from pprs.kernels import average, torch_ops
 from pprs.partition.base import Averaged, Filter, Floats, check_odd
 
 
@@ -24,4 +24,4 @@ class Blur(Filter):
         average.box_blur(noisy, self.size, out)
 
     def _run_device(self, noisy: torch.Tensor) -> Averaged:
-        return device.box_blur(noisy, self.size), None
+        return torch_ops.box_blur(noisy, self.size), None

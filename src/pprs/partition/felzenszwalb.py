@@ -32,7 +32,7 @@ class Felzenszwalb(Superpixels):
     """
 
     name = "felzenszwalb"
-    alone: ClassVar[dict[str, Any]] = {"scale": 5.0, "min_size": 20, "blur": 5}
+    defaults: ClassVar[dict[str, Any]] = {"scale": 5.0, "min_size": 20, "blur": 5}
 
     scale: float | Any = AUTO
     min_size: int | Any = AUTO

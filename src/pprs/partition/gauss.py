@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 
-from pprs.kernels import device, gauss
+from pprs.kernels import gaussian_blur, torch_ops
 from pprs.partition.base import AUTO, Averaged, Filter, Floats, check_between, check_sigma, rounded
 
 
@@ -15,7 +15,7 @@ class Gauss(Filter):
 
     name = "gauss"
     static = True
-    alone: ClassVar[dict[str, Any]] = {"sigma": 1.0}
+    defaults: ClassVar[dict[str, Any]] = {"sigma": 1.0}
 
     sigma: float | Any = AUTO
 
@@ -29,7 +29,7 @@ class Gauss(Filter):
         return cls(rounded(5.1 * sigma**0.7 * (side / 224) ** 0.12, 0.01, 64))
 
     def _filter(self, noisy: Floats, out: Floats) -> None:
-        gauss.blur(noisy, gauss.half_bell(self.sigma), out)
+        gaussian_blur.blur(noisy, gaussian_blur.half_bell(self.sigma), out)
 
     def _run_device(self, noisy: torch.Tensor) -> Averaged:
-        return device.gauss_blur(noisy, gauss.half_bell(self.sigma)), None
+        return torch_ops.gauss_blur(noisy, gaussian_blur.half_bell(self.sigma)), None

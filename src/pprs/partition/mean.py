@@ -6,7 +6,7 @@ from typing import Self
 
 import torch
 
-from pprs.kernels.threads import get_threads
+from pprs._threads import get_threads
 from pprs.partition.base import Averaged, Partition, wrong_option
 
 BLOCK = 32  # pictures a thread that go through all the parts together
@@ -37,11 +37,11 @@ class Mean(Partition):
         object.__setattr__(self, "parts", parts)
         object.__setattr__(self, "static", all(part.static for part in parts))
 
-    def at(self, sigma: float, shape: tuple[int, ...]) -> Self:
-        return self._with({"parts": [part.at(sigma, shape) for part in self.parts]})
+    def resolve(self, sigma: float, shape: tuple[int, ...]) -> Self:
+        return self._with({"parts": [part.resolve(sigma, shape) for part in self.parts]})
 
-    def settled(self) -> Self:
-        return self._with({"parts": [part.settled() for part in self.parts]})
+    def with_defaults(self) -> Self:
+        return self._with({"parts": [part.with_defaults() for part in self.parts]})
 
     def _run_cpu(self, noisy: torch.Tensor) -> Averaged:
         return self._over(noisy, BLOCK * get_threads())

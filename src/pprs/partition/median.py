@@ -15,7 +15,7 @@ class Median(Filter):
     """The median of size x size pixels, each channel on its own, the picture mirrored at its border."""
 
     name = "median"
-    alone: ClassVar[dict[str, Any]] = {"size": 3}
+    defaults: ClassVar[dict[str, Any]] = {"size": 3}
 
     size: int | Any = AUTO
 

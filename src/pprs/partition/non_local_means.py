@@ -20,7 +20,7 @@ class NonLocalMeans(Filter):
     """
 
     name = "nlm"
-    alone: ClassVar[dict[str, Any]] = {"patch": 5, "distance": 6, "h": 0.1, "sigma": 0.25}
+    defaults: ClassVar[dict[str, Any]] = {"patch": 5, "distance": 6, "h": 0.1, "sigma": 0.25}
 
     patch: int | Any = AUTO
     distance: int | Any = AUTO

@@ -35,7 +35,7 @@ class Quickshift(Superpixels):
     """
 
     name = "quickshift"
-    alone: ClassVar[dict[str, Any]] = {"kernel_size": 3.0, "max_dist": 4.0, "ratio": 0.5, "blur": 5}
+    defaults: ClassVar[dict[str, Any]] = {"kernel_size": 3.0, "max_dist": 4.0, "ratio": 0.5, "blur": 5}
 
     kernel_size: float | Any = AUTO
     max_dist: float | Any = AUTO

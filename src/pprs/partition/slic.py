@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pprs.kernels import average, device, slic, threads
+from pprs import _threads
+from pprs.kernels import average, slic, torch_ops
 from pprs.partition.base import (
     AUTO,
     Averaged,
@@ -46,7 +47,7 @@ class Slic(Superpixels, Seeded):
     """
 
     name = "slic"
-    alone: ClassVar[dict[str, Any]] = {"n_segments": 100, "compactness": 0.15, "blur": 5}
+    defaults: ClassVar[dict[str, Any]] = {"n_segments": 100, "compactness": 0.15, "blur": 5}
 
     n_segments: int | Any = AUTO
     compactness: float | Any = AUTO
@@ -87,7 +88,7 @@ class Slic(Superpixels, Seeded):
                     average.add_segment_mean(pictures[here], labels, count, np.float32(1 / len(shifts)), averaged[here])
                     segments[here] += count
 
-        threads.spread(task, len(pictures), self._abreast(len(pictures)))
+        _threads.spread(task, len(pictures), self._abreast(len(pictures)))
         rounded = np.round(segments / len(shifts)).astype(np.int32)
         return torch.from_numpy(averaged), torch.from_numpy(rounded)
 
@@ -96,7 +97,7 @@ class Slic(Superpixels, Seeded):
         ys, xs, sy, sx, per_pixel = slic.grid(height, width, self.n_segments, shift)
         lanes = 1 if batch <= slic.FEW else slic.LANES
         sizes = slic.scratch(lanes, channels, self.iterations, ys, xs)
-        floats, choices = threads.scratch(sizes[0], "slic"), threads.scratch(sizes[1], "choices", np.uint8)
+        floats, choices = _threads.scratch(sizes[0], "slic"), _threads.scratch(sizes[1], "choices", np.uint8)
         for first in range(0, batch, lanes):  # not compiled: it would take as long to compile as the kernel once more
             here = slice(first, first + lanes)
             slic.abreast(
@@ -106,6 +107,6 @@ class Slic(Superpixels, Seeded):
         segments[:] = (len(ys) - 1) * (len(xs) - 1)
 
     def _segment_device(self, noisy: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        blurred = device.box_blur(noisy, self.blur)
-        labels, count = device.slic(blurred, self.n_segments, self.compactness, self.iterations)
+        blurred = torch_ops.box_blur(noisy, self.blur)
+        labels, count = torch_ops.slic(blurred, self.n_segments, self.compactness, self.iterations)
         return labels, torch.full((len(noisy),), count)

@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
-from pprs.kernels import slic, soft, threads
+from pprs import _threads
+from pprs.kernels import slic, soft_slic
 from pprs.partition.base import AUTO, Averaged, Seeded, Shift, check_between, check_sigma, wrong_option
 from pprs.partition.slic import Slic
 
@@ -32,7 +33,7 @@ class Soft(Seeded):
     """
 
     name = "soft"
-    alone: ClassVar[dict[str, Any]] = {"guide": None}  # as wide as SLIC's box: see settled
+    defaults: ClassVar[dict[str, Any]] = {"guide": None}  # as wide as SLIC's box: see with_defaults
 
     of: Slic
     near: float = 12.0
@@ -58,15 +59,15 @@ class Soft(Seeded):
         slic = Slic(segments, max(1e-4, round(0.42 * root, 4)), 5)
         return cls(slic, guide=min(64.0, round((1.6 if channels == 3 else 1.36) * root, 3)))
 
-    def at(self, sigma: float, shape: tuple[int, ...]) -> Self:
+    def resolve(self, sigma: float, shape: tuple[int, ...]) -> Self:
         self._open()  # refuses what has no rule
         suited = self.suited(sigma, (shape[0], shape[1], shape[2]))
         slic = self.of._with({option: getattr(suited.of, option) for option in self.of._open()})
         return self._with({"of": slic, "guide": suited.guide if self.guide == AUTO else self.guide})
 
-    def settled(self) -> Self:
+    def with_defaults(self) -> Self:
         self._open()  # refuses what has no rule
-        slic = self.of.settled()
+        slic = self.of.with_defaults()
         return self._with({"of": slic, "guide": _as_wide_as(slic.blur) if self.guide == AUTO else self.guide})
 
     def _run_cpu(self, noisy: torch.Tensor) -> Averaged:
@@ -77,23 +78,23 @@ class Soft(Seeded):
         batch, channels, height, width = pictures.shape
         averaged = np.empty_like(pictures)
         grids = [slic.grid(height, width, self.of.n_segments, shift) for shift in shifts]
-        half = soft.taps(self.guide)
+        half = soft_slic.taps(self.guide)
         per_colour, per_near = np.float32(1 / self.of.compactness), np.float32(1 / self.near)
         seeds = max((len(ys) + 1) * (len(xs) + 1) for ys, xs, *_ in grids)
-        abreast = soft.abreast(height, width)
-        size = soft.scratch(abreast, channels, height, width, seeds, len(half) - 1)
+        abreast = soft_slic.abreast(height, width)
+        size = soft_slic.scratch(abreast, channels, height, width, seeds, len(half) - 1)
         lanes, planes = (0,) * abreast, (0,) * channels
 
         def task(first: int, past: int) -> None:
-            floats = threads.scratch(size, "soft")
+            floats = _threads.scratch(size, "soft")
             for start in range(first, past, abreast):
                 here = slice(start, min(start + abreast, past))
-                soft.lay(lanes, planes, pictures[here], half, per_colour, floats)
+                soft_slic.lay(lanes, planes, pictures[here], half, per_colour, floats)
                 for grid in grids:
-                    soft.blend(lanes, planes, *grid, self.of.iterations, per_near, floats)
-                soft.give(lanes, planes, np.float32(1 / len(grids)), floats, averaged[here])
+                    soft_slic.blend(lanes, planes, *grid, self.of.iterations, per_near, floats)
+                soft_slic.give(lanes, planes, np.float32(1 / len(grids)), floats, averaged[here])
 
-        threads.spread(task, batch, abreast)
+        _threads.spread(task, batch, abreast)
         segments = sum((len(ys) - 1) * (len(xs) - 1) for ys, xs, *_ in grids)
         return torch.from_numpy(averaged), torch.full((batch,), round(segments / len(grids)), dtype=torch.int32)
 

@@ -19,7 +19,7 @@ class TotalVariation(Filter):
     """
 
     name = "tv"
-    alone: ClassVar[dict[str, Any]] = {"weight": 0.25, "iterations": 30}
+    defaults: ClassVar[dict[str, Any]] = {"weight": 0.25, "iterations": 30}
 
     weight: float | Any = AUTO
     iterations: int | Any = AUTO

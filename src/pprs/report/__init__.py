@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from pprs._files import atomic_write
 from pprs.data import Example
 from pprs.errors import ConfigurationError, suggest
-from pprs.files import written_whole
 from pprs.metrics import Summary, paired_differences, summarize, usual_radii
 from pprs.noise import Noise
 from pprs.partition import Partition
@@ -43,7 +43,7 @@ class Report:
         from pprs.report import figures, page  # matplotlib takes a second to import
 
         if kind in ("png", "svg"):
-            return figures.to_bytes(figures.curves(list(self.frames)), kind)
+            return figures.to_bytes(figures.plot_curves(list(self.frames)), kind)
         pairs = paired_differences(self.frames)
         if kind == "md":
             return summary.to_markdown(self.summaries, self.radii, pairs).encode()
@@ -78,12 +78,12 @@ def write_report(
             f'cannot tell a report\'s format from "{kind or out}". {suggest(kind, FORMATS)}', parameter="format"
         )
     report = make_report(runs, radii)
-    with written_whole(out) as part:
+    with atomic_write(out) as part:
         part.write_bytes(report.render(kind))
     return report
 
 
-def write_picture_rows(
+def write_image_rows(
     example: Example, noise: Noise, partitions: Sequence[Partition | None], seed: int, path: Path
 ) -> None:
     """Draw what partitions make of a noisy picture: original, noisy, superpixel borders, averaged."""
@@ -91,9 +91,9 @@ def write_picture_rows(
 
     noisy = noisy_chunk(example.image, noise, seed, example.index)[0].numpy()
     rows = [(partition.short if partition else "none", partition) for partition in partitions]
-    figure = figures.picture_rows(example.image.numpy(), noisy, rows, noise)
-    with written_whole(path) as part:
+    figure = figures.plot_image_rows(example.image.numpy(), noisy, rows, noise)
+    with atomic_write(path) as part:
         part.write_bytes(figures.to_bytes(figure, path.suffix.lstrip(".").lower()))
 
 
-__all__ = ["FORMATS", "Report", "RunFrame", "Summary", "Table", "make_report", "write_picture_rows", "write_report"]
+__all__ = ["FORMATS", "Report", "RunFrame", "Summary", "Table", "make_report", "write_image_rows", "write_report"]

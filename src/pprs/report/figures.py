@@ -27,7 +27,7 @@ BORDER = (1.0, 0.85, 0.0)
 BESIDE = 0.008  # of the width: how far apart points of methods at one radius are drawn
 
 
-def curves(methods: list[RunFrame]) -> Figure:
+def plot_curves(methods: list[RunFrame]) -> Figure:
     """Certified accuracy against radius, with a 95% band over the images."""
     figure = Figure(figsize=(7.2, 4.4), layout="constrained")
     draw_curves(figure.subplots(), methods)
@@ -73,7 +73,7 @@ def draw_curves(
     axes.legend(fontsize=8, frameon=False, loc="best")
 
 
-def tried(
+def plot_tuning(
     points: list[tuple[str, float, float, float]], best: list[tuple[str, str, float, float]], noise: str
 ) -> Figure:
     """What a search tried: (family, ms a sample, score, error) each, and (family, name, ms, score) of the best ones."""
@@ -112,7 +112,7 @@ def to_bytes(figure: Figure, kind: str) -> bytes:
     return buffer.getvalue()
 
 
-def borders(picture: Array, labels: Array) -> Array:
+def draw_boundaries(picture: Array, labels: Array) -> Array:
     """The picture [H, W, 3], enlarged if small, with the segments' borders drawn on it."""
     zoom = max(1, 224 // max(labels.shape))
     big, cells = (np.kron(a, np.ones((zoom, zoom) + (1,) * (a.ndim - 2), a.dtype)) for a in (picture, labels))
@@ -123,7 +123,7 @@ def borders(picture: Array, labels: Array) -> Array:
     return big
 
 
-def shown(picture: Array) -> Array:
+def to_rgb(picture: Array) -> Array:
     """[C, H, W] as [H, W, 3] in [0, 1], for the eye only."""
     colours: Array = np.clip(np.broadcast_to(picture, (3, *picture.shape[1:])), 0, 1)
     return colours.transpose(1, 2, 0)
@@ -139,18 +139,18 @@ def png(picture: Array) -> bytes:
     return buffer.getvalue()
 
 
-def views(noisy: Array, partition: Partition | None, noise: Noise) -> dict[str, Array]:
+def method_views(noisy: Array, partition: Partition | None, noise: Noise) -> dict[str, Array]:
     """What a method makes of one noisy picture [C, H, W]: borders where it has segments, and the average."""
     if partition is None:
-        return {"noisy": shown(noisy)}
-    partition = partition.at(noise.sigma, noisy.shape)
-    averaged = shown(partition.apply(noisy[None])[0])
+        return {"noisy": to_rgb(noisy)}
+    partition = partition.resolve(noise.sigma, noisy.shape)
+    averaged = to_rgb(partition.apply(noisy[None])[0])
     if isinstance(partition, Superpixels):
-        return {"superpixels": borders(shown(noisy), partition.labels(noisy[None])[0]), "averaged": averaged}
+        return {"superpixels": draw_boundaries(to_rgb(noisy), partition.labels(noisy[None])[0]), "averaged": averaged}
     return {"averaged": averaged}
 
 
-def picture_rows(clean: Array, noisy: Array, methods: list[tuple[str, Partition | None]], noise: Noise) -> Figure:
+def plot_image_rows(clean: Array, noisy: Array, methods: list[tuple[str, Partition | None]], noise: Noise) -> Figure:
     """One row a method: original, noisy, superpixel borders, averaged."""
     tall = (
         2.5 * clean.shape[1] / clean.shape[2] + 0.3
@@ -158,10 +158,10 @@ def picture_rows(clean: Array, noisy: Array, methods: list[tuple[str, Partition 
     figure = Figure(figsize=(10, tall * len(methods)), layout="constrained")
     grid = figure.subplots(len(methods), 4, squeeze=False)
     for axes, (name, partition) in zip(grid, methods, strict=True):
-        made = views(noisy, partition, noise)
+        made = method_views(noisy, partition, noise)
         cells = [
-            ("original", shown(clean)),
-            (f"noisy ({noise})", shown(noisy)),
+            ("original", to_rgb(clean)),
+            (f"noisy ({noise})", to_rgb(noisy)),
             ("superpixels", made.get("superpixels")),
             (name, made.get("averaged", made.get("noisy"))),
         ]

@@ -100,7 +100,7 @@ def _title(frames: Sequence[RunFrame]) -> str:
 
 
 def _curve(frames: Sequence[RunFrame]) -> Markup:
-    svg = figures.to_bytes(figures.curves(list(frames)), "svg").decode()
+    svg = figures.to_bytes(figures.plot_curves(list(frames)), "svg").decode()
     return Markup(svg[svg.index("<svg") :])  # ours: matplotlib draws names as shapes, and escapes them in comments
 
 
@@ -138,28 +138,28 @@ def _examples(frames: Sequence[RunFrame]) -> tuple[tuple[ImageExample, ...], tup
         return (), ()
     alike = [frame for frame in frames if frame.settings.data_fingerprint == data]
     others = tuple(frame.name for frame in frames if frame.settings.data_fingerprint != data)
-    stored = [index for index in frames[0].pictures if all(index in frame.idx for frame in alike)]
+    stored = [index for index in frames[0].thumbnails if all(index in frame.idx for frame in alike)]
     return tuple(_example(alike, index) for index in stored), others
 
 
 def _example(frames: Sequence[RunFrame], index: int) -> ImageExample:
-    with Image.open(io.BytesIO(frames[0].pictures[index])) as file:
+    with Image.open(io.BytesIO(frames[0].thumbnails[index])) as file:
         clean = to_tensor(file)
     label = int(frames[0].label[frames[0].idx == index][0])
     names = frames[0].settings.class_names
     truth = "" if label < 0 else f": {figures.class_name(label, names)}"
-    tiles = [Tile(_data_url(figures.shown(clean.numpy())), f"original{truth}")]
+    tiles = [Tile(_data_url(figures.to_rgb(clean.numpy())), f"original{truth}")]
     seen: dict[tuple[str, int], int] = {}  # noise and seed -> the place of their noisy image
     for frame in frames:
         noise, seed = frame.settings.noise, frame.settings.seed or 0
         noisy = _noisy(clean, noise, seed, index)
         if (str(noise), seed) not in seen:
             seen[str(noise), seed] = len(tiles)
-            tiles.append(Tile(_data_url(figures.shown(noisy)), f"noisy: {noise}"))
+            tiles.append(Tile(_data_url(figures.to_rgb(noisy)), f"noisy: {noise}"))
         where = frame.idx == index
         outcome = figures.verdict(int(frame.prediction[where][0]), label, float(frame.radius[where][0]), names)
         partition = frame.settings.partition
-        views = figures.views(noisy, partition, noise)
+        views = figures.method_views(noisy, partition, noise)
         if partition is None:  # it sees the noisy image itself
             tile = Tile(_data_url(views["noisy"]), f"noisy: {noise}", frame.name, frame.full_name, outcome)
             place = seen[str(noise), seed]

@@ -13,7 +13,7 @@ from pprs.certificate import round_down
 from pprs.data import ImageSet
 from pprs.metrics import accuracy_interval, certified_accuracy
 from pprs.noise import parse_noise
-from pprs.report.figures import COLOURS, draw_curves, shown
+from pprs.report.figures import COLOURS, draw_curves, to_rgb
 from pprs.reproduction.plan import Experiment, Line, Plan
 from pprs.reproduction.tables import Found
 from pprs.runs import RunFrame
@@ -136,12 +136,12 @@ def gallery(plan: Plan, experiment: Experiment, data: str, found: Found, picture
     for row, (image, sigma) in enumerate((image, sigma) for image in images for sigma in sigmas):
         clean, noise = pictures[image].image, parse_noise(f"gaussian:sigma={sigma}")
         noisy = noisy_chunk(clean, noise, plan.seed, image)[0].numpy()
-        _cell(grid[row][0], shown(clean.numpy()), f"image {image}\nsigma {sigma:g}")
+        _cell(grid[row][0], to_rgb(clean.numpy()), f"image {image}\nsigma {sigma:g}")
         for axes, line in zip(grid[row][1:], lines, strict=True):
             rows = found[sigma, line]
             scheme = rows.settings.partition
-            seen = noisy if scheme is None else scheme.at(sigma, noisy.shape).apply(noisy[None])[0]
-            _cell(axes, shown(seen), f"{plan.label(line)}\n{_said(plan, data, rows, image)}")
+            seen = noisy if scheme is None else scheme.resolve(sigma, noisy.shape).apply(noisy[None])[0]
+            _cell(axes, to_rgb(seen), f"{plan.label(line)}\n{_said(plan, data, rows, image)}")
     figure.suptitle(f"{plan.title(data)}: what the classifier sees, and the certified radius", fontsize=10)
     return figure
 

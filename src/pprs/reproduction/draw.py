@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from pprs._files import atomic_write
 from pprs.data import ImageSet
-from pprs.files import written_whole
 from pprs.metrics import certified_accuracy
 from pprs.report.figures import to_bytes
 from pprs.report.table import NONE, Table, number
@@ -124,5 +124,5 @@ def read_models(out: Path) -> dict[str, dict[str, Any]]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    with written_whole(path) as part:
+    with atomic_write(path) as part:
         part.write_bytes(content)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pprs._shape import validate
+from pprs._checks import validate
 from pprs.engine import ENGINES
 from pprs.errors import PprsError, suggest
 from pprs.model.resnet import ARCHITECTURES

@@ -13,10 +13,10 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 
+from pprs._files import atomic_write
 from pprs.data import ImageSet, Selection, open_dataset
 from pprs.dataset import certify_dataset, describe_failures
 from pprs.errors import ConfigurationError, PprsError, suggest
-from pprs.files import written_whole
 from pprs.model import load_model
 from pprs.noise import Gaussian, noise_of
 from pprs.partition import parse_partition
@@ -62,7 +62,7 @@ def reproduce(
     work = Reproduction(chosen, Path(out), data_root, draw_only=draw_only, progress=shown)
     drawn, missing = work.draw(todo)
     if drawn:
-        with written_whole(Path(out) / "README.md") as part:
+        with atomic_write(Path(out) / "README.md") as part:
             part.write_text(page(chosen, work.with_earlier(drawn), read_models(Path(out))), encoding="utf-8")
         elapsed = duration(time.monotonic() - began)
         shown.message(f"{len(drawn)} figures and tables in {elapsed}: {Path(out) / 'README.md'}")
@@ -210,7 +210,7 @@ class Reproduction:
         model = self.plan.models[data]
         if model.source is None:
             return self.pictures(data)
-        return load_task(model.source, self.pictures(data)).pictures
+        return load_task(model.source, self.pictures(data)).data
 
     def model(self, name: str) -> str:
         """A model's text, as for `load_model`; trained now if it is not there."""
@@ -239,7 +239,7 @@ class Reproduction:
         models = read_models(self.out)  # once more: another process may have trained others meanwhile
         digest = load_model(str(path)).digest()
         models[name] = {"clean_accuracy": accuracy, "images": images, "key": key, "digest": digest}
-        with written_whole(self.out / "rows" / "models.json") as part:
+        with atomic_write(self.out / "rows" / "models.json") as part:
             part.write_text(json.dumps(models, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         return str(path)
 
@@ -332,7 +332,7 @@ class Reproduction:
         task = load_task(self.model(cell.model), training, labels=spec.labels)
         images = task.images[:: max(1, len(task.images) // count)][:count]
         search = Search(
-            task.model.module, task.num_classes, noise_of(cell.noise, cell.sigma), task.pictures, cache,
+            task.model.module, task.num_classes, noise_of(cell.noise, cell.sigma), task.data, cache,
             seed=self.plan.seed, device="cpu",
         )  # fmt: skip
 

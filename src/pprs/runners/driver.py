@@ -153,7 +153,7 @@ class Recorder:
         self.reader, self.progress = reader, progress
         there = run.file
         # The first images, whichever is done first.
-        self._wanted, self._kept = set(images[:GALLERY]), set(there.pictures())
+        self._wanted, self._kept = set(images[:GALLERY]), set(there.thumbnails())
         self._partial = there.partial()
         self._hopeful = bool(there.completed())  # some image was certified
         self._failed: set[int] = set()

@@ -285,7 +285,7 @@ class PoolVotes:
         self._pool = pool
 
     def resolve(self, shape: tuple[int, ...]) -> Partition | None:
-        return None if self.partition is None else self.partition.at(self.noise.sigma, shape)
+        return None if self.partition is None else self.partition.resolve(self.noise.sigma, shape)
 
     def votes(
         self,

@@ -15,8 +15,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from pprs._threads import cpu_count
 from pprs.errors import describe_error
-from pprs.kernels.threads import cpu_count
 from pprs.runners.base import Execution, Runner, Work, check_workers
 from pprs.runners.pool import WorkerEvent, WorkerPool
 from pprs.runners.worker import Assignment, Job, Picture, Worker, failed, unfit

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pprs._threads import cpu_count
 from pprs.errors import ConfigurationError, PprsError, describe_error
-from pprs.kernels.threads import cpu_count
 from pprs.runners.base import Execution, Runner, Work, check_workers
 from pprs.runners.pool import WorkerEvent, WorkerPool
 from pprs.runners.worker import Assignment, Job, Picture, Worker, failed, unfit

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from pprs import _threads
 from pprs._version import __version__
 from pprs.classifier import SmoothedClassifier
 from pprs.engine import Fast
 from pprs.errors import ConfigurationError
-from pprs.kernels import threads
 from pprs.model import load_model
 from pprs.model.base import Restricted
 from pprs.model.onnx import OnnxNetwork
@@ -28,7 +28,7 @@ from pprs.partition import parse_partition
 from pprs.runners.base import Done, Item, Work, certify_image
 from pprs.runs import Row
 from pprs.sampling import Sampling
-from pprs.voting import TRIAL, Votes, check_picture, error_context, noisy_chunk
+from pprs.voting import TRIAL, Votes, check_image, error_context, noisy_chunk
 
 Picture = npt.NDArray[np.float32]
 PROBED = 4  # pictures whose scores are compared
@@ -138,8 +138,8 @@ class Worker:
                 f"a worker has pprs {__version__}, the driver {job.version}. Install the same on both."
             )
         torch.set_num_threads(job.threads)
-        threads.set_threads(job.threads)
-        threads.keep_memory()
+        _threads.set_threads(job.threads)
+        _threads.keep_memory()
         if os.path.isdir(job.folder):
             os.chdir(job.folder)
         self._sampling, self._classifier = job.sampling, _classifier(job, place)
@@ -161,7 +161,7 @@ class Worker:
             return certify_image(certification, Item(task.index, lambda: image, task.partial), image, count)
         samples = range(task.first, task.past)
         with error_context(image, task.index, self._classifier.partition):
-            image = check_picture(image, self._classifier.votes.device)
+            image = check_image(image, self._classifier.votes.device)
             parts = list(self._classifier.votes.votes(image, samples, task.index, task.phase))
         tell(len(samples))
         return parts if task.apart else [sum(parts[1:], parts[0])]

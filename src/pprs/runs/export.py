@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
+from pprs._files import atomic_write
 from pprs.errors import ConfigurationError, PprsError, suggest
-from pprs.files import written_whole
 from pprs.runs.row import COLUMNS, Row, to_record
 from pprs.runs.settings import EXPORTED, RunSettings
 
@@ -37,7 +37,7 @@ def export(rows: Sequence[Row], settings: RunSettings, kind: str, out: Path | No
     text = {"tsv": _tsv, "csv": _csv, "json": _json}[kind](rows, settings)
     if out is None:
         return text
-    with written_whole(out) as part:
+    with atomic_write(out) as part:
         part.write_text(text, encoding="utf-8")
     return ""
 
@@ -55,7 +55,7 @@ def records_to_arrow(records: Sequence[Mapping[str, Any]]) -> pyarrow.Table:
 
 
 def write_parquet(table: pyarrow.Table, out: Path, **options: Any) -> None:
-    with written_whole(out) as part:
+    with atomic_write(out) as part:
         pyarrow.parquet.write_table(table, part, **options)
 
 

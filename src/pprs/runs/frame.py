@@ -34,7 +34,7 @@ class RunFrame:
     samples: Array  # that estimated the share; NaN where that is not known
     undecided: Array  # a budget ended its sampling early: what is proved of it so far counts
     settings: RunSettings = field(default_factory=RunSettings)
-    pictures: dict[int, bytes] = field(default_factory=dict)
+    thumbnails: dict[int, bytes] = field(default_factory=dict)
     # Could not be certified, and counts as not certified: leaving it out could flatter. One entry stands for all.
     failed: Array = field(default_factory=lambda: np.zeros(1, bool))
 
@@ -43,10 +43,10 @@ class RunFrame:
         rows = run.outcomes()
         if not rows:
             raise PprsError(f"{run.path} has no rows yet. Let it finish at least one image.")
-        return cls.from_rows(rows, run.settings, run.pictures(), name or method_name(run.settings, run.path))
+        return cls.from_rows(rows, run.settings, run.thumbnails(), name or method_name(run.settings, run.path))
 
     @classmethod
-    def from_rows(cls, rows: Sequence[Row], settings: RunSettings, pictures: dict[int, bytes], name: str) -> RunFrame:
+    def from_rows(cls, rows: Sequence[Row], settings: RunSettings, thumbnails: dict[int, bytes], name: str) -> RunFrame:
         def column(values: list[Any], kind: Any, missing: Any) -> Array:
             return np.array([missing if v is None else v for v in values], dtype=kind)
 
@@ -63,7 +63,7 @@ class RunFrame:
             column([r and r.samples for r in known], np.float64, np.nan),
             column([r.status == "partial" for r in rows], bool, False),
             settings,
-            pictures,
+            thumbnails,
             column([r is None for r in known], bool, False),
         )
 

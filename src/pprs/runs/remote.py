@@ -19,8 +19,8 @@ from typing import Any, NoReturn
 
 import fsspec
 
+from pprs._files import cache_folder
 from pprs.errors import ConfigurationError, PprsError
-from pprs.files import cache_folder
 from pprs.runs.export import export
 from pprs.runs.store import FILE, RunFile, RunWriter
 

@@ -39,7 +39,7 @@ class Run(ABC):
         """The certified images, by index."""
         return list(self.iter_rows())
 
-    def pictures(self) -> dict[int, bytes]:
+    def thumbnails(self) -> dict[int, bytes]:
         """The pictures kept for the report, as PNG, by image."""
         return {}
 
@@ -86,8 +86,8 @@ class StoredRun(Run):
     def failures(self) -> list[Failure]:
         return self._file.failures()
 
-    def pictures(self) -> dict[int, bytes]:
-        return self._file.pictures()
+    def thumbnails(self) -> dict[int, bytes]:
+        return self._file.thumbnails()
 
 
 class ExportedRun(Run):

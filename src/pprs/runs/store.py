@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 from filelock import FileLock, Timeout
 
+from pprs._files import cannot_write
 from pprs.errors import ConfigurationError, PprsError
-from pprs.files import cannot_write
 from pprs.runs.row import PARTIAL, STORED, Failure, Row, from_sql, to_sql
 from pprs.runs.settings import RunSettings
 
@@ -95,7 +95,7 @@ class RunFile:
             )
             return [Failure(*values) for values in found]
 
-    def pictures(self) -> dict[int, bytes]:
+    def thumbnails(self) -> dict[int, bytes]:
         """The pictures kept for the report, as PNG, by image."""
         with self._open() as db:
             return dict(db.execute("SELECT idx, png FROM pictures ORDER BY idx").fetchall())
@@ -204,7 +204,7 @@ class RunWriter:
         mine = self.file
         if mine.settings.differences(other.settings):
             raise ConfigurationError(f"{other.folder} and {self.folder} are runs with different settings")
-        done, partial, pictures = mine.completed(), mine.partial(), other.pictures()
+        done, partial, pictures = mine.completed(), mine.partial(), other.thumbnails()
         new = [
             (row, pictures.get(row.idx))
             for row in other.iter_rows()

@@ -75,4 +75,4 @@ def draw_chart(trials: Sequence[Trial], finals: Sequence[Final], noise: Noise) -
     last = {trial.partition: trial for trial in trials}
     points = [(t.family, 1000 * t.seconds, t.score, t.error) for t in last.values()]
     best = [(f.family, short(f.partition), 1000 * last[f.partition].seconds, f.tuned) for f in finals]
-    return figures.to_bytes(figures.tried(points, best, str(noise)), "png")
+    return figures.to_bytes(figures.plot_tuning(points, best, str(noise)), "png")

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pprs._files import atomic_write
 from pprs.errors import ConfigurationError
-from pprs.files import written_whole
 
 
 class MeasurementCache:
@@ -40,7 +40,7 @@ class MeasurementCache:
                     entry = json.loads(line)
                     self._known[entry["what"]] = entry["found"]
         if complete != text or not complete:
-            with written_whole(path) as part:
+            with atomic_write(path) as part:
                 part.write_text(complete or header + "\n", encoding="utf-8")
 
     def get_or_compute(self, name: str, compute: Callable[[], Any]) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pprs.files import written_whole
+from pprs._files import atomic_write
 from pprs.metrics import (
     Difference,
     accuracy_interval,
@@ -97,5 +97,5 @@ class Tuned:
             "n": self.n,
             "labelled": self.labelled,
         }
-        with written_whole(path) as part:
+        with atomic_write(path) as part:
             part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

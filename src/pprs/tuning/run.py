@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
+from pprs._files import atomic_write
+from pprs._threads import keep_memory
 from pprs.data import Selection
 from pprs.engine import EngineChoice, check_engine, choose_engine
 from pprs.errors import ConfigurationError, suggest
-from pprs.files import written_whole
-from pprs.kernels.threads import keep_memory
 from pprs.model import Model
 from pprs.noise import Noise, parse_noise
 from pprs.progress import Progress, as_progress, stage
@@ -79,7 +79,7 @@ def tune(
         settings = _settings(task, selection, law, seed, budget, chosen, choice)
         cache = MeasurementCache(folder / MEASUREMENTS, settings)
     steps = search_partitions(
-        choice.model.module, task.num_classes, law, task.pictures, task.images, seconds=seconds, families=chosen,
+        choice.model.module, task.num_classes, law, task.data, task.images, seconds=seconds, families=chosen,
         seed=seed, device=device, cache=cache,
     )  # fmt: skip
     hint = "" if folder is None else "; Ctrl-C keeps what was tried"
@@ -123,7 +123,7 @@ def _settings(
     """What a search must have in common with the one that it resumes."""
     return {
         "model": task.model.digest(),
-        "data": task.pictures.fingerprint(),
+        "data": task.data.fingerprint(),
         "images": _describe_images(images, task.images),
         "noise": str(noise),
         "seed": seed,
@@ -158,5 +158,5 @@ def _show_steps(steps: Iterator[SearchStep | Tuned], seconds: float, progress: P
 def _write(tuned: Tuned, noise: Noise, folder: Path) -> None:
     """All that was tried, as numbers and as a chart."""
     tuned.write_json(folder / RESULT)
-    with written_whole(folder / CHART) as part:
+    with atomic_write(folder / CHART) as part:
         part.write_bytes(draw_chart(tuned.trials, tuned.finals, noise))

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from pprs.bound import clopper_pearson_lower, mean_error
+from pprs import _threads
+from pprs.bounds import clopper_pearson_lower, mean_error
 from pprs.classifier import SmoothedClassifier
 from pprs.data import ImageSet, fair_order
 from pprs.errors import ConfigurationError
-from pprs.kernels import threads
 from pprs.noise import Noise
 from pprs.partition import Partition
 from pprs.tuning.candidates import FAMILIES, candidates, family_of, neighbours, text_of
@@ -97,7 +97,7 @@ class Search:
 
         began = time.perf_counter()
         if self.device == "cpu" and isinstance(self.network, torch.nn.Module):
-            threads.spread(task, len(images))
+            _threads.spread(task, len(images))
         else:
             task(0, len(images))
         return radii.tolist(), (time.perf_counter() - began) / (len(images) * samples)

@@ -12,7 +12,7 @@ from scipy.special import ndtri
 
 from pprs.errors import ConfigurationError, PprsError
 from pprs.noise.base import Noise, Rng, check_dim, check_sigma, gamma, safe_shares, scaled, unit_directions
-from pprs.noise.proof import PowerProof
+from pprs.noise.neyman_pearson import PowerProof
 
 DEGREE = 48  # of the polynomial that stands for the table
 FAR = 7.0  # vote shares above Phi(7) = 1 - 1.3e-12 prove no more than that one does

@@ -19,7 +19,7 @@ def cache_folder() -> Path:
 
 
 @contextlib.contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """A path to write to; what stands there at the end takes the place of `path` in one step."""
     if path.is_symlink():
         path = path.resolve()

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pprs.bound import check_alpha, clopper_pearson_lower
+from pprs.bounds import check_alpha, clopper_pearson_lower
 from pprs.errors import ConfigurationError, PprsError
 
 RATIO = math.sqrt(2)  # between one gambler's tilt and the next
