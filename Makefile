@@ -21,7 +21,7 @@ test: lint
 
 # What it compares is told test by test. PPRS_WRITE_IDENTITY=1 writes the expected rows anew.
 identity: $(READY)
-	$(BIN)/python -m pytest tests/test_drawn.py tests/test_identity.py -vv -n auto --maxprocesses 4 --dist worksteal
+	$(BIN)/python -m pytest tests/golden/test_drawn.py tests/golden/test_identity.py -vv -n auto --maxprocesses 4 --dist worksteal
 
 check: lint
 	$(BIN)/mypy

@@ -9,7 +9,7 @@ import matplotlib
 import pytest
 from helpers import pprs
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
 
 

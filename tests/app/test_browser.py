@@ -302,7 +302,7 @@ def test_files_hosts_and_sizes_are_refused(url: str, digits_model: Path) -> None
     preview = next(
         d for d in config["dependencies"] if names.get((d["inputs"] or [0])[0]) == "model" and len(d["inputs"]) > 9
     )
-    for path in (str(Path(__file__).parents[1] / "docs" / "cat.png"), "http://localhost/x.png", "../../x.png"):
+    for path in (str(Path(__file__).parents[2] / "docs" / "cat.png"), "http://localhost/x.png", "../../x.png"):
         file = {"path": path, "orig_name": "x.png", "meta": {"_type": "gradio.FileData"}}
         sent = {"fn_index": preview["id"], "session_hash": "forged", "data": [None, None, file]}
         assert post(f"{url}/gradio_api/queue/join", json.dumps(sent).encode()) == 403

@@ -1,6 +1,6 @@
 """What must stay as it is when the code changes: rows, runs on disk, and the keys that committed results go by.
 
-`make identity` runs this and redraws the committed figures (`tests/test_drawn.py`). The tests speak to the
+`make identity` runs this and redraws the committed figures (`tests/golden/test_drawn.py`). The tests speak to the
 package through its command line and the files that it writes, so that they outlive any module; what they need of its
 inside is imported in one place, below.
 
@@ -39,7 +39,7 @@ from pprs.reproduction.plan import Cell
 
 HERE = Path(__file__).parent / "identity"
 ROWS, NETWORK = HERE / "rows.json", "digits.safetensors"
-RESULTS = HERE.parents[1] / "docs" / "results"
+RESULTS = HERE.parents[2] / "docs" / "results"
 FLOATS = ("radius", "p_lower", "p_upper", "mean_segments", "mean_segment_size")
 NEAR = 1e-12
 WRITE = "PPRS_WRITE_IDENTITY"
@@ -160,7 +160,7 @@ def test_expected_rows_are_of_all_kinds() -> None:
 
 
 # Runs of earlier versions, whose settings are those of a cell. In old-run seven images are done, a budget left two, and
-# one failed; in older-run, from before there were rules to stop, four are done. See tests/identity/README.md.
+# one failed; in older-run, from before there were rules to stop, four are done. See tests/golden/identity/README.md.
 OLD, OLDER = _cell("slic", "powerlaw", "width:0.1"), _cell("grid:size=4", "exponential", None)
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import fsspec
 import numpy as np
 import pytest
-from crews import MODEL, NOISE, poisoned
 from helpers import pprs, timeless
+from pools import MODEL, NOISE, poisoned
 
 from pprs import PprsError, open_run
 from pprs.runs import FILE, Failure, Row, RunFile, RunSettings, RunWriter, open_run_folder, remote

@@ -33,7 +33,7 @@ from pprs.reproduction.tables import commonest, gain, pictured
 from pprs.runs import RunFrame, RunSettings, read_frame
 from pprs.sampling import Sampling, check_reach
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
 NAMES = ("table1", "curves", "methods", "segments", "sigma", "noises", "training", "gallery")
 QUICK = ROOT / "src" / "pprs" / "reproduction" / "quick.toml"

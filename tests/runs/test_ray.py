@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from crews import KILLS, MODEL, NOISE, Counting, alone, images, job_for, poisoned
 from helpers import pprs, rows_in, timeless
+from pools import KILLS, MODEL, NOISE, Counting, alone, images, job_for, poisoned
 
 from pprs import PprsError, open_run
 from pprs.data.arrays import Arrays

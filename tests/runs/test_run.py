@@ -101,7 +101,9 @@ for i in range(200):
     run._db.execute("INSERT INTO pictures VALUES (?, ?)", (i, bytes(4000)))
 os.kill(os.getpid(), 9)
 """
-    subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parent, check=False)
+    here = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": str(here.parent)}
+    subprocess.run([sys.executable, "-c", script], cwd=here, env=environment, check=False)
     assert (tmp_path / "run" / f"{FILE}-journal").exists()
     run = open_run(tmp_path / "run")
     assert run.rows() == [ROW]

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from crews import KILLS, MODEL, NOISE, SIDE, Counting, Cut, alone, images, job_for, poisoned
 from helpers import rows_in, timeless
+from pools import KILLS, MODEL, NOISE, SIDE, Counting, Cut, alone, images, job_for, poisoned
 
 from pprs import Gaussian, PprsError, SmoothedClassifier, open_run
 from pprs.data import fair_order
@@ -301,7 +301,7 @@ import dataclasses
 import resource
 from pathlib import Path
 import numpy as np
-from crews import Counting, job_for
+from pools import Counting, job_for
 from pprs.data.arrays import Arrays
 from pprs.runners import ProcessPool, run_images
 from pprs.runs import RunSettings, RunWriter
@@ -324,7 +324,7 @@ if __name__ == "__main__":
     main()
 """
     (tmp_path / "many.py").write_text(script)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     done = subprocess.run(
         [sys.executable, "many.py"], capture_output=True, text=True, timeout=800, env=environment, cwd=tmp_path
     )
