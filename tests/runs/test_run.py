@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
 import signal
 import subprocess
@@ -102,7 +103,7 @@ for i in range(200):
 os.kill(os.getpid(), 9)
 """
     here = Path(__file__).parent
-    environment = {**os.environ, "PYTHONPATH": str(here.parent)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", script], cwd=here, env=environment, check=False)
     assert (tmp_path / "run" / f"{FILE}-journal").exists()
     run = open_run(tmp_path / "run")

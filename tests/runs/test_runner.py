@@ -324,7 +324,7 @@ if __name__ == "__main__":
     main()
 """
     (tmp_path / "many.py").write_text(script)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [sys.executable, "many.py"], capture_output=True, text=True, timeout=800, env=environment, cwd=tmp_path
     )
