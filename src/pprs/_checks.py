@@ -1,4 +1,4 @@
-"""A dataclass from what a TOML or JSON file holds: its keys and the types of their values, checked by pydantic."""
+"""Parse the content of a TOML or JSON file into a dataclass, with keys and types checked by pydantic."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pprs.errors import PprsError, suggest
 
-if TYPE_CHECKING:  # importing it takes a while, which only those who read a file should wait for
+if TYPE_CHECKING:  # slow to import, and only needed to read a file
     from _typeshed import DataclassInstance
     from pydantic import TypeAdapter
     from pydantic_core import ErrorDetails
 
 T = TypeVar("T", bound="DataclassInstance")
-UNKNOWN, MISSING = "unexpected_keyword_argument", "missing"
-EXPECTED = {  # by pydantic's names for errors
+UNKNOWN_KEY, MISSING_KEY = "unexpected_keyword_argument", "missing"
+EXPECTED = {  # by pydantic's error types
     "string_type": "a text in quotes",
-    "int_type": "a whole number",
+    "int_type": "an integer",
     "float_type": "a number",
     "finite_number": "a finite number",
     "bool_type": "true or false",
@@ -29,28 +29,29 @@ EXPECTED = {  # by pydantic's names for errors
     "dataclass_type": "a table of keys and values",
 }
 TOO_DEEP = "its values are nested too deeply"
-LONGEST = 80  # of a value that is quoted in a message
+MAX_QUOTED = 80  # characters of a value that is quoted in a message
 
 
 def validate(kind: type[T], value: Any, where: str) -> T:
-    """The value as this dataclass; raises PprsError with the first thing wrong, and where.
+    """Return the value as an instance of the dataclass, or raise PprsError with the first problem and its location.
 
-    A whole number is also a number, a list becomes a tuple; nothing else is converted.
+    Integers are accepted as floats and lists become tuples. Nothing else is converted.
     """
     from pydantic import ValidationError
 
     for key, part in value.items() if isinstance(value, dict) else ():
         if part is None:
-            raise PprsError(f"{where}: {key}: null is not a value; leave the key out instead")
+            raise PprsError(f"{where}: {key}: null is not allowed; leave the key out instead")
     try:
-        text = json.dumps(value, default=_refuse)  # pydantic makes tuples of lists in JSON only, if it is to be strict
-        made: T = _adapter(kind).validate_json(text)
+        # In strict mode, pydantic converts lists to tuples only from JSON.
+        text = json.dumps(value, default=_refuse_value)
+        result: T = _adapter(kind).validate_json(text)
     except RecursionError as error:
         raise PprsError(f"{where}: {TOO_DEEP}") from error
     except ValidationError as error:
         known = [field.name for field in dataclasses.fields(kind)]
-        raise PprsError(f"{where}: {_message(error.errors(), value, known)}") from error
-    return made
+        raise PprsError(f"{where}: {_describe(error.errors(), value, known)}") from error
+    return result
 
 
 @functools.cache
@@ -60,32 +61,32 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(with_config(ConfigDict(strict=True, extra="forbid", allow_inf_nan=False))(kind))
 
 
-def _refuse(value: Any) -> None:
-    raise PprsError(f"{value} is a date or a time, which no key takes; put a text in quotes")
+def _refuse_value(value: Any) -> None:
+    raise PprsError(f"{value} is a date or a time, which no key accepts; put text in quotes")
 
 
-def _message(errors: Sequence[ErrorDetails], value: Any, known: Sequence[str]) -> str:
-    if errors[0]["type"] == "json_invalid":  # what Python's JSON allows and others do not
+def _describe(errors: Sequence[ErrorDetails], value: Any, known: Sequence[str]) -> str:
+    if errors[0]["type"] == "json_invalid":  # Python's json accepts more than pydantic does
         return TOO_DEEP if "recursion" in errors[0]["msg"] else "a text in it is not valid Unicode"
     by_type = {error["type"]: error for error in reversed(errors)}
-    if UNKNOWN in by_type:
-        word = str(by_type[UNKNOWN]["loc"][-1])
+    if UNKNOWN_KEY in by_type:
+        word = str(by_type[UNKNOWN_KEY]["loc"][-1])
         hint = suggest(word, known)
         return f'unknown key "{word}"; {hint[0].lower()}{hint[1:]}'
-    if MISSING in by_type:
-        return f'missing key "{by_type[MISSING]["loc"][-1]}"'
-    # Where several types are allowed there is an error for each of them: the one that got furthest was meant.
+    if MISSING_KEY in by_type:
+        return f'missing key "{by_type[MISSING_KEY]["loc"][-1]}"'
+    # If a key allows several types there is one error per type. The deepest one is for the type that was meant.
     same_key = [error for error in errors if error["loc"][:1] == errors[0]["loc"][:1]]
     furthest = max(same_key, key=lambda error: len(error["loc"]))
-    path = _path(furthest["loc"], value)
-    expected = [EXPECTED.get(error["type"]) for error in same_key if _path(error["loc"], value) == path]
+    path = _format_path(furthest["loc"], value)
+    expected = [EXPECTED.get(error["type"]) for error in same_key if _format_path(error["loc"], value) == path]
     if None in expected:
         return f"{path}{furthest['msg']}"
-    return f"{path}{_quoted(furthest['input'])} is not {' or '.join(dict.fromkeys(map(str, expected)))}"
+    return f"{path}{_quote(furthest['input'])} is not {' or '.join(dict.fromkeys(map(str, expected)))}"
 
 
-def _path(loc: Sequence[int | str], value: Any) -> str:
-    """Where in the value an error is, as `sigmas.mnist[0]: `. The types that pydantic names on the way are left out."""
+def _format_path(loc: Sequence[int | str], value: Any) -> str:
+    """Format the location of an error, such as `sigmas.mnist[0]: `, without the types that pydantic adds to it."""
     path = ""
     for step in loc:
         if isinstance(value, dict) and step in value:
@@ -98,6 +99,6 @@ def _path(loc: Sequence[int | str], value: Any) -> str:
     return f"{path}: " if path else ""
 
 
-def _quoted(value: Any) -> str:
+def _quote(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+    return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}..."

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there, and where those go that can be made again."""
+"""Atomic writes and the cache folder."""
 
 from __future__ import annotations
 
@@ -12,22 +12,25 @@ from pprs.errors import PprsError
 
 
 def cache_folder() -> Path:
-    """Where things are kept that can be made again."""
+    """Return the folder for files that can be recreated: $PPRS_CACHE, or `pprs` in the user's cache folder."""
     return Path(
         os.environ.get("PPRS_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pprs"
     )
 
 
 @contextlib.contextmanager
-def atomic_write(path: Path) -> Iterator[Path]:
-    """A path to write to; what stands there at the end takes the place of `path` in one step."""
+def atomic_write(path: Path, parameter: str | None = "out") -> Iterator[Path]:
+    """Yield a temporary path to write to, which replaces `path` in one step at the end.
+
+    `parameter` is the argument that `path` came from, which errors name.
+    """
     if path.is_symlink():
         path = path.resolve()
-    if path.exists() and not path.is_file() and not path.is_dir():  # a device or a pipe is written to, not replaced
+    if path.exists() and not path.is_file() and not path.is_dir():  # a device or a pipe cannot be replaced
         try:
             yield path
         except OSError as error:
-            raise cannot_write(path, error) from error
+            raise cannot_write(path, error, parameter) from error
         return
     part = path.with_name(f".{path.name}.part")
     try:
@@ -35,14 +38,14 @@ def atomic_write(path: Path) -> Iterator[Path]:
         yield part
         os.replace(part, path)
     except OSError as error:
-        raise cannot_write(path, error) from error
+        raise cannot_write(path, error, parameter) from error
     finally:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
 
 
 def check_writable(path: Path) -> None:
-    """Tell now, not after hours of work, if a file cannot be written there."""
+    """Raise if a file cannot be written to this path, before hours of work depend on it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         probe = path.with_name(f".{path.name}.part")
@@ -54,13 +57,18 @@ def check_writable(path: Path) -> None:
         raise PprsError(f"cannot write {path}: it is a folder. Give the name of a file.", parameter="out")
 
 
-def cannot_write(path: Path, error: OSError) -> PprsError:
+def cannot_write(path: Path, error: OSError, parameter: str | None = "out") -> PprsError:
+    """Return an error that explains why a path cannot be written, with a remedy.
+
+    `parameter` is the argument that `path` came from, or None.
+    """
+    other = "another path" if parameter is None else f"another `{parameter}`"
     remedy = {
-        errno.ENOSPC: "The disk is full: free some space, or give another `out`.",
-        errno.EACCES: "You may not write there: give another `out`.",
-        errno.EROFS: "That disk is read-only: give another `out`.",
+        errno.ENOSPC: f"The disk is full: free some space, or give {other}.",
+        errno.EACCES: f"You have no permission to write there: give {other}.",
+        errno.EROFS: f"That disk is read-only: give {other}.",
         errno.EISDIR: "That is a folder: give the name of a file.",
-        errno.ENAMETOOLONG: "The name is too long: give another `out`.",
-        errno.ENOTDIR: "A part of that path is a file, not a folder: give another `out`.",
-    }.get(error.errno or 0, "Give another `out`.")
-    return PprsError(f"cannot write {path}: {error.strerror or error}. {remedy}", parameter="out")
+        errno.ENAMETOOLONG: f"The name is too long: give {other}.",
+        errno.ENOTDIR: f"A part of that path is a file, not a folder: give {other}.",
+    }.get(error.errno or 0, f"Give {other}.")
+    return PprsError(f"cannot write {path}: {error.strerror or error}. {remedy}", parameter=parameter)

@@ -1,8 +1,8 @@
-"""How many threads are at work, on purpose: one pool for everything, and never more at once than were asked for.
+"""One thread pool for all work, so that no more threads run at once than requested.
 
-The pool's threads sleep while they wait. OpenMP's spin: beside another pool, or on a busy machine, they burn the very
-cores that the work needs, and a parallel region waits for its slowest thread. So a network runs on one thread, and
-several batches run side by side.
+The threads of this pool sleep while they wait, while OpenMP's threads spin. Beside another pool, or on a busy machine,
+spinning threads occupy the cores that the work needs, and a parallel region waits for its slowest thread. Therefore a
+network runs on one thread, and several batches run in parallel.
 """
 
 from __future__ import annotations
@@ -18,113 +18,114 @@ from typing import Any
 import numpy as np
 import torch
 
-LARGEST_KEPT = 2**25 - 2**16  # bytes: the most that glibc raises its bound to is 32 MB
+LARGEST_FREED = 2**25 - 2**16  # bytes; glibc raises its mmap threshold to at most 32 MB
 
 
 def cpu_count() -> int:
-    """The cores that this process may use; where the system does not tell (macOS, Windows), all of them."""
+    """Return how many cores this process may use, or all cores where the system does not say (macOS, Windows)."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 _count = cpu_count()
 _pools: dict[int, ThreadPoolExecutor] = {}
 _lock = threading.Lock()
-_own = threading.local()  # what belongs to the thread at hand
+_local = threading.local()  # per-thread state
 
 
 def keep_memory() -> None:
-    """Let what is freed be used again, where the C library would give it back to the system each time.
+    """Make the C library reuse freed memory instead of returning it to the system.
 
-    glibc does so with blocks above a size that grows when a larger one is freed: until then every layer's result comes
-    in fresh pages, which cost a third of the time of a small network.
+    glibc returns blocks above a threshold, which grows when a larger block is freed. Until then, the output of every
+    layer lands in fresh pages, which costs a third of the time of a small network.
     """
-    np.empty(LARGEST_KEPT, np.uint8)
+    np.empty(LARGEST_FREED, np.uint8)
 
 
 def set_threads(count: int) -> None:
-    """Use so many threads from now on, where no other number is given."""
+    """Set the default number of threads."""
     global _count
     _count = count
 
 
 def get_threads() -> int:
+    """Return the default number of threads."""
     return _count
 
 
-def pool(count: int) -> ThreadPoolExecutor:
-    """The pool of so many threads. What runs on it must not start threads, and `spread` there does not."""
+def get_pool(count: int) -> ThreadPoolExecutor:
+    """Return the pool of `count` threads. Tasks on it must not start threads; `parallel_for` does not do so there."""
     with _lock:
         if count not in _pools:
-            callers = torch.get_num_threads()
+            num_threads = torch.get_num_threads()
             started = threading.Barrier(count + 1)
-            made = ThreadPoolExecutor(count, thread_name_prefix="pprs", initializer=_begin)
+            executor = ThreadPoolExecutor(count, thread_name_prefix="pprs", initializer=_start_thread)
             for _ in range(count):
-                made.submit(started.wait)
+                executor.submit(started.wait)
             started.wait()
-            # Torch keeps a thread's number once it has one, and the last number set for threads to come: that is ours.
-            torch.set_num_threads(callers)
-            _pools[count] = made
+            # Torch fixes a thread's setting on first use, and gives new threads the last one set: restore the caller's.
+            torch.set_num_threads(num_threads)
+            _pools[count] = executor
         return _pools[count]
 
 
-def _begin() -> None:
-    _own.pooled = True
-    torch.get_num_threads()  # torch takes up its number for new threads here, and would not keep one set before
+def _start_thread() -> None:
+    _local.in_pool = True
+    torch.get_num_threads()  # initialises torch's setting for this thread, which would otherwise overwrite ours
     torch.set_num_threads(1)
 
 
-def pooled() -> bool:
-    """Whether this is one of the pool's threads, which must not wait for the others."""
-    return getattr(_own, "pooled", False)
+def in_pool_thread() -> bool:
+    """Return whether this is a thread of the pool, which must not wait for other threads of it."""
+    return getattr(_local, "in_pool", False)
 
 
-def _forget() -> None:
-    """In a forked process the pools' threads are gone."""
+def _reset_after_fork() -> None:
+    """Drop the pools in a forked process, where their threads no longer exist."""
     global _lock
     _lock = threading.Lock()
     _pools.clear()
-    _own.__dict__.clear()
+    _local.__dict__.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_reset_after_fork)
 
 
-def spread(task: Callable[[int, int], None], total: int, block: int = 1) -> None:
-    """Call task(first, past) over 0..total in stretches, whole blocks each, on the pool's threads."""
+def parallel_for(task: Callable[[int, int], None], total: int, block: int = 1) -> None:
+    """Call task(first, stop) on ranges that cover 0..total, each a multiple of `block`, on the threads of the pool."""
     blocks = -(-total // block)
-    parts = 1 if pooled() else min(_count, blocks)
+    parts = 1 if in_pool_thread() else min(_count, blocks)
     if parts <= 1:
         task(0, total)
         return
     edges = [min(total, blocks * i // parts * block) for i in range(parts + 1)]
-    mine, *others = pairwise(edges)
-    # The caller takes a share: were it asleep, the scheduler would often wake all the others on its one core.
-    waiting = [pool(_count).submit(task, first, past) for first, past in others]
+    own, *others = pairwise(edges)
+    # The caller works too. If it slept, the scheduler would often wake all the others on its core.
+    futures = [get_pool(_count).submit(task, first, stop) for first, stop in others]
     try:
-        task(*mine)
+        task(*own)
     finally:
-        wait(waiting)
-    for done in waiting:
-        done.result()
+        wait(futures)
+    for future in futures:
+        future.result()
 
 
-def scratch(size: int, name: str, kind: Any = np.float32) -> Any:
-    """Memory of this thread's own, the same each time for a name: at least `size` items, holding anything."""
-    kept = _own.__dict__
-    if name not in kept or len(kept[name]) < size:
-        kept[name] = np.empty(size, kind)
-    return kept[name][:size]
+def get_scratch(size: int, name: str, kind: Any = np.float32) -> Any:
+    """Return uninitialised memory for `size` items that belongs to this thread and is reused for the same name."""
+    buffers = _local.__dict__
+    if name not in buffers or len(buffers[name]) < size:
+        buffers[name] = np.empty(size, kind)
+    return buffers[name][:size]
 
 
 @contextlib.contextmanager
-def borrowed(size: int, name: str) -> Iterator[Any]:
-    """Floats of this thread's own, the same each time, that nobody else has until they are given back."""
-    kept = _own.__dict__
-    mine = kept.pop(name, None)
-    if mine is None or len(mine) < size:
-        mine = np.empty(size, np.float32)
+def borrow_scratch(size: int, name: str) -> Iterator[Any]:
+    """Lend uninitialised memory for `size` floats that belongs to this thread, and is exclusive until returned."""
+    buffers = _local.__dict__
+    buffer = buffers.pop(name, None)
+    if buffer is None or len(buffer) < size:
+        buffer = np.empty(size, np.float32)
     try:
-        yield mine[:size]
+        yield buffer[:size]
     finally:
-        kept[name] = mine
+        buffers[name] = buffer

@@ -1,4 +1,4 @@
-"""From counts to probabilities: exact binomial bounds."""
+"""Exact binomial bounds on probabilities, from vote counts."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ BOUNDS = ("one-sided", "two-sided")
 
 
 def clopper_pearson_lower(k: int, n: int, alpha: float) -> float:
-    """Lower bound on p after k successes in n trials; above p with probability at most alpha.
+    """Return the one-sided Clopper-Pearson lower bound on p after k successes in n trials.
 
-    One-sided and exact: it solves P(Binomial(n, p) >= k) = alpha for p.
+    The bound exceeds p with probability at most alpha. It solves P(Binomial(n, p) >= k) = alpha for p.
 
     >>> clopper_pearson_lower(0, 10, 0.001), round(clopper_pearson_lower(990, 1000, 0.001), 6)
     (0.0, 0.976036)
@@ -29,7 +29,7 @@ def clopper_pearson_lower(k: int, n: int, alpha: float) -> float:
     if k == n:
         return math.exp(math.log(alpha) / n) * (1 - 1e-15)
     lower = float(betaincinv(k, n - k + 1, alpha))
-    # The inverse is good to a few ulps: step down until the tail itself confirms the bound.
+    # The inverse is accurate to a few ulps. Step down until the tail probability confirms the bound.
     step = 1e-16
     while lower > 0 and betainc(k, n - k + 1, lower) > alpha:
         lower *= 1 - step
@@ -38,7 +38,9 @@ def clopper_pearson_lower(k: int, n: int, alpha: float) -> float:
 
 
 def clopper_pearson_upper(k: int, n: int, alpha: float) -> float:
-    """Upper bound on p after k successes in n trials; below p with probability at most alpha. One-sided and exact.
+    """Return the one-sided Clopper-Pearson upper bound on p after k successes in n trials.
+
+    The bound is below p with probability at most alpha.
 
     >>> round(clopper_pearson_upper(10, 1000, 0.001), 6)
     0.023964
@@ -46,24 +48,24 @@ def clopper_pearson_upper(k: int, n: int, alpha: float) -> float:
     return min(1.0, math.nextafter(1 - clopper_pearson_lower(n - k, n, alpha), 2))
 
 
-def two_sided(own: int, rival: int, n: int, alpha: float, num_classes: int) -> tuple[float, float]:
-    """A lower bound on a class's share and an upper bound on that of every other class, after n votes.
+def two_sided_bounds(top: int, runner_up: int, n: int, alpha: float, num_classes: int) -> tuple[float, float]:
+    """Return a lower bound on the probability of one class and an upper bound on that of every other class.
 
-    own: the votes of the class; rival: the most that any other got. Both bounds hold at once with probability at least
-    1 - alpha, however many classes there are: half of alpha is for the class, the other half is split among all others
-    (Bonferroni), since which of them is second was seen in these very counts. No share exceeds what the first leaves
-    over, so the upper bound is never above 1 - p_lower.
+    `top` are the votes of the class out of n, and `runner_up` is the largest count of any other class. Both bounds hold
+    at once with probability at least 1 - alpha, for any number of classes. Half of alpha is spent on the class, and the
+    other half is split among all others (Bonferroni), since the runner-up is chosen from the same counts. No other
+    probability can exceed what the first leaves over, so the upper bound is never above 1 - p_lower.
 
-    >>> [round(p, 4) for p in two_sided(600, 350, 1000, 0.001, 3)]
+    >>> [round(p, 4) for p in two_sided_bounds(600, 350, 1000, 0.001, 3)]
     [0.5479, 0.4041]
     """
-    lower = clopper_pearson_lower(own, n, alpha / 2)
-    upper = clopper_pearson_upper(rival, n, alpha / 2 / (num_classes - 1))
+    lower = clopper_pearson_lower(top, n, alpha / 2)
+    upper = clopper_pearson_upper(runner_up, n, alpha / 2 / (num_classes - 1))
     return lower, min(upper, math.nextafter(1 - lower, 2))
 
 
-def interval(hits: Any, n: int, confidence: float = 0.95) -> tuple[Any, Any]:
-    """Exact (Clopper-Pearson) two-sided interval for a share after `hits` of n; takes arrays of hits."""
+def clopper_pearson_interval(hits: Any, n: int, confidence: float = 0.95) -> tuple[Any, Any]:
+    """Return the exact two-sided interval for a proportion after `hits` of n, elementwise for arrays of hits."""
     tail, hits = (1 - confidence) / 2, np.asarray(hits)
     low = np.where(hits > 0, betaincinv(np.maximum(hits, 1), n - hits + 1, tail), 0.0)
     high = np.where(hits < n, betaincinv(hits + 1, np.maximum(n - hits, 1), 1 - tail), 1.0)
@@ -71,7 +73,7 @@ def interval(hits: Any, n: int, confidence: float = 0.95) -> tuple[Any, Any]:
 
 
 def mean_error(values: Any) -> float:
-    """Half the width of Student's 95% interval of a mean; infinite for fewer than two values.
+    """Return half the width of Student's 95% interval of a mean, or infinity for fewer than two values.
 
     >>> round(mean_error([0.3, 0.2, 0.3]), 4)
     0.1434
@@ -83,26 +85,14 @@ def mean_error(values: Any) -> float:
 
 
 def binomial_test(k: int, n: int) -> float:
-    """Exact two-sided p-value of k heads in n throws of a fair coin."""
+    """Return the exact two-sided p-value of k heads in n tosses of a fair coin."""
     if n == 0:
         return 1.0
     return min(1.0, 2.0 * float(bdtr(min(k, n - k), n, 0.5)))
 
 
-def smallest_n(alpha: float) -> int:
-    """The smallest n for which unanimous votes certify anything, i.e. alpha^(1/n) > 1/2.
-
-    >>> smallest_n(0.001)
-    10
-    """
-    check_alpha(alpha)
-    n = max(1, math.floor(-math.log2(alpha)) - 1)
-    while clopper_pearson_lower(n, n, alpha) <= 0.5:
-        n += 1
-    return n
-
-
 def check_alpha(alpha: float) -> None:
+    """Raise if alpha is not a probability strictly between 0 and 1."""
     if not (isinstance(alpha, int | float) and 1e-300 < alpha < 1):
         raise ConfigurationError(
             f"`alpha` must lie between 0 and 1, not {alpha!r}. It is the probability that a certificate is wrong; "
@@ -111,14 +101,25 @@ def check_alpha(alpha: float) -> None:
         )
 
 
-def least_samples(alpha: float, bound: str = "one-sided", *, anytime: bool = False) -> int:
-    """The smallest n with which an image could be certified at all."""
-    # Two bounds share alpha; so do the looks on the way and the look at the end.
-    return smallest_n(alpha / (2 if bound == "two-sided" else 1) / (2 if anytime else 1))
+def min_samples_to_certify(alpha: float, bound: str = "one-sided", *, anytime: bool = False) -> int:
+    """Return the smallest n for which n unanimous votes certify an image.
+
+    For a one-sided bound at a fixed n, this is the smallest n with alpha^(1/n) > 1/2.
+
+    >>> min_samples_to_certify(0.001)
+    10
+    """
+    check_alpha(alpha)
+    # Two bounds share alpha, and so do the checks during sampling and the one at the end.
+    alpha = alpha / (2 if bound == "two-sided" else 1) / (2 if anytime else 1)
+    n = max(1, math.floor(-math.log2(alpha)) - 1)
+    while clopper_pearson_lower(n, n, alpha) <= 0.5:
+        n += 1
+    return n
 
 
 def check_samples(n0: int, n: int, alpha: float, bound: str = "one-sided", *, anytime: bool = False) -> None:
-    """Refuse sample counts with which no image could ever be certified, and unknown bounds."""
+    """Raise if the bound is unknown, or if no image could ever be certified with these numbers of samples."""
     if bound not in BOUNDS:
         raise ConfigurationError(f'unknown bound "{bound}". {suggest(bound, BOUNDS)}', parameter="bound")
     if n0 < 1:
@@ -127,10 +128,10 @@ def check_samples(n0: int, n: int, alpha: float, bound: str = "one-sided", *, an
             parameter="n0",
         )
     check_alpha(alpha)
-    least = least_samples(alpha, bound, anytime=anytime)
+    least = min_samples_to_certify(alpha, bound, anytime=anytime)
     if n < least:
         raise ConfigurationError(
-            f"`n` {n} can never certify at `alpha` {alpha}: even if all samples agree, the vote share is not proved to "
-            f"be above 1/2. The smallest n that could is {least}; 1000 to 100000 is usual.",
+            f"`n` {n} can never certify at `alpha` {alpha}: even if all samples agree, the class's probability is not "
+            f"proved to be above 1/2. The smallest n that could is {least}; 1000 to 100000 is usual.",
             parameter="n",
         )

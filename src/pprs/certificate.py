@@ -1,4 +1,4 @@
-"""What is claimed, and on what grounds. Nothing here ever sees a true label."""
+"""Certificates and predictions. Nothing in this module has access to true labels."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pprs.errors import PprsError
 from pprs.partition import Superpixels, parse_partition
 
 Counts = npt.NDArray[np.int64]
-VERSION = 1  # of the dictionaries that certificates become
+VERSION = 1  # of the schema of `Certificate.to_dict`
 
 
 def round_down(value: float, decimals: int = 3) -> str:
-    """A radius as text, never larger than the radius.
+    """Format a radius, rounded down so that the text never exceeds it.
 
     >>> round_down(0.12999), round_down(0.3)
     ('0.129', '0.299')
@@ -29,7 +29,7 @@ def round_down(value: float, decimals: int = 3) -> str:
 
 
 def confidence(alpha: float) -> str:
-    """1 - alpha in percent, exactly.
+    """Format 1 - alpha in percent, exactly.
 
     >>> confidence(0.001), confidence(1e-8)
     ('99.9%', '99.999999%')
@@ -37,8 +37,8 @@ def confidence(alpha: float) -> str:
     return f"{(1 - Decimal(str(alpha))) * 100:f}".rstrip("0").rstrip(".") + "%"
 
 
-class _Frozen:
-    """Equality by value for the frozen results below, whose counts are arrays."""
+class _EqualByValue:
+    """Equality by value for results whose counts are arrays."""
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -49,53 +49,79 @@ class _Frozen:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _fixed(partition: str) -> Superpixels | None:
-    """The partition, if its segments are the same for every picture."""
-    made = parse_partition(partition)
-    return made if made is not None and made.static and isinstance(made, Superpixels) else None
+def _fixed_segments(partition: str) -> Superpixels | None:
+    """Return the partition if its segments are the same for every image, else None."""
+    parsed = parse_partition(partition)
+    return parsed if parsed is not None and parsed.static and isinstance(parsed, Superpixels) else None
 
 
-def _cell_means(labels: npt.NDArray[Any], picture: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Every pixel of [C, H, W] replaced by the mean of its segment, in double precision."""
+def _average_cells(labels: npt.NDArray[Any], image: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Replace every pixel of [C, H, W] by the mean of its segment, in double precision."""
     flat, sizes = labels.ravel(), np.bincount(labels.ravel())
-    return np.stack([(np.bincount(flat, weights=plane.ravel()) / sizes)[labels] for plane in picture])
+    return np.stack([(np.bincount(flat, weights=plane.ravel()) / sizes)[labels] for plane in image])
 
 
 @dataclass(frozen=True, eq=False)
-class Certificate(_Frozen):
-    """No perturbation of L2 norm up to `radius` changes the smoothed classifier's label `prediction`.
+class Certificate(_EqualByValue):
+    """The claim that no perturbation of L2 norm up to `radius` changes the smoothed classifier's prediction.
 
-    The claim is wrong with probability at most `alpha` over the noise that was drawn. An abstention claims
-    nothing: its `prediction` is None and its `radius` 0.
+    The claim is wrong with probability at most `alpha` over the noise that was drawn. If the classifier abstains,
+    `prediction` is None, `radius` is 0, and nothing is claimed.
+
+    Attributes:
+        prediction: The certified class, or None for an abstention.
+        radius: The certified L2 radius.
+        p_lower: Lower bound on the probability of the selected class.
+        counts: Vote counts of the n estimation samples, one entry per class.
+        selected: The class that the n0 selection samples chose, whether or not it was certified.
+        n0: Number of selection samples.
+        n: Number of estimation samples that were drawn.
+        alpha: Failure probability.
+        shape: Shape of the image, (C, H, W).
+        noise: The noise as text.
+        partition: The partition as text, "none" for plain smoothing.
+        mean_segments: Mean number of superpixels of a noisy image, or None for a partition without segments.
+        bound: "one-sided" or "two-sided".
+        p_upper: Upper bound on the probability of every other class, or None for 1 - p_lower.
+        assumes: The unproved assumption that the claim depends on, or None if there is none.
+        n_max: Maximum number of estimation samples, or None for n.
+        stop: The stop rule as text, or None if there was none.
+        stopped: Why sampling ended: "n" (all n_max samples were drawn), "decided", "width", "hopeless" or "budget".
     """
 
     prediction: int | None
     radius: float
     p_lower: float
-    counts: Counts  # votes of the n estimation samples, one entry a class
-    selected: int  # the class that the n0 selection samples chose, whether or not it was certified
+    counts: Counts
+    selected: int
     n0: int
     n: int
     alpha: float
     shape: tuple[int, int, int]
     noise: str
     partition: str
-    mean_segments: float | None = None  # superpixels a noisy picture, on average; None where there are none
+    mean_segments: float | None = None
     bound: str = "one-sided"
-    p_upper: float | None = None  # above every other class's share; None: 1 - p_lower
-    assumes: str | None = None  # what the claim takes for granted and nobody has proved; None: nothing
-    n_max: int | None = None  # the most samples that could have been drawn; None: n
-    stop: str | None = None  # the rule that could end sampling before n_max; None: there was none
-    stopped: str = "n"  # why sampling ended: all n_max are drawn, "decided", "width", "hopeless" or "budget"
+    p_upper: float | None = None
+    assumes: str | None = None
+    n_max: int | None = None
+    stop: str | None = None
+    stopped: str = "n"
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything it says, as plain values that JSON can hold; `version` is that of this schema."""
+        """Return all fields as values that JSON can represent, with the `version` of the schema."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         return {"version": VERSION, **values, "counts": [int(c) for c in self.counts], "shape": list(self.shape)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Certificate:
-        """The certificate that `to_dict` described.
+        """Return the certificate that `to_dict` was called on.
+
+        Args:
+            values: The dictionary that `to_dict` returned.
+
+        Raises:
+            PprsError: If the version is unknown, or if fields are missing or unknown.
 
         >>> noise, votes = "gaussian:sigma=0.5", np.array([5, 95])
         >>> certificate = Certificate(1, 0.5, 0.9, votes, 1, 10, 100, 0.001, (1, 8, 8), noise, "none")
@@ -105,56 +131,66 @@ class Certificate(_Frozen):
         version = values.get("version")
         if version != VERSION:
             raise PprsError(
-                f"a certificate of version {version} cannot be read: this version of pprs knows version {VERSION}"
+                f"cannot read a certificate of version {version}: this version of pprs reads version {VERSION}"
             )
         names = {f.name for f in dataclasses.fields(cls)}
         needed = {f.name for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING}
-        given = values.keys() - {"version"}
-        if given - names or needed - given:
-            wrong = sorted(given - names) or sorted(needed - given)
-            raise PprsError(f'these are not the values of a certificate: see "{wrong[0]}"')
+        keys = values.keys() - {"version"}
+        if keys - names or needed - keys:
+            wrong = sorted(keys - names) or sorted(needed - keys)
+            raise PprsError(f'these are not the fields of a certificate: see "{wrong[0]}"')
         shape = tuple(int(side) for side in values["shape"])
         counts = np.array(values["counts"], np.int64)
-        return cls(**{**{k: values[k] for k in given}, "counts": counts, "shape": shape})
+        return cls(**{**{k: values[k] for k in keys}, "counts": counts, "shape": shape})
 
     @property
     def region(self) -> str:
-        """What is certified: the "ball" |delta| <= radius, or the larger "cylinder" |A delta| <= radius.
+        """The certified set: the "ball" |delta| <= radius, or the larger "cylinder" |A delta| <= radius.
 
-        A partition into fixed segments is one matrix A, and averaging twice is averaging once (A A = A). So the
-        averaged picture cannot tell delta from A delta, and what A removes is harmless however large it is.
+        Averaging over fixed segments is a matrix A, and averaging twice equals averaging once (A A = A). The averaged
+        image is therefore the same for delta and A delta, and the part of delta that A removes is harmless, however
+        large it is.
         """
-        return "cylinder" if _fixed(self.partition) is not None and self.assumes is None else "ball"
+        return "cylinder" if _fixed_segments(self.partition) is not None and self.assumes is None else "ball"
 
     @property
     def abstained(self) -> bool:
+        """Whether the classifier abstained, so that nothing is claimed."""
         return self.prediction is None
 
     @property
     def dim(self) -> int:
+        """Number of values in the image, C * H * W."""
         return math.prod(self.shape)
 
     @property
     def radius_linf(self) -> float:
-        """Every perturbation of max norm up to this lies in the certified L2 ball."""
+        """The largest max-norm radius that is contained in the certified L2 ball."""
         return self.radius / math.sqrt(self.dim)
 
     @property
     def mean_segment_size(self) -> float | None:
-        """Pixels a superpixel: pixels of the picture over the mean number of superpixels."""
+        """Mean pixels per superpixel: the pixels of the image divided by the mean number of superpixels."""
         return None if self.mean_segments is None else self.shape[1] * self.shape[2] / self.mean_segments
 
     def covers(self, delta: Any) -> bool:
-        """Whether the claim holds for this perturbation (an array or tensor of the image's shape)."""
+        """Return whether the claim covers this perturbation.
+
+        Args:
+            delta: The perturbation, an array or tensor of the image's shape.
+
+        Raises:
+            PprsError: If the shape differs from the image's.
+        """
         flat = np.asarray(delta, dtype=np.float64)
         if flat.shape != self.shape:
             raise PprsError(f"delta has shape {flat.shape}, the certified image {self.shape}: they must agree")
-        fixed = _fixed(self.partition)
+        fixed = _fixed_segments(self.partition)
         rounding = 0.0
         if fixed is not None and self.assumes is None:
-            rounding = float(np.abs(flat).max()) * self.dim * 1e-15  # of the cells' sums
-            flat = _cell_means(fixed.labels(np.zeros((1, *self.shape), np.float32))[0], flat)
-        # The margin absorbs the rounding of the norm, so that a borderline case is never claimed wrongly.
+            rounding = float(np.abs(flat).max()) * self.dim * 1e-15  # error of the cells' sums
+            flat = _average_cells(fixed.labels(np.zeros((1, *self.shape), np.float32))[0], flat)
+        # The margin absorbs the rounding error of the norm, so that a borderline case is never wrongly covered.
         return not self.abstained and float(np.linalg.norm(flat.ravel())) * (1 + 1e-12) + rounding <= self.radius
 
     @property
@@ -167,16 +203,24 @@ class Certificate(_Frozen):
                 return f"abstained (given up as hopeless{self._samples})"
             other = "1/2" if self.p_upper is None else f"every other class's {self.p_upper:.3f}"
             return f"abstained (p_lower {round_down(self.p_lower)} is not above {other}{self._samples})"
-        told = (
+        claim = (
             f"class {self.prediction}: no change of L2 norm up to {round_down(self.radius)} can alter this label, "
             f"with {confidence(self.alpha)} confidence{self._samples}"
         )
-        return told if self.assumes is None else f"{told}, ASSUMING that {self.assumes}, which is not proved"
+        return claim if self.assumes is None else f"{claim}, ASSUMING that {self.assumes}, which is not proved"
 
 
 @dataclass(frozen=True, eq=False)
-class Prediction(_Frozen):
-    """The smoothed classifier's label, wrong with probability at most alpha; None where it abstains."""
+class Prediction(_EqualByValue):
+    """The smoothed classifier's prediction, which is wrong with probability at most alpha.
+
+    Attributes:
+        prediction: The predicted class, or None for an abstention.
+        counts: Vote counts of the n samples, one entry per class.
+        p_value: p-value of the test that the two leading classes are equally likely.
+        n: Number of noisy samples.
+        alpha: Failure probability.
+    """
 
     prediction: int | None
     counts: Counts
@@ -186,4 +230,5 @@ class Prediction(_Frozen):
 
     @property
     def abstained(self) -> bool:
+        """Whether the classifier abstained."""
         return self.prediction is None

@@ -1,4 +1,4 @@
-"""The package's errors. Messages write a parameter in backticks, and commands show it as their own flag."""
+"""Exceptions and argument checks. Messages put parameters in backticks, which commands show as their own flags."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from typing import Any
 
 
 class PprsError(Exception):
-    """Something the caller can put right. The message names the cause and the remedy.
+    """An error that the caller can fix. The message states the cause and the remedy.
 
-    `parameter` is the argument to change, where there is one; `index` is the image that the error is about.
+    Args:
+        message: Cause and remedy.
+        parameter: Name of the argument to change, if there is one.
+        index: Index of the image that the error is about, if there is one.
 
-    >>> str(PprsError("the picture is empty", index=17))
-    'image 17: the picture is empty'
+    >>> str(PprsError("the image is empty", index=17))
+    'image 17: the image is empty'
     """
 
     def __init__(self, message: str, *, parameter: str | None = None, index: int | None = None) -> None:
@@ -29,7 +32,7 @@ class PprsError(Exception):
 
 
 class ConfigurationError(PprsError):
-    """Wrong settings, which no image is to blame for: it ends a run, where other errors only fail an image."""
+    """Invalid settings. This error ends a run, while other errors only fail the image they occur on."""
 
 
 def _restore(kind: type[PprsError], message: str, parameter: str | None, index: int | None) -> PprsError:
@@ -37,7 +40,7 @@ def _restore(kind: type[PprsError], message: str, parameter: str | None, index: 
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """A sentence that lists the known names and suggests the one that was probably meant.
+    """Return a sentence that suggests the name that was probably meant, and lists all of them.
 
     >>> suggest("slick", ["slic", "grid"])
     'Did you mean "slic"? There are: grid, slic.'
@@ -48,25 +51,25 @@ def suggest(word: str, known: Iterable[str]) -> str:
     return f"{hint}There are: {', '.join(names)}."
 
 
-def whole_number(value: Any, parameter: str, least: int = 0) -> int:
-    """The value as an int, if it is a whole number of any kind and at least so large."""
+def check_integer(value: Any, parameter: str, least: int = 0) -> int:
+    """Return the value as an int, or raise if it is not an integer of any type or is below `least`."""
     try:
         number = operator.index(value)
     except TypeError:
-        raise ConfigurationError(f"`{parameter}` must be a whole number, not {value!r}", parameter=parameter) from None
+        raise ConfigurationError(f"`{parameter}` must be an integer, not {value!r}", parameter=parameter) from None
     if number < least:
         raise ConfigurationError(f"`{parameter}` must be at least {least}, not {value}", parameter=parameter)
     return number
 
 
-def check_kind(value: Any, kinds: Any, parameter: str, example: str) -> None:
-    """Refuse an argument of another kind, with an example of one that is right."""
-    if not isinstance(value, kinds):
+def check_type(value: Any, types: Any, parameter: str, example: str) -> None:
+    """Raise if an argument has the wrong type, and give an example of a valid one."""
+    if not isinstance(value, types):
         raise ConfigurationError(f"`{parameter}` cannot be {value!r}: give {example}, for example", parameter=parameter)
 
 
 def describe_error(error: BaseException) -> str:
-    """Why an image failed, in a line or two; which image it was is told apart."""
+    """Describe in a line or two why an image failed, without its index."""
     if isinstance(error, PprsError):
         return error.message
     reason = (str(error).splitlines() or ["no further details"])[0]

@@ -1,9 +1,9 @@
-"""When an image has had enough samples, and what its votes prove by then.
+"""How many noisy samples to draw for an image, and what its votes certify.
 
-Three rules. Two of them stop at a moment that the votes themselves decide, so their bounds are confidence sequences,
-which hold at every moment. "abstain" stops early only to claim nothing, so that a claim still is made at n samples
-alone: there Clopper-Pearson holds as it stands. To give an image up costs a certificate at worst, never truth; so for
-that a guess of what the remaining votes will be is good enough.
+There are three stop rules. "radius" and "width" stop at a time that depends on the votes, so their bounds are
+confidence sequences, which hold at all times. "abstain" stops early only to abstain, so a claim is made only at n
+samples, where the Clopper-Pearson bound is valid. Giving up on an image can lose a certificate but never makes one
+false, so a prediction of the remaining votes is accurate enough for that.
 """
 
 from __future__ import annotations
@@ -16,18 +16,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pprs.bounds import check_samples, clopper_pearson_lower, least_samples, two_sided
+from pprs.bounds import check_samples, clopper_pearson_lower, min_samples_to_certify, two_sided_bounds
 from pprs.confidence_sequence import ConfidenceSequence
-from pprs.errors import ConfigurationError, PprsError, suggest, whole_number
+from pprs.errors import ConfigurationError, PprsError, check_integer, suggest
 from pprs.noise import Noise
 
-GROWTH = 1.03  # the next look is when there are so many times the votes: looks cost next to nothing in sum
-HOPE = 3.0  # standard deviations above what is to be expected: better luck than this is not waited for
+GROWTH = 1.03  # factor between the numbers of votes at which the rule is checked, so that checks cost little in total
+OPTIMISM = 3.0  # standard deviations above the expected votes; an image that needs more luck is given up
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """What to do for every image: n0 samples select the class, n (with `stop`, at most n) estimate its share."""
+    """How to sample each image: n0 samples select the class, and n more estimate its probability.
+
+    Args:
+        n0: Number of noisy samples that select the class.
+        n: Number of noisy samples that estimate its probability. With a stop rule, the maximum number.
+        alpha: Failure probability, the largest probability that a certificate is wrong.
+        bound: "one-sided" bounds only the probability of the selected class. "two-sided" also bounds those of all other
+            classes, and can certify a class with less than half of the votes.
+        stop: Rule that ends sampling early: `radius:0.25,0.5` when the image is decided at these radii, `width:0.02`
+            when more samples could raise the radius by at most this much, `abstain` when the image is very unlikely to
+            be certified. None draws all n samples.
+
+    Raises:
+        ConfigurationError: If a value is invalid, or if n samples can never certify an image.
+    """
 
     n0: int = 100
     n: int = 10_000
@@ -37,40 +51,40 @@ class Sampling:
 
     def __post_init__(self) -> None:
         for name in ("n0", "n"):
-            object.__setattr__(self, name, whole_number(getattr(self, name), name))
+            object.__setattr__(self, name, check_integer(getattr(self, name), name))
         check_samples(self.n0, self.n, self.alpha, self.bound, anytime=self.anytime)
 
     @property
     def anytime(self) -> bool:
-        """Whether something may be claimed before all n samples are drawn."""
-        rule = parse_stop(self.stop)
+        """Whether a certificate may be issued before all n samples are drawn."""
+        rule = parse_stop_rule(self.stop)
         return rule is not None and rule.anytime
 
     @property
     def decided_radii(self) -> tuple[float, ...] | None:
-        """The radii at which images are decided when sampling stops; None: their radii tell all."""
+        """The radii at which images are decided when sampling stops, or None if they are decided at every radius."""
         return decided_radii(self.stop)
 
 
-class Stop(ABC):
-    """A rule that ends an image's sampling before all n are drawn."""
+class StopRule(ABC):
+    """A rule that ends the sampling of an image before all n samples are drawn."""
 
     name: ClassVar[str]
-    anytime: ClassVar[bool] = True  # whether something may be claimed at the moment it stops
+    anytime: ClassVar[bool] = True  # whether a certificate may be issued when the rule stops
 
     @abstractmethod
     def reason(self, evidence: Evidence) -> str | None:
-        """Why to stop now; None: go on."""
+        """Return why to stop now, or None to continue."""
 
     @property
     def radii(self) -> tuple[float, ...] | None:
-        """The radii at which an image is decided when it stops; None: its radius tells all."""
+        """The radii at which an image is decided when it stops, or None if it is decided at every radius."""
         return None
 
 
 @dataclass(frozen=True)
-class StopAtRadius(Stop):
-    """Stop when, for each of these radii, the image is certified there or will hardly be by n samples."""
+class StopAtRadius(StopRule):
+    """Stop when the image is certified, or very unlikely to be certified by n samples, at each of these radii."""
 
     name = "radius"
     at: tuple[float, ...]
@@ -85,8 +99,8 @@ class StopAtRadius(Stop):
 
 
 @dataclass(frozen=True)
-class StopAtWidth(Stop):
-    """Stop when, as far as the votes tell, no n samples would prove a radius larger by more than `width`."""
+class StopAtWidth(StopRule):
+    """Stop when, judging by the votes, n samples would not certify a radius larger by more than `width`."""
 
     name = "width"
     width: float
@@ -96,8 +110,8 @@ class StopAtWidth(Stop):
 
 
 @dataclass(frozen=True)
-class StopToAbstain(Stop):
-    """Stop when the image will hardly be certified at all."""
+class StopToAbstain(StopRule):
+    """Stop when the image is very unlikely to be certified at any radius."""
 
     name = "abstain"
     anytime = False
@@ -106,20 +120,20 @@ class StopToAbstain(Stop):
         return "hopeless" if evidence.optimistic_radius() <= 0 else None
 
 
-RULES = ("radius", "width", "abstain")
+STOP_RULES = ("radius", "width", "abstain")
 
 
-def parse_stop(text: str | None) -> Stop | None:
-    """`radius:0.5`, `radius:0.25,0.5,1.0`, `width:0.02` or `abstain`; None for a fixed number of samples.
+def parse_stop_rule(text: str | None) -> StopRule | None:
+    """Parse `radius:0.5`, `radius:0.25,0.5,1.0`, `width:0.02` or `abstain`. None means a fixed number of samples.
 
-    >>> parse_stop("radius:0.5,0.25")
+    >>> parse_stop_rule("radius:0.5,0.25")
     StopAtRadius(at=(0.25, 0.5))
     """
     if text is None:
         return None
     name, colon, rest = text.strip().partition(":")
-    if name not in RULES:
-        raise PprsError(f'no rule to stop is called "{name}". {suggest(name, RULES)}', parameter="stop")
+    if name not in STOP_RULES:
+        raise PprsError(f'unknown stop rule "{name}". {suggest(name, STOP_RULES)}', parameter="stop")
     if name == "abstain":
         if colon:
             raise PprsError(f'"{text}": the rule "abstain" takes no number', parameter="stop")
@@ -138,87 +152,91 @@ def parse_stop(text: str | None) -> Stop | None:
 
 
 def decided_radii(text: str | None) -> tuple[float, ...] | None:
-    """The radii at which images are decided under this rule; None: their radii tell all."""
-    rule = parse_stop(text)
+    """Return the radii at which images are decided under this rule, or None if they are decided at every radius."""
+    rule = parse_stop_rule(text)
     return None if rule is None else rule.radii
 
 
 class Evidence:
-    """What one image's votes prove, as they come in, and whether that is enough."""
+    """The bounds and radius that the votes for one image certify so far, and whether to stop."""
 
     def __init__(self, sampling: Sampling, noise: Noise, dim: int, num_classes: int, selected: int) -> None:
         self.sampling, self._noise, self._dim, self.selected = sampling, noise, dim, selected
-        self._stop = parse_stop(sampling.stop)
+        self._stop = parse_stop_rule(sampling.stop)
         self._anytime = sampling.anytime
-        # Two bounds share alpha, and that of the others holds for each of them.
-        self._both, self._classes = sampling.bound == "two-sided", num_classes
-        own_alpha = sampling.alpha / 2 if self._both else sampling.alpha
+        # Two bounds share alpha, and the second must hold for every other class.
+        self._two_sided, self._num_classes = sampling.bound == "two-sided", num_classes
+        own_alpha = sampling.alpha / 2 if self._two_sided else sampling.alpha
         self._sequence = _sequence(sampling.n, own_alpha)
-        self._others = _sequence(sampling.n, sampling.alpha / 2 / (num_classes - 1))
-        self._own = self._rival = self._total = 0
+        self._others_sequence = _sequence(sampling.n, sampling.alpha / 2 / (num_classes - 1))
+        self._top = self._runner_up = self._votes = 0
         self.p_lower = 0.0
-        self.p_upper: float | None = 1.0 if self._both else None
+        self.p_upper: float | None = 1.0 if self._two_sided else None
         self.radius = 0.0
         self.stopped: str | None = None
 
     def add(self, counts: Sequence[int]) -> None:
-        """Take all votes so far, of one chunk more than before; `stopped` tells whether they are enough.
+        """Update with all votes so far, which include one more chunk than before, and set `stopped` if they suffice.
 
-        They are looked at only now and then, at moments that depend on their number alone.
+        The stop rule is checked only occasionally, at times that depend only on the number of votes.
         """
-        before = self._total
+        before = self._votes
         self._count(counts)
-        last = self._total >= self.sampling.n
-        if not last and (self._stop is None or _period(self._total) == _period(before)):
+        complete = self._votes >= self.sampling.n
+        if not complete and (self._stop is None or _interval_index(self._votes) == _interval_index(before)):
             return
-        if last or self._anytime:
-            lower, upper = self._bounds(self._own, self._rival, self._total, self.p_lower)
+        if complete or self._anytime:
+            lower, upper = self._bounds(self._top, self._runner_up, self._votes, self.p_lower)
             self._set(max(self.p_lower, lower), upper if self.p_upper is None else min(self.p_upper, upper or 1.0))
-        self.stopped = "n" if last else self._stop.reason(self) if self._stop is not None else None
+        self.stopped = "n" if complete else self._stop.reason(self) if self._stop is not None else None
 
     @property
     def certified(self) -> bool:
+        """Whether the bounds certify the selected class."""
         return self.p_lower > (0.5 if self.p_upper is None else self.p_upper)
 
     def restore(self, counts: Sequence[int], p_lower: float, p_upper: float | None) -> None:
-        """Take votes of an earlier session, and the bounds that it proved with them."""
+        """Restore the votes of an earlier session and the bounds that it computed from them."""
         self._count(counts)
         self._set(p_lower, p_upper)
 
     def _count(self, counts: Sequence[int]) -> None:
-        self._own = counts[self.selected]
-        self._rival = max(c for i, c in enumerate(counts) if i != self.selected)
-        self._total = sum(counts)
+        self._top = counts[self.selected]
+        self._runner_up = max(c for i, c in enumerate(counts) if i != self.selected)
+        self._votes = sum(counts)
 
     def _set(self, p_lower: float, p_upper: float | None) -> None:
         self.p_lower, self.p_upper = p_lower, p_upper
         self.radius = self._radius(p_lower, p_upper)
 
     def optimistic_radius(self) -> float:
-        """The radius at n samples, should the remaining votes be luckier than almost ever."""
-        left = self.sampling.n - self._total
-        gain = math.floor(_expected(self._own, self._total, left, HOPE))
-        loss = math.ceil(_expected(self._rival, self._total, left, -HOPE))
-        return self._radius(*self._bounds(self._own + gain, self._rival + min(loss, left - gain), self.sampling.n))
+        """Return the radius at n samples if the remaining votes are luckier than almost ever."""
+        remaining = self.sampling.n - self._votes
+        gain = math.floor(_predict_votes(self._top, self._votes, remaining, OPTIMISM))
+        loss = math.ceil(_predict_votes(self._runner_up, self._votes, remaining, -OPTIMISM))
+        top, runner_up = self._top + gain, self._runner_up + min(loss, remaining - gain)
+        return self._radius(*self._bounds(top, runner_up, self.sampling.n))
 
     def attainable_radius(self) -> float:
-        """The largest radius that any number of samples up to n could still prove, as far as the votes tell."""
-        left = self.sampling.n - self._total
-        reach = self._radius(*self._bounds(self._own + left, self._rival, self.sampling.n))
-        share = self._sequence.upper(self._own, self._total)
-        if share >= 1:
-            return reach
-        other = self._others.lower(self._rival, self._total) if self._both else None
-        return min(reach, self._radius(share, other))
+        """Return the largest radius that up to n samples could still certify, judging by the votes so far."""
+        remaining = self.sampling.n - self._votes
+        largest = self._radius(*self._bounds(self._top + remaining, self._runner_up, self.sampling.n))
+        p_upper = self._sequence.upper(self._top, self._votes)
+        if p_upper >= 1:
+            return largest
+        p_runner_up = self._others_sequence.lower(self._runner_up, self._votes) if self._two_sided else None
+        return min(largest, self._radius(p_upper, p_runner_up))
 
-    def _bounds(self, own: int, rival: int, t: int, at_least: float = 0.0) -> tuple[float, float | None]:
-        """On the selected class's share from below and, with two-sided bounds, on all others' from above."""
+    def _bounds(self, top: int, runner_up: int, t: int, at_least: float = 0.0) -> tuple[float, float | None]:
+        """Return the lower bound for the selected class and, if two-sided, the upper bound for all others."""
         if self._anytime:
-            lower = self._sequence.lower(own, t, at_least)
-            return lower, min(self._others.upper(rival, t), math.nextafter(1 - lower, 2)) if self._both else None
-        if self._both:
-            return two_sided(own, rival, t, self.sampling.alpha, self._classes)
-        return clopper_pearson_lower(own, t, self.sampling.alpha), None
+            lower = self._sequence.lower(top, t, at_least)
+            if not self._two_sided:
+                return lower, None
+            return lower, min(self._others_sequence.upper(runner_up, t), math.nextafter(1 - lower, 2))
+        if self._two_sided:
+            return two_sided_bounds(top, runner_up, t, self.sampling.alpha, self._num_classes)
+        return clopper_pearson_lower(top, t, self.sampling.alpha), None
 
     def _radius(self, lower: float, upper: float | None) -> float:
         if lower <= (0.5 if upper is None else upper):
@@ -228,38 +246,38 @@ class Evidence:
         return self._noise.radius_between(lower, upper, self._dim)
 
 
-def reach(sampling: Sampling, noise: Noise, dim: int, num_classes: int) -> float:
-    """The radius that n unanimous votes prove: no image can have more."""
+def max_radius(sampling: Sampling, noise: Noise, dim: int, num_classes: int) -> float:
+    """Return the radius that n unanimous votes certify, which no image can exceed."""
     evidence = Evidence(sampling, noise, dim, num_classes, 0)
     evidence.add([sampling.n] + [0] * (num_classes - 1))
     return evidence.radius
 
 
-def smallest_n_for(radius: float, sampling: Sampling, noise: Noise, dim: int, num_classes: int) -> int:
-    """The smallest n with which the sampling could certify an image at this radius."""
+def min_samples_for_radius(radius: float, sampling: Sampling, noise: Noise, dim: int, num_classes: int) -> int:
+    """Return the smallest n with which this sampling could certify an image at this radius."""
 
-    def enough(n: int) -> bool:
-        return reach(dataclasses.replace(sampling, n=n), noise, dim, num_classes) >= radius
+    def suffices(n: int) -> bool:
+        return max_radius(dataclasses.replace(sampling, n=n), noise, dim, num_classes) >= radius
 
-    low = least_samples(sampling.alpha, sampling.bound, anytime=sampling.anytime)
-    if enough(low):
+    low = min_samples_to_certify(sampling.alpha, sampling.bound, anytime=sampling.anytime)
+    if suffices(low):
         return low
     high = low
-    while not enough(high):
+    while not suffices(high):
         low, high = high, 2 * high
         if high > 2**40:
-            raise PprsError(f"no number of samples certifies a radius of {radius:g} under {noise}. Give more noise.")
+            raise PprsError(f"no number of samples certifies a radius of {radius:g} under {noise}. Increase `sigma`.")
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
+        low, high = (low, middle) if suffices(middle) else (middle, high)
     return high
 
 
-def check_reach(sampling: Sampling, noise: Noise, dim: int, num_classes: int) -> None:
-    """Refuse to ask for a radius that n and alpha can never give."""
+def check_radii_attainable(sampling: Sampling, noise: Noise, dim: int, num_classes: int) -> None:
+    """Raise if the stop rule asks for a radius that n and alpha can never certify."""
     for radius in decided_radii(sampling.stop) or ():
-        if reach(sampling, noise, dim, num_classes) < radius:
-            least = smallest_n_for(radius, sampling, noise, dim, num_classes)
+        if max_radius(sampling, noise, dim, num_classes) < radius:
+            least = min_samples_for_radius(radius, sampling, noise, dim, num_classes)
             raise ConfigurationError(
                 f"n={sampling.n} samples can never certify a radius of {radius:g} under {noise} at "
                 f"alpha={sampling.alpha}, even if all agree. The smallest n that could is {least}.",
@@ -267,19 +285,19 @@ def check_reach(sampling: Sampling, noise: Noise, dim: int, num_classes: int) ->
             )
 
 
-def _period(votes: int) -> int:
-    """Which of the times between looks, each GROWTH times as long as the one before, so many votes fall into."""
+def _interval_index(votes: int) -> int:
+    """Return the index of the interval between checks, each GROWTH times as long as the last, that holds this count."""
     return math.floor(math.log(votes) / math.log(GROWTH)) if votes else -1
 
 
-def _expected(k: int, t: int, left: int, deviations: float) -> float:
-    """Successes among `left` more votes after k of t, so many standard deviations from what is to be expected.
+def _predict_votes(k: int, t: int, remaining: int, deviations: float) -> float:
+    """Return the expected successes among the remaining votes after k of t, plus some standard deviations.
 
-    Both are uncertain, the share after t votes and the votes given the share.
+    The deviation accounts both for the uncertainty of the probability after t votes and for that of the votes given it.
     """
-    share = (k + 0.5) / (t + 1)
-    spread = share * (1 - share) * left * (1 + left / (t + 1))
-    return min(max(share * left + deviations * math.sqrt(spread), 0.0), left)
+    p = (k + 0.5) / (t + 1)
+    variance = p * (1 - p) * remaining * (1 + remaining / (t + 1))
+    return min(max(p * remaining + deviations * math.sqrt(variance), 0.0), remaining)
 
 
 @functools.lru_cache(64)

@@ -1,7 +1,7 @@
-"""The paper's algebra: averaging as a matrix, and what its Theorem 2 would give under an assumption.
+"""The paper's algebra: averaging as a matrix, and the radius of its Theorem 2 under an assumption.
 
-Certificates of this package need none of this: they hold for the partition of the *noisy* picture, whatever it is.
-docs/theory.md has the argument.
+The certificates of this package do not need it, because they hold for any partition of the *noisy* image. See
+docs/theory.md for the argument.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ FORMS = ("proof", "theorem", "norms")
 
 
 def averaging_matrix(labels: npt.ArrayLike) -> sparse.csr_array:
-    """A_S of one channel: entry (i, j) is 1 / |S| where pixels i and j share the segment S, else 0.
+    """Return A_S of one channel, whose entry (i, j) is 1 / |S| if pixels i and j share the segment S, else 0.
 
-    It is symmetric, A A = A, and its largest singular value is 1: the projection onto pictures that are flat in every
+    It is symmetric with A A = A and largest singular value 1: the projection onto images that are constant in every
     segment.
 
     >>> averaging_matrix([[0, 0, 1]]).toarray().tolist()
@@ -36,30 +36,31 @@ def averaging_matrix(labels: npt.ArrayLike) -> sparse.csr_array:
     flat = np.unique(np.asarray(labels).ravel(), return_inverse=True)[1]
     sizes = np.bincount(flat)
     pixels, shape = np.arange(len(flat)), (len(flat), len(sizes))
-    belongs = sparse.csr_array((np.ones(len(flat)), (pixels, flat)), shape=shape)
+    membership = sparse.csr_array((np.ones(len(flat)), (pixels, flat)), shape=shape)
     shares = sparse.csr_array((1 / sizes[flat], (pixels, flat)), shape=shape)
-    return sparse.csr_array(shares @ belongs.T)
+    return sparse.csr_array(shares @ membership.T)
 
 
-def distance(labels: npt.ArrayLike, others: npt.ArrayLike) -> float:
-    """|A_S - A_S'|, the largest singular value of the difference of two averagings: from 0 to 1."""
-    gap = sparse.csr_array(averaging_matrix(labels) - averaging_matrix(others))
-    if abs(gap).max() == 0:
+def partition_distance(labels: npt.ArrayLike, others: npt.ArrayLike) -> float:
+    """Return |A_S - A_S'|, the largest singular value of the difference of two averaging matrices, from 0 to 1."""
+    difference = sparse.csr_array(averaging_matrix(labels) - averaging_matrix(others))
+    if abs(difference).max() == 0:
         return 0.0
-    if gap.shape[0] <= 400:
-        return float(np.linalg.norm(gap.toarray(), 2))
-    found = svds(
-        LinearOperator(gap.shape, matvec=lambda v: gap @ v, rmatvec=lambda v: gap.T @ v, dtype=np.float64),
-        k=1, return_singular_vectors=False, random_state=0, tol=1e-6,
-    )  # fmt: skip
-    return float(found[0])
+    if difference.shape[0] <= 400:
+        return float(np.linalg.norm(difference.toarray(), 2))
+    operator = LinearOperator(
+        difference.shape, matvec=lambda v: difference @ v, rmatvec=lambda v: difference.T @ v, dtype=np.float64
+    )
+    singular_values = svds(operator, k=1, return_singular_vectors=False, random_state=0, tol=1e-6)
+    return float(singular_values[0])
 
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """How far averagings moved beside pictures, at one distance: an *estimate* of rho there, and no bound on it.
+    """How much averaging matrices change relative to images at one distance: an *estimate* of rho, not a bound.
 
-    Partitions jump, so no rho holds for all pairs of pictures: the nearer the pictures, the larger the ratio may be.
+    Partitions are discontinuous, so no rho holds for all pairs of images. The closer the images, the larger the ratio
+    may be.
     """
 
     distance: float
@@ -77,31 +78,31 @@ class Sensitivity:
 def partition_sensitivity(
     partition: Superpixels, x: Any, distances: Sequence[float] = (0.01, 0.1, 1.0), *, pairs: int = 8, seed: int = 0
 ) -> list[Sensitivity]:
-    """Estimate |A_S(x) - A_S(x')| / |x - x'| around a picture [C, H, W], at given distances in random directions."""
+    """Estimate |A_S(x) - A_S(x')| / |x - x'| around an image [C, H, W], at given distances in random directions."""
     if not isinstance(partition, Superpixels):
         raise PprsError(f"{partition} has no segments, so it has no averaging matrix", parameter="partition")
     if pairs < 1 or not all(d > 0 for d in distances):
         raise PprsError(f"need at least one pair and distances above 0, not {pairs} pairs at {list(distances)}")
     clean = np.asarray(x, dtype=np.float32)
     rng = np.random.default_rng(seed)
-    here = partition.labels(clean[None])[0]
-    made = []
-    for far in distances:
+    labels = partition.labels(clean[None])[0]
+    estimates = []
+    for step in distances:
         ratios = []
         for _ in range(pairs):
             direction = rng.standard_normal(clean.shape)
-            moved = (clean + far * direction / np.linalg.norm(direction)).astype(np.float32)
-            ratios.append(distance(here, partition.labels(moved[None])[0]) / far)
-        made.append(Sensitivity(float(far), float(np.mean(ratios)), float(np.max(ratios)), pairs))
-    return made
+            moved = (clean + step * direction / np.linalg.norm(direction)).astype(np.float32)
+            ratios.append(partition_distance(labels, partition.labels(moved[None])[0]) / step)
+        estimates.append(Sensitivity(float(step), float(np.mean(ratios)), float(np.max(ratios)), pairs))
+    return estimates
 
 
 def radius_given_rho(radius: float, rho: float, form: str = "proof", *, norm_x: float | None = None) -> float:
-    """The radius of Theorem 2, if |A_S(x) - A_S(x')| <= rho |x - x'| held for all pictures.
+    """Return the radius of Theorem 2, which assumes |A_S(x) - A_S(x')| <= rho |x - x'| for all images.
 
-    The theorem states `radius (1 - rho)` ("theorem"); its proof ends at the smaller `radius / (1 + 3 rho)` ("proof"),
-    for pictures and perturbations of norm at most 1. Pictures are longer than that: "norms" solves the proof's
-    |d| + 2 rho |d|^2 + rho |d| |x| <= radius for the norm that the picture has.
+    The theorem states `radius (1 - rho)` ("theorem"). Its proof gives the smaller `radius / (1 + 3 rho)` ("proof"),
+    for images and perturbations of norm at most 1. Real images have larger norms, for which "norms" solves the proof's
+    |d| + 2 rho |d|^2 + rho |d| |x| <= radius.
 
     >>> [round(radius_given_rho(1.0, 0.1, form), 4) for form in ("proof", "theorem")]
     [0.7692, 0.9]
@@ -115,12 +116,15 @@ def radius_given_rho(radius: float, rho: float, form: str = "proof", *, norm_x: 
     if form != "norms":
         raise PprsError(f'unknown form "{form}". {suggest(form, FORMS)}', parameter="form")
     if norm_x is None or norm_x < 0:
-        raise PprsError('form "norms" needs `norm_x`, the L2 norm of the picture', parameter="norm_x")
+        raise PprsError('form "norms" needs `norm_x`, the L2 norm of the image', parameter="norm_x")
     slope = 1 + rho * norm_x
     return 2 * radius / (slope + math.sqrt(slope**2 + 8 * rho * radius))
 
 
-def conditional(made: Certificate, rho: float, form: str = "proof", *, norm_x: float | None = None) -> Certificate:
-    """The certificate of Theorem 2, which holds only if its assumption does, and says so wherever it is shown."""
-    radius = radius_given_rho(made.radius, rho, form, norm_x=norm_x)
-    return dataclasses.replace(made, radius=radius, assumes=f"|A_S(x) - A_S(x')| <= {rho:g} |x - x'| for all pictures")
+def conditional_certificate(
+    certificate: Certificate, rho: float, form: str = "proof", *, norm_x: float | None = None
+) -> Certificate:
+    """Return the certificate of Theorem 2, which is conditional on its assumption and says so wherever it is shown."""
+    radius = radius_given_rho(certificate.radius, rho, form, norm_x=norm_x)
+    assumption = f"|A_S(x) - A_S(x')| <= {rho:g} |x - x'| for all images"
+    return dataclasses.replace(certificate, radius=radius, assumes=assumption)

@@ -1,4 +1,4 @@
-"""Box blur, and the mean over segments."""
+"""Box blur and segment means."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from numba import njit
 
 
 @njit(nogil=True, cache=True)
-def mirrored(i: int, n: int) -> int:
-    """Where pixel i of a row of n lies once the row is mirrored at its ends (d c b a | a b c d | d c b a)."""
+def mirror_index(i: int, n: int) -> int:
+    """Map index i to a row of n pixels that is mirrored at both ends (d c b a | a b c d | d c b a)."""
     i = i % (2 * n)
     return i if i < n else 2 * n - 1 - i
 
 
 @njit(nogil=True, cache=True)
 def blur_row(plane: Any, y: int, size: int, scale: Any, padded: Any, out: Any) -> None:
-    """One row of the sum over a size x size window of plane [H, W], times scale. `padded` is scratch, W + size - 1."""
+    """Compute row y of the windowed sum over size x size pixels of plane [H, W], times scale.
+
+    `padded` is scratch memory for W + size - 1 values.
+    """
     height, width = plane.shape
     half = size // 2
     if size == 1:
@@ -26,17 +29,17 @@ def blur_row(plane: Any, y: int, size: int, scale: Any, padded: Any, out: Any) -
             out[x] = one[x] * scale
         return
     middle = padded[half : half + width]
-    one, two = plane[mirrored(y - half, height)], plane[mirrored(y - half + 1, height)]
-    three = plane[mirrored(y - half + 2, height)]
+    one, two = plane[mirror_index(y - half, height)], plane[mirror_index(y - half + 1, height)]
+    three = plane[mirror_index(y - half + 2, height)]
     for x in range(width):
         middle[x] = one[x] + two[x] + three[x]
     for d in range(3 - half, half, 2):
-        one, two = plane[mirrored(y + d, height)], plane[mirrored(y + d + 1, height)]
+        one, two = plane[mirror_index(y + d, height)], plane[mirror_index(y + d + 1, height)]
         for x in range(width):
             middle[x] += one[x] + two[x]
     for i in range(half):
-        padded[half - 1 - i] = middle[mirrored(-1 - i, width)]
-        padded[half + width + i] = middle[mirrored(width + i, width)]
+        padded[half - 1 - i] = middle[mirror_index(-1 - i, width)]
+        padded[half + width + i] = middle[mirror_index(width + i, width)]
     for x in range(width):
         out[x] = padded[x] + padded[x + 1] + padded[x + 2]
     for d in range(3, size, 2):
@@ -48,38 +51,38 @@ def blur_row(plane: Any, y: int, size: int, scale: Any, padded: Any, out: Any) -
 
 
 @njit(nogil=True, cache=True)
-def box_blur(pictures: Any, size: int, out: Any) -> None:
-    """Mean over a size x size window of every plane: [B, C, H, W] -> out."""
-    batch, channels, height, width = pictures.shape
+def box_blur(images: Any, size: int, out: Any) -> None:
+    """Write the mean over a size x size window around every pixel of [B, C, H, W] to out."""
+    batch, channels, height, width = images.shape
     padded = np.empty(width + size - 1, np.float32)
     share = np.float32(1.0 / (size * size))
     for b in range(batch):
         for c in range(channels):
             for y in range(height):
-                blur_row(pictures[b, c], y, size, share, padded, out[b, c, y])
+                blur_row(images[b, c], y, size, share, padded, out[b, c, y])
 
 
 @njit(nogil=True, cache=True)
-def segment_mean(pictures: Any, labels: Any, segments: Any, out: Any) -> None:
-    """Every pixel replaced by the mean of its segment: [B, C, H, W], [B, H*W] with segments[b] labels in picture b.
+def average_segments(images: Any, labels: Any, segments: Any, out: Any) -> None:
+    """Replace every pixel of [B, C, H, W] by the mean of its segment.
 
-    Sums in double precision: the mean of equal pixels is exactly that pixel, so averaging twice changes nothing, and
-    no mean leaves the range of its segment.
+    Labels are [B, H*W], and image b has segments[b] of them. Sums are in double precision, so the mean of equal pixels
+    is exactly their value, averaging twice equals averaging once, and no mean leaves the range of its segment.
     """
-    batch, channels = pictures.shape[:2]
+    batch, channels = images.shape[:2]
     sums = np.empty((segments.max(), 4), np.float64)  # up to three channels, then the number of pixels
     mean = np.empty((len(sums), 4), np.float32)
     for b in range(batch):
-        label, here = labels[b], sums[: segments[b]]
-        here[:] = 0
+        label, segment_sums = labels[b], sums[: segments[b]]
+        segment_sums[:] = 0
         if channels == 3:
-            _three(pictures[b].reshape(3, -1), label, here, mean, out[b].reshape(3, -1))
+            _average_rgb(images[b].reshape(3, -1), label, segment_sums, mean, out[b].reshape(3, -1))
         else:
-            _one(pictures[b].reshape(-1), label, here, mean, out[b].reshape(-1))
+            _average_grey(images[b].reshape(-1), label, segment_sums, mean, out[b].reshape(-1))
 
 
 @njit(nogil=True, cache=True)
-def _one(source: Any, label: Any, sums: Any, mean: Any, target: Any) -> None:
+def _average_grey(source: Any, label: Any, sums: Any, mean: Any, target: Any) -> None:
     for i in range(len(label)):
         sums[label[i], 0] += source[i]
         sums[label[i], 3] += 1
@@ -90,7 +93,7 @@ def _one(source: Any, label: Any, sums: Any, mean: Any, target: Any) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _three(source: Any, label: Any, sums: Any, mean: Any, target: Any) -> None:
+def _average_rgb(source: Any, label: Any, sums: Any, mean: Any, target: Any) -> None:
     r, g, b = source[0], source[1], source[2]
     for i in range(len(label)):
         s = label[i]
@@ -108,11 +111,11 @@ def _three(source: Any, label: Any, sums: Any, mean: Any, target: Any) -> None:
 
 
 @njit(nogil=True, cache=True)
-def add_segment_mean(pictures: Any, labels: Any, segments: Any, share: Any, out: Any) -> None:
-    """The same, times share, added to what is there."""
-    mean = np.empty(pictures.shape[1:], np.float32)
-    for b in range(len(pictures)):
-        segment_mean(pictures[b : b + 1], labels[b : b + 1], segments[b : b + 1], mean.reshape((1, *mean.shape)))
-        made, target = mean.reshape(-1), out[b].reshape(-1)
-        for i in range(len(made)):
-            target[i] += share * made[i]
+def add_segment_means(images: Any, labels: Any, segments: Any, share: Any, out: Any) -> None:
+    """Add the result of `average_segments`, times share, to out."""
+    mean = np.empty(images.shape[1:], np.float32)
+    for b in range(len(images)):
+        average_segments(images[b : b + 1], labels[b : b + 1], segments[b : b + 1], mean.reshape((1, *mean.shape)))
+        values, target = mean.reshape(-1), out[b].reshape(-1)
+        for i in range(len(values)):
+            target[i] += share * values[i]

@@ -1,4 +1,4 @@
-"""Gaussian blur: one pass down, one across, of the picture mirrored at its border."""
+"""Separable Gaussian blur of an image mirrored at its border: a vertical pass, then a horizontal one."""
 
 from __future__ import annotations
 
@@ -8,46 +8,49 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from pprs.kernels.average import mirrored
+from pprs.kernels.average import mirror_index
 
 
-def half_bell(sigma: float) -> Any:
-    """The middle of the bell and what lies right of it, to four sigma, and zeros up to an even number of pairs."""
+def half_kernel(sigma: float) -> Any:
+    """Return the centre and right half of the kernel, truncated at four sigma.
+
+    It is padded with a zero where needed, because `blur` adds two pairs of taps at a time.
+    """
     radius = int(4 * sigma + 0.5)
-    bell = [math.exp(-0.5 * (i / sigma) ** 2) for i in range(radius + 1)]
-    whole = 2 * math.fsum(bell[1:]) + bell[0]
-    return np.array([b / whole for b in bell] + [0.0] * (radius % 2), np.float32)
+    kernel = [math.exp(-0.5 * (i / sigma) ** 2) for i in range(radius + 1)]
+    total = 2 * math.fsum(kernel[1:]) + kernel[0]
+    return np.array([b / total for b in kernel] + [0.0] * (radius % 2), np.float32)
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
-def blur(pictures: Any, bell: Any, out: Any) -> None:
-    """Every plane weighed with the bell around each pixel: [B, C, H, W] -> out."""
-    batch, channels, height, width = pictures.shape
-    radius = len(bell) - 1
+def blur(images: Any, kernel: Any, out: Any) -> None:
+    """Convolve every plane of [B, C, H, W] with the symmetric kernel given by its half; write to out."""
+    batch, channels, height, width = images.shape
+    radius = len(kernel) - 1
     padded = np.empty(width + 2 * radius, np.float32)
     middle = padded[radius : radius + width]
     for b in range(batch):
         for c in range(channels):
-            plane = pictures[b, c]
+            plane = images[b, c]
             for y in range(height):
-                _scaled(plane[y], bell[0], middle)
+                _scale(plane[y], kernel[0], middle)
                 for k in range(1, radius, 2):
-                    near, far = plane[mirrored(y - k, height)], plane[mirrored(y + k, height)]
-                    near2, far2 = plane[mirrored(y - k - 1, height)], plane[mirrored(y + k + 1, height)]
-                    _add_pairs(near, far, bell[k], near2, far2, bell[k + 1], middle)
+                    near, far = plane[mirror_index(y - k, height)], plane[mirror_index(y + k, height)]
+                    near2, far2 = plane[mirror_index(y - k - 1, height)], plane[mirror_index(y + k + 1, height)]
+                    _add_pairs(near, far, kernel[k], near2, far2, kernel[k + 1], middle)
                 for i in range(radius):
-                    padded[radius - 1 - i] = middle[mirrored(-1 - i, width)]
-                    padded[radius + width + i] = middle[mirrored(width + i, width)]
+                    padded[radius - 1 - i] = middle[mirror_index(-1 - i, width)]
+                    padded[radius + width + i] = middle[mirror_index(width + i, width)]
                 row = out[b, c, y]
-                _scaled(middle, bell[0], row)
+                _scale(middle, kernel[0], row)
                 for k in range(1, radius, 2):
                     near, far = padded[radius - k :], padded[radius + k :]
                     near2, far2 = padded[radius - k - 1 :], padded[radius + k + 1 :]
-                    _add_pairs(near, far, bell[k], near2, far2, bell[k + 1], row)
+                    _add_pairs(near, far, kernel[k], near2, far2, kernel[k + 1], row)
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
-def _scaled(row: Any, share: Any, out: Any) -> None:
+def _scale(row: Any, share: Any, out: Any) -> None:
     for x in range(len(out)):
         out[x] = row[x] * share
 

@@ -1,7 +1,7 @@
-"""The median over a window, by a sorting network: the same comparisons for every pixel, many pixels at once.
+"""Median filter by a sorting network, which makes the same comparisons for every pixel and so handles many at once.
 
-Sorting the columns of the window, which neighbours share, and then its rows leaves few pixels that can be the median;
-the network goes on with those alone, and keeps only the comparisons that reach the middle one.
+Sorting the columns of the window, which neighbouring windows share, and then its rows leaves few positions where the
+median can be. The network sorts only those, and drops every comparison that does not affect the middle one.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from pprs.kernels.average import mirrored
+from pprs.kernels.average import mirror_index
 
 Pairs = list[tuple[int, int]]
-CACHED = 8192  # floats that the network works on at a time: they stay in the first cache
+BLOCK_FLOATS = 8192  # floats that the network works on at a time, which fit the L1 cache
 
 
-def _sorter(count: int) -> Pairs:
-    """Batcher's odd-even merge sort: compared in this order, the pairs sort `count` numbers."""
+def _build_sorting_network(count: int) -> Pairs:
+    """Build Batcher's odd-even merge sort: comparing the pairs in this order sorts `count` numbers."""
     pairs: Pairs = []
     merged = 1
     while merged < count:
@@ -32,28 +32,32 @@ def _sorter(count: int) -> Pairs:
     return pairs
 
 
-def _candidates(size: int) -> list[int]:
-    """Where in a window that is sorted by columns and by rows half of the others may lie below and half above."""
+def _find_candidates(size: int) -> list[int]:
+    """Find where the median can be in a window whose columns and rows are sorted.
+
+    At such a position, neither the values known to be smaller nor those known to be larger exceed half of the window.
+    """
     most = (size * size + 1) // 2
     places = [(y, x) for y in range(size) for x in range(size)]
     return [y * size + x for y, x in places if (y + 1) * (x + 1) <= most and (size - y) * (size - x) <= most]
 
 
-def _scheduled(pairs: Pairs, outputs: list[int], wires: int) -> tuple[list[list[int]], list[int], int]:
-    """Steps (a, b, less, more) that compare the pairs as far as the outputs need it, where those are, and the slots.
+def _schedule(pairs: Pairs, outputs: list[int], wires: int) -> tuple[list[list[int]], list[int], int]:
+    """Turn comparisons into steps, dropping those that do not affect the outputs.
 
-    A step compares what is at a and b and puts the less and the more where it says, -1 for nowhere, never where it
-    reads. Addresses below `wires` are what is given, those above it slots.
+    Returns the steps, the addresses of the outputs, and the number of slots. A step (a, b, less, more) compares the
+    values at addresses a and b, and writes the smaller to `less` and the larger to `more`. An address of -1 discards
+    the value, and a step never writes where it reads. Addresses below `wires` are inputs, the others are slots.
     """
-    wanted, kept = set(outputs), []
+    live, comparisons = set(outputs), []
     for a, b in reversed(pairs):
-        if a in wanted or b in wanted:
-            kept.append((a, b, a in wanted, b in wanted))
-            wanted |= {a, b}
+        if a in live or b in live:
+            comparisons.append((a, b, a in live, b in live))
+            live |= {a, b}
     where, slots = list(range(wires)), 0
     free: list[int] = []
     steps = []
-    for a, b, *used in reversed(kept):
+    for a, b, *used in reversed(comparisons):
         read, written = [where[a], where[b]], []
         for needed in used:
             if needed and not free:
@@ -66,29 +70,34 @@ def _scheduled(pairs: Pairs, outputs: list[int], wires: int) -> tuple[list[list[
     return steps, [where[wire] for wire in outputs], slots
 
 
-def plan(size: int) -> tuple[Any, Any, int, Any, int]:
-    """Steps that sort a column, the slots where it is then, and how many; steps for the window, and how many slots."""
-    column, order, column_slots = _scheduled(_sorter(size), list(range(size)), size)
-    pairs = [(y * size + a, y * size + b) for y in range(size) for a, b in _sorter(size)]
-    left = _candidates(size)
-    pairs += [(left[a], left[b]) for a, b in _sorter(len(left))]
-    window, _, slots = _scheduled(pairs, [left[len(left) // 2]], size * size)
+def plan_network(size: int) -> tuple[Any, Any, int, Any, int]:
+    """Plan the filter for a window of size x size.
+
+    Returns the steps that sort a column, the slots that then hold it in order, their number, the steps that find the
+    median of sorted columns, and the number of slots those need.
+    """
+    column, order, column_slots = _schedule(_build_sorting_network(size), list(range(size)), size)
+    pairs = [(y * size + a, y * size + b) for y in range(size) for a, b in _build_sorting_network(size)]
+    candidates = _find_candidates(size)
+    pairs += [(candidates[a], candidates[b]) for a, b in _build_sorting_network(len(candidates))]
+    window, _, slots = _schedule(pairs, [candidates[len(candidates) // 2]], size * size)
     return np.array(column), np.array(order) - size, column_slots, np.array(window), slots
 
 
 @njit(nogil=True, cache=True)
-def median(
-    pictures: Any, size: int, column: Any, order: Any, column_slots: int, window: Any, slots: int, out: Any
+def filter_images(
+    images: Any, size: int, column: Any, order: Any, column_slots: int, window: Any, slots: int, out: Any
 ) -> None:
-    """Every pixel replaced by the median of size x size around it, the picture mirrored: [B, C, H, W] -> out.
+    """Write the median of the size x size window around every pixel of [B, C, H, W] to out.
 
-    The padded plane is one long row, in which a step down is a shift by its width.
+    The image is mirrored at its border. The padded plane is stored as one long row, where the pixel below is `stride`
+    entries further on.
     """
-    batch, channels, height, width = pictures.shape
+    batch, channels, height, width = images.shape
     half, places = size // 2, size * size
     stride = width + size - 1
     total = height * stride
-    block = max(256, CACHED // (slots + column_slots) // 8 * 8)
+    block = max(256, BLOCK_FLOATS // (slots + column_slots) // 8 * 8)
     long = block + size - 1
     padded = np.zeros((height + size) * stride + block + size, np.float32)
     columns = np.empty(column_slots * long, np.float32)
@@ -96,12 +105,12 @@ def median(
     flat = np.empty(total + block, np.float32)
     for b in range(batch):
         for c in range(channels):
-            plane = pictures[b, c]
+            plane = images[b, c]
             for y in range(height + size - 1):
-                row, source = padded[y * stride :], plane[mirrored(y - half, height)]
+                row, source = padded[y * stride :], plane[mirror_index(y - half, height)]
                 for i in range(half):
-                    row[half - 1 - i] = source[mirrored(-1 - i, width)]
-                    row[half + width + i] = source[mirrored(width + i, width)]
+                    row[half - 1 - i] = source[mirror_index(-1 - i, width)]
+                    row[half + width + i] = source[mirror_index(width + i, width)]
                 row[half : half + width] = source
             for start in range(0, total, block):
                 for k in range(len(column)):
@@ -109,7 +118,7 @@ def median(
                     one = columns[(p - size) * long :] if p >= size else padded[start + p * stride :]
                     two = columns[(q - size) * long :] if q >= size else padded[start + q * stride :]
                     low, high = columns[(less - size) * long :], columns[(more - size) * long :]
-                    _both(one[:long], two[:long], low[:long], high[:long])
+                    _compare(one[:long], two[:long], low[:long], high[:long])
                 for k in range(len(window)):
                     p, q, less, more = window[k]
                     one = work[(p - places) * block :] if p >= places else columns[order[p // size] * long + p % size :]
@@ -118,17 +127,17 @@ def median(
                     if k + 1 == len(window):
                         low = high = flat[start:]
                     if more < 0:
-                        _less(one[:block], two[:block], low[:block])
+                        _minimum(one[:block], two[:block], low[:block])
                     elif less < 0:
-                        _more(one[:block], two[:block], high[:block])
+                        _maximum(one[:block], two[:block], high[:block])
                     else:
-                        _both(one[:block], two[:block], low[:block], high[:block])
+                        _compare(one[:block], two[:block], low[:block], high[:block])
             for y in range(height):
                 out[b, c, y] = flat[y * stride : y * stride + width]
 
 
 @njit(nogil=True, cache=True)
-def _both(a: Any, b: Any, less: Any, more: Any) -> None:
+def _compare(a: Any, b: Any, less: Any, more: Any) -> None:
     for x in range(len(less)):
         one, two = a[x], b[x]
         less[x] = one if one < two else two
@@ -136,12 +145,12 @@ def _both(a: Any, b: Any, less: Any, more: Any) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _less(a: Any, b: Any, out: Any) -> None:
+def _minimum(a: Any, b: Any, out: Any) -> None:
     for x in range(len(out)):
         out[x] = a[x] if a[x] < b[x] else b[x]
 
 
 @njit(nogil=True, cache=True)
-def _more(a: Any, b: Any, out: Any) -> None:
+def _maximum(a: Any, b: Any, out: Any) -> None:
     for x in range(len(out)):
         out[x] = b[x] if a[x] < b[x] else a[x]

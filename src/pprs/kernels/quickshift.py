@@ -1,4 +1,4 @@
-"""Quick shift: a density, the nearest denser neighbour, and the trees that follow."""
+"""Quick shift: estimate a density, link each pixel to its nearest denser neighbour, and segment by the trees."""
 
 from __future__ import annotations
 
@@ -8,18 +8,15 @@ import numpy as np
 from numba import njit
 
 from pprs.kernels.average import blur_row
-from pprs.kernels.felzenszwalb import number
+from pprs.kernels.felzenszwalb import number_segments
 
 F32 = np.float32
-LOW, HIGH, PER_UNIT = (
-    -1.0,
-    15.0,
-    2048,
-)  # the range and fineness of the tables below: pixels up to 3 are 13 in linear light
+# Range and resolution of the lookup tables. A pixel of 3 is 13 in linear light.
+LOW, HIGH, PER_UNIT = -1.0, 15.0, 2048
 
 
-def tables() -> tuple[Any, Any]:
-    """sRGB to linear light, and CIE Lab's cube root with its straight beginning, for table look-up."""
+def make_tables() -> tuple[Any, Any]:
+    """Return lookup tables for sRGB to linear light, and for CIE Lab's cube root with its linear segment near 0."""
     x = np.linspace(LOW, HIGH, int((HIGH - LOW) * PER_UNIT) + 1)
     linear = np.where(x > 0.04045, ((np.maximum(x, 0) + 0.055) / 1.055) ** 2.4, x / 12.92)
     root = np.where(x > 0.008856, np.cbrt(x), 7.787 * x + 16.0 / 116.0)
@@ -27,7 +24,7 @@ def tables() -> tuple[Any, Any]:
 
 
 @njit(nogil=True, cache=True)
-def _looked_up(table: Any, x: Any) -> Any:
+def _look_up(table: Any, x: Any) -> Any:
     at = min(max((x - F32(LOW)) * F32(PER_UNIT), F32(0)), F32(len(table) - 2))
     i = int(at)
     return table[i] + (at - F32(i)) * (table[i + 1] - table[i])
@@ -35,16 +32,16 @@ def _looked_up(table: Any, x: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _to_lab(planes: Any, ratio: Any, linear: Any, root: Any, lab: Any, stride: int, top: int) -> None:
-    """Planes [C, H, W] as Lab times ratio, laid into lab [3, padded]; one channel counts as grey."""
+    """Convert planes [C, H, W] to Lab times ratio, into the padded rows of lab. A single channel is treated as grey."""
     channels, height, width = planes.shape
     for y in range(height):
         for x in range(width):
-            r = _looked_up(linear, planes[0, y, x])
-            g = _looked_up(linear, planes[1 if channels == 3 else 0, y, x])
-            b = _looked_up(linear, planes[2 if channels == 3 else 0, y, x])
-            fx = _looked_up(root, (F32(0.412453) * r + F32(0.357580) * g + F32(0.180423) * b) * F32(1 / 0.95047))
-            fy = _looked_up(root, F32(0.212671) * r + F32(0.715160) * g + F32(0.072169) * b)
-            fz = _looked_up(root, (F32(0.019334) * r + F32(0.119193) * g + F32(0.950227) * b) * F32(1 / 1.08883))
+            r = _look_up(linear, planes[0, y, x])
+            g = _look_up(linear, planes[1 if channels == 3 else 0, y, x])
+            b = _look_up(linear, planes[2 if channels == 3 else 0, y, x])
+            fx = _look_up(root, (F32(0.412453) * r + F32(0.357580) * g + F32(0.180423) * b) * F32(1 / 0.95047))
+            fy = _look_up(root, F32(0.212671) * r + F32(0.715160) * g + F32(0.072169) * b)
+            fz = _look_up(root, (F32(0.019334) * r + F32(0.119193) * g + F32(0.950227) * b) * F32(1 / 1.08883))
             i = top + y * stride + x
             lab[0, i] = (F32(116) * fy - F32(16)) * ratio
             lab[1, i] = F32(500) * (fx - fy) * ratio
@@ -52,8 +49,11 @@ def _to_lab(planes: Any, ratio: Any, linear: Any, root: Any, lab: Any, stride: i
 
 
 @njit(nogil=True, cache=True, fastmath={"contract", "nnan", "nsz"}, error_model="numpy")
-def _kernel(a: Any, b: Any, c: Any, a2: Any, b2: Any, c2: Any, scale: Any, near: Any, out: Any) -> None:
-    """out = near * exp(-scale * |colour difference|^2), to 1e-4: a polynomial of t / 8, eight times itself."""
+def _compute_kernel(a: Any, b: Any, c: Any, a2: Any, b2: Any, c2: Any, scale: Any, near: Any, out: Any) -> None:
+    """Compute near * exp(-scale * |colour difference|^2), accurate to 1e-4.
+
+    The exponential is a polynomial of t / 8, raised to the eighth power.
+    """
     for i in range(len(out)):
         d0, d1, d2 = a[i] - a2[i], b[i] - b2[i], c[i] - c2[i]
         t = min((d0 * d0 + d1 * d1 + d2 * d2) * scale, F32(16)) * F32(0.125)
@@ -75,7 +75,7 @@ def _add(target: Any, part: Any) -> None:
 
 
 @njit(nogil=True, cache=True, fastmath={"contract", "nnan", "nsz"}, error_model="numpy")
-def _nearer(
+def _update_nearest(
     a: Any,
     b: Any,
     c: Any,
@@ -92,7 +92,7 @@ def _nearer(
     for i in range(len(best)):
         d0, d1, d2 = a[i] - a2[i], b[i] - b2[i], c[i] - c2[i]
         d = d0 * d0 + d1 * d1 + d2 * d2 + far
-        # Of two equally dense pixels the earlier counts as denser, so that flat areas hang together too.
+        # Of two equally dense pixels the earlier one counts as denser, so that flat areas stay connected.
         denser = density2[i] >= density[i] if step < 0 else density2[i] > density[i]
         d = d if denser else F32(1e30)
         to[i] = step if d < best[i] else to[i]
@@ -100,16 +100,16 @@ def _nearer(
 
 
 @njit(nogil=True, cache=True)
-def run(
-    pictures: Any, size: int, kernel_size: float, max_dist: float, ratio: float,
+def segment_images(
+    images: Any, size: int, kernel_size: float, max_dist: float, ratio: float,
     linear: Any, root: Any, labels: Any, segments: Any,
 ) -> None:  # fmt: skip
-    """labels [B, H*W] and the number of segments of pictures, on their box blur.
+    """Segment the box blur of each image; write labels [B, H*W] and the number of segments.
 
-    Pictures lie in one row, each line followed by a gap that no pixel is near, so that a step to a neighbour is a shift
-    of the whole row: straight loops for any picture size.
+    An image is stored as one long row, with a gap after each line that is far from every pixel in colour. A step to a
+    neighbour is then a shift of the entire row, which needs no boundary checks for any image size.
     """
-    _, channels, height, width = pictures.shape
+    _, channels, height, width = images.shape
     furthest = max(height, width) - 1
     window = int(min(np.ceil(3 * kernel_size), furthest))
     reach = int(min(max_dist, window))
@@ -126,20 +126,20 @@ def run(
     parent = np.empty(height * width, np.int32)
     scale = F32(0.5 / kernel_size**2)
     a, b, c = lab[0, top : top + total], lab[1, top : top + total], lab[2, top : top + total]
-    for picture in range(len(pictures)):
+    for index in range(len(images)):
         for k in range(channels):
             for y in range(height):
-                blur_row(pictures[picture, k], y, size, share, padded, planes[k, y])
+                blur_row(images[index, k], y, size, share, padded, planes[k, y])
         lab[:] = F32(1e4)
         _to_lab(planes, F32(ratio), linear, root, lab, stride, top)
-        density[:] = F32(1)  # a pixel's own share
+        density[:] = F32(1)  # each pixel's own contribution
         for dy in range(window + 1):
             for dx in range(-window, window + 1):
                 if dy == 0 and dx <= 0:
                     continue  # each pair once
                 near = F32(np.exp(-(dx * dx + dy * dy) * (0.5 / kernel_size**2)))
                 at = top + dy * stride + dx
-                _kernel(
+                _compute_kernel(
                     a,
                     b,
                     c,
@@ -165,7 +165,7 @@ def run(
                     continue
                 step = dy * stride + dx
                 at = top + step
-                _nearer(
+                _update_nearest(
                     a, b, c, density[top : top + total],
                     lab[0, at : at + total], lab[1, at : at + total], lab[2, at : at + total], density[at : at + total],
                     F32(far), np.int32(dy * width + dx), best, to,
@@ -173,11 +173,11 @@ def run(
         for y in range(height):
             for x in range(width):
                 parent[y * width + x] = y * width + x + to[y * stride + x]
-        for i in range(len(parent)):  # follow the chain to its end, shortening it on the way
+        for i in range(len(parent)):  # follow the chain to its root, compressing the path
             end = parent[i]
             while parent[end] != end:
                 end = parent[end]
             step = i
             while parent[step] != end:
                 parent[step], step = end, parent[step]
-        segments[picture] = number(parent, labels[picture])
+        segments[index] = number_segments(parent, labels[index])

@@ -1,15 +1,14 @@
-"""Soft SLIC, many pictures at once: pixels belong to nine segments in part, and no step depends on a choice.
+"""Soft SLIC on many images at once: each pixel belongs partly to each of nine segments.
 
-Distances, records and the order of the steps are those of `slic`: a SIMD lane is a picture, and rows of cells flow
-through the iterations like a wave. Nothing is scattered: the nine candidates of a cell are summed side by side while
-its pixels pass, and added to the seeds' own sums when the cell is done.
+Distances, records and the order of the steps are those of `slic`: each SIMD lane handles one image, and rows of cells
+pass through the iterations as a wavefront. There are no scattered writes. The sums of a cell's nine candidates are
+accumulated side by side over its pixels, and added to the sums of the seeds when the cell is done.
 
-Layout, for L lanes and C channels: noisy, guide and blended pictures [H*W, C, L]; for each seed, the ring around the
-grid included, a record [4 + C, L] as in `slic`, sums [C + 3, L] (colour, weight, weighted place in x and y) and the
-mean colour [C, L] of the noisy picture.
+Layout, for L lanes and C channels: noisy, guide and blended images [H*W, C, L]; for each seed, including the ring
+around the grid, a record [4 + C, L] as in `slic`, sums [C + 3, L] (colour, weight, weighted position in x and y) and
+the mean colour [C, L] of the noisy image.
 
-L depends on the picture's size alone, not on the batch, so that a picture's result is the same to the last bit whatever
-comes beside it.
+L depends only on the image size, not on the batch, so an image's result is bit-identical in any batch.
 """
 
 from __future__ import annotations
@@ -20,84 +19,84 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from pprs.kernels.average import mirrored
-from pprs.kernels.simd import turn8
-from pprs.kernels.slic import TILE, absent, distance, load, prepare, start
+from pprs.kernels.average import mirror_index
+from pprs.kernels.simd import transpose8
+from pprs.kernels.slic import TILE_ROWS, compute_distance, init_centres, load_rows, mark_absent, prepare_candidate
 
 F32 = np.float32
 FAST = {"contract", "nnan", "nsz"}
 
 
-def abreast(height: int, width: int) -> int:
-    """How many pictures lie side by side: fewer of the large ones, for the sake of memory.
+def lane_count(height: int, width: int) -> int:
+    """Return how many images are processed side by side, which is fewer for large images to save memory.
 
-    Eights, because `load` lays eight at a time.
+    It is a multiple of eight, because `load_rows` transposes eight at a time.
     """
     area = height * width
     return 32 if area <= 64 * 64 else 16 if area <= 512 * 512 else 8
 
 
-def taps(width: float) -> Any:
-    """One half of a Gaussian of that standard deviation, from its middle on, with a sum of one over both halves."""
-    reach = math.ceil(3 * width)
-    half = np.exp(-0.5 * (np.arange(reach + 1) / max(width, 1e-9)) ** 2)
-    return (half / (2 * half.sum() - half[0])).astype(np.float32)
+def half_kernel(sigma: float) -> Any:
+    """Return the centre and right half of a Gaussian kernel, truncated at three sigma."""
+    reach = math.ceil(3 * sigma)
+    kernel = np.exp(-0.5 * (np.arange(reach + 1) / max(sigma, 1e-9)) ** 2)
+    return (kernel / (2 * kernel.sum() - kernel[0])).astype(np.float32)
 
 
-def scratch(lanes: int, channels: int, height: int, width: int, seeds: int, reach: int) -> int:
-    """How many floats the three steps need together, for grids of at most so many seeds (the ring included)."""
-    pictures = 3 * height * width * channels
+def scratch_size(lanes: int, channels: int, height: int, width: int, seeds: int, reach: int) -> int:
+    """Return how many floats the three steps need together, for grids of at most `seeds` seeds (including the ring)."""
+    images = 3 * height * width * channels
     cell = 9 * (5 + channels + 3 + channels)
-    return lanes * (pictures + seeds * (7 + 3 * channels) + cell + (width + 2 * reach) * channels) + 8 * TILE * width
+    return lanes * (images + seeds * (7 + 3 * channels) + cell + (width + 2 * reach) * channels) + 8 * TILE_ROWS * width
 
 
 @njit(nogil=True, cache=True, inline="always")
-def parts(L, C, area, floats):  # type: ignore[no-untyped-def]
-    """Noisy, guide and blended pictures, and what is left of the scratch."""
+def split_scratch(L, C, area, floats):  # type: ignore[no-untyped-def]
+    """Split the scratch memory into noisy, guide and blended images, and the remainder."""
     n = area * C * L
     return floats[:n], floats[n : 2 * n], floats[2 * n : 3 * n], floats[3 * n :]
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
-def lay(lanes, channels, pictures, half, per_colour, floats):  # type: ignore[no-untyped-def]
-    """Lay at most L pictures side by side, blur them into the guide, and clear what will be blended."""
+def load_and_blur(lanes, channels, images, kernel, per_colour, floats):  # type: ignore[no-untyped-def]
+    """Interleave at most L images lane by lane, blur them into the guide, and clear the blended images."""
     L, C = len(lanes), len(channels)
-    height, width = pictures.shape[2:]
-    noisy, guide, blended, rest = parts(L, C, height * width, floats)
-    tile, rest = rest[: 8 * TILE * width], rest[8 * TILE * width :]
-    load(lanes, channels, pictures, 1, F32(1), noisy, 0, height, tile, np.empty(width, np.float32))
+    height, width = images.shape[2:]
+    noisy, guide, blended, rest = split_scratch(L, C, height * width, floats)
+    tile, rest = rest[: 8 * TILE_ROWS * width], rest[8 * TILE_ROWS * width :]
+    load_rows(lanes, channels, images, 1, F32(1), noisy, 0, height, tile, np.empty(width, np.float32))
     blended[:] = 0
-    step, reach = C * L, len(half) - 1
+    step, reach = C * L, len(kernel) - 1
     wide = width * step
     line = rest[: wide + 2 * reach * step]
     middle = line[reach * step : reach * step + wide]
     for y in range(height):
-        here = noisy[y * wide : (y + 1) * wide]
+        source = noisy[y * wide : (y + 1) * wide]
         for i in range(wide):
-            middle[i] = here[i] * half[0]
+            middle[i] = source[i] * kernel[0]
         for d in range(1, reach + 1):
-            up, down = mirrored(y - d, height) * wide, mirrored(y + d, height) * wide
-            above, below, share = noisy[up : up + wide], noisy[down : down + wide], half[d]
+            up, down = mirror_index(y - d, height) * wide, mirror_index(y + d, height) * wide
+            above, below, share = noisy[up : up + wide], noisy[down : down + wide], kernel[d]
             for i in range(wide):
                 middle[i] += (above[i] + below[i]) * share
         for d in range(reach):
-            left, right = mirrored(-1 - d, width) * step, mirrored(width + d, width) * step
+            left, right = mirror_index(-1 - d, width) * step, mirror_index(width + d, width) * step
             for i in range(step):
                 line[(reach - 1 - d) * step + i] = middle[left + i]
                 line[(reach + width + d) * step + i] = middle[right + i]
-        target, share = guide[y * wide : (y + 1) * wide], half[0] * per_colour
+        target, share = guide[y * wide : (y + 1) * wide], kernel[0] * per_colour
         for i in range(wide):
             target[i] = middle[i] * share
         for d in range(1, reach + 1):
             before, after = line[(reach - d) * step :], line[(reach + d) * step :]
-            share = half[d] * per_colour
+            share = kernel[d] * per_colour
             for i in range(wide):
                 target[i] += (before[i] + after[i]) * share
 
 
 @njit(nogil=True, inline="always")
-def weight(d, best, per_near):  # type: ignore[no-untyped-def]
-    """(1 - x)^8 is exp(-8x) nearly, ends at 1, and takes three products."""
+def compute_weight(d, best, per_near):  # type: ignore[no-untyped-def]
+    """Compute (1 - x)^8, which is close to exp(-8x), reaches zero at x = 1, and takes three products."""
     w = max(F32(0), F32(1) - (d - best) * per_near)
     w = w * w
     w = w * w
@@ -105,8 +104,8 @@ def weight(d, best, per_near):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath=FAST)
-def weigh(lanes, channels, p, above, level, below, line, across, a, per_near, w):  # type: ignore[no-untyped-def]
-    """The parts [9, L] in which a pixel belongs to its nine candidates; they sum to one."""
+def compute_memberships(lanes, channels, p, above, level, below, line, across, a, per_near, w):  # type: ignore[no-untyped-def]
+    """Compute the degrees [9, L] to which a pixel belongs to its nine candidates. They sum to one."""
     L, C = len(lanes), len(channels)
     R = (4 + C) * L
     for lane in range(L):
@@ -114,19 +113,31 @@ def weigh(lanes, channels, p, above, level, below, line, across, a, per_near, w)
         p1 = p[L + lane] if C == 3 else p0
         p2 = p[2 * L + lane] if C == 3 else p0
         norm = p0 * p0 + p1 * p1 + p2 * p2 if C == 3 else p0 * p0
-        d0 = distance(L, C, 0, above, 0, lane, a, line, across, p0, p1, p2, norm)
-        d1 = distance(L, C, 1, above, R, lane, a, line, across, p0, p1, p2, norm)
-        d2 = distance(L, C, 2, above, 2 * R, lane, a, line, across, p0, p1, p2, norm)
-        d3 = distance(L, C, 3, level, 0, lane, a, line, across, p0, p1, p2, norm)
-        d4 = distance(L, C, 4, level, R, lane, a, line, across, p0, p1, p2, norm)
-        d5 = distance(L, C, 5, level, 2 * R, lane, a, line, across, p0, p1, p2, norm)
-        d6 = distance(L, C, 6, below, 0, lane, a, line, across, p0, p1, p2, norm)
-        d7 = distance(L, C, 7, below, R, lane, a, line, across, p0, p1, p2, norm)
-        d8 = distance(L, C, 8, below, 2 * R, lane, a, line, across, p0, p1, p2, norm)
+        d0 = compute_distance(L, C, 0, above, 0, lane, a, line, across, p0, p1, p2, norm)
+        d1 = compute_distance(L, C, 1, above, R, lane, a, line, across, p0, p1, p2, norm)
+        d2 = compute_distance(L, C, 2, above, 2 * R, lane, a, line, across, p0, p1, p2, norm)
+        d3 = compute_distance(L, C, 3, level, 0, lane, a, line, across, p0, p1, p2, norm)
+        d4 = compute_distance(L, C, 4, level, R, lane, a, line, across, p0, p1, p2, norm)
+        d5 = compute_distance(L, C, 5, level, 2 * R, lane, a, line, across, p0, p1, p2, norm)
+        d6 = compute_distance(L, C, 6, below, 0, lane, a, line, across, p0, p1, p2, norm)
+        d7 = compute_distance(L, C, 7, below, R, lane, a, line, across, p0, p1, p2, norm)
+        d8 = compute_distance(L, C, 8, below, 2 * R, lane, a, line, across, p0, p1, p2, norm)
         best = min(min(min(d0, d1), min(d2, d3)), min(min(d4, d5), min(min(d6, d7), d8)))
-        w0, w1, w2 = weight(d0, best, per_near), weight(d1, best, per_near), weight(d2, best, per_near)
-        w3, w4, w5 = weight(d3, best, per_near), weight(d4, best, per_near), weight(d5, best, per_near)
-        w6, w7, w8 = weight(d6, best, per_near), weight(d7, best, per_near), weight(d8, best, per_near)
+        w0, w1, w2 = (
+            compute_weight(d0, best, per_near),
+            compute_weight(d1, best, per_near),
+            compute_weight(d2, best, per_near),
+        )
+        w3, w4, w5 = (
+            compute_weight(d3, best, per_near),
+            compute_weight(d4, best, per_near),
+            compute_weight(d5, best, per_near),
+        )
+        w6, w7, w8 = (
+            compute_weight(d6, best, per_near),
+            compute_weight(d7, best, per_near),
+            compute_weight(d8, best, per_near),
+        )
         share = F32(1) / (((w0 + w1) + (w2 + w3)) + ((w4 + w5) + (w6 + w7)) + w8)
         w[lane], w[L + lane], w[2 * L + lane] = w0 * share, w1 * share, w2 * share
         w[3 * L + lane], w[4 * L + lane], w[5 * L + lane] = w3 * share, w4 * share, w5 * share
@@ -134,8 +145,8 @@ def weigh(lanes, channels, p, above, level, below, line, across, a, per_near, w)
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
-def gather(lanes, channels, w, colour, gathered):  # type: ignore[no-untyped-def]
-    """Add a pixel's colour, and how much it weighs, to its nine candidates."""
+def add_colour(lanes, channels, w, colour, gathered):  # type: ignore[no-untyped-def]
+    """Add a pixel's weighted colour and its weight to the sums of its nine candidates."""
     L, C = len(lanes), len(channels)
     S = (C + 3) * L
     for c in range(9):
@@ -149,8 +160,8 @@ def gather(lanes, channels, w, colour, gathered):  # type: ignore[no-untyped-def
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
-def place(lanes, channels, w, a, b, gathered):  # type: ignore[no-untyped-def]
-    """Add a pixel's place (a, b) to its nine candidates."""
+def add_position(lanes, channels, w, a, b, gathered):  # type: ignore[no-untyped-def]
+    """Add a pixel's weighted position (a, b) to the sums of its nine candidates."""
     L, C = len(lanes), len(channels)
     S = (C + 3) * L
     for c in range(9):
@@ -161,8 +172,8 @@ def place(lanes, channels, w, a, b, gathered):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
-def mix(lanes, channels, w, mean, colour):  # type: ignore[no-untyped-def]
-    """Add to a pixel's colour the means [9, C, L] of its nine candidates, each in its part."""
+def blend_pixel(lanes, channels, w, mean, colour):  # type: ignore[no-untyped-def]
+    """Add the weighted means [9, C, L] of its nine candidates to a pixel's colour."""
     L, C = len(lanes), len(channels)
     M = C * L
     for k in range(C):
@@ -175,12 +186,13 @@ def mix(lanes, channels, w, mean, colour):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath=FAST)
-def visit(  # type: ignore[no-untyped-def]
+def process_row(  # type: ignore[no-untyped-def]
     lanes, channels, task, pixels, colours, records, sums, means, ys, xs, sy, sx, per_pixel, per_near, row, local
 ):
-    """Weigh every pixel of a row of cells, and add: for new centres (task 0), for means (1), to the blend (2).
+    """Compute the memberships of every pixel in a row of cells, and use them for one of three tasks.
 
-    `colours` are what is summed for centres (the guide) and for means (the noisy picture), or else the blend.
+    Task 0 sums `colours` (the guide) and positions for the new centres, task 1 sums `colours` (the noisy image) for the
+    segments' means, and task 2 adds the weighted means to `colours` (the blended image).
     """
     L, C = len(lanes), len(channels)
     R, S, M = (4 + C) * L, (C + 3) * L, C * L
@@ -190,7 +202,7 @@ def visit(  # type: ignore[no-untyped-def]
     gathered, mean = local[: 9 * S], local[9 * S : 9 * S + 9 * M]
     s0 = row * (columns + 2)
     s1, s2 = s0 + columns + 2, s0 + 2 * (columns + 2)
-    no, dy0, dy2 = F32(0), F32((sy[row] - sy[row + 1]) * per_pixel), F32((sy[row + 2] - sy[row + 1]) * per_pixel)
+    zero, dy0, dy2 = F32(0), F32((sy[row] - sy[row + 1]) * per_pixel), F32((sy[row + 2] - sy[row + 1]) * per_pixel)
     for cx in range(columns):
         above = records[(s0 + cx) * R : (s0 + cx + 3) * R]
         level = records[(s1 + cx) * R : (s1 + cx + 3) * R]
@@ -198,10 +210,10 @@ def visit(  # type: ignore[no-untyped-def]
         dx0, dx2 = F32((sx[cx] - sx[cx + 1]) * per_pixel), F32((sx[cx + 2] - sx[cx + 1]) * per_pixel)
         for c in range(9):
             record = (above if c < 3 else level if c < 6 else below)[c % 3 * R :]
-            dx = dx0 if c % 3 == 0 else dx2 if c % 3 == 2 else no
-            dy = dy0 if c < 3 else dy2 if c > 5 else no
+            dx = dx0 if c % 3 == 0 else dx2 if c % 3 == 2 else zero
+            dy = dy0 if c < 3 else dy2 if c > 5 else zero
             for lane in range(L):
-                prepare(L, c, record, 0, lane, dx, dy, still, down, across)
+                prepare_candidate(L, c, record, 0, lane, dx, dy, still, down, across)
         if task == 2:
             for c in range(3):
                 first, three = (s0 + c * (columns + 2) + cx) * M, 3 * M
@@ -215,31 +227,36 @@ def visit(  # type: ignore[no-untyped-def]
             for x in range(xs[cx], xs[cx + 1]):
                 a = F32((x - sx[cx + 1]) * per_pixel)
                 at = (y * width + x) * M
-                weigh(lanes, channels, pixels[at : at + M], above, level, below, line, across, a, per_near, w)
+                compute_memberships(
+                    lanes, channels, pixels[at : at + M], above, level, below, line, across, a, per_near, w
+                )
                 colour = colours[at : at + M]
                 if task == 2:
-                    mix(lanes, channels, w, mean, colour)
+                    blend_pixel(lanes, channels, w, mean, colour)
                 else:
-                    gather(lanes, channels, w, colour, gathered)
+                    add_colour(lanes, channels, w, colour, gathered)
                     if task == 0:
-                        place(lanes, channels, w, a, b, gathered)
+                        add_position(lanes, channels, w, a, b, gathered)
         if task == 2:
             continue
         for c in range(9):
             seed = s0 + c // 3 * (columns + 2) + cx + c % 3
-            dx = dx0 if c % 3 == 0 else dx2 if c % 3 == 2 else no
-            dy = dy0 if c < 3 else dy2 if c > 5 else no
-            mine, total = gathered[c * S : (c + 1) * S], sums[seed * S : (seed + 1) * S]
+            dx = dx0 if c % 3 == 0 else dx2 if c % 3 == 2 else zero
+            dy = dy0 if c < 3 else dy2 if c > 5 else zero
+            part_sums, total = gathered[c * S : (c + 1) * S], sums[seed * S : (seed + 1) * S]
             for k in range((C + 1) * L):
-                total[k] += mine[k]
+                total[k] += part_sums[k]
             for lane in range(L):
-                total[(C + 1) * L + lane] += mine[(C + 1) * L + lane] - dx * mine[C * L + lane]
-                total[(C + 2) * L + lane] += mine[(C + 2) * L + lane] - dy * mine[C * L + lane]
+                total[(C + 1) * L + lane] += part_sums[(C + 1) * L + lane] - dx * part_sums[C * L + lane]
+                total[(C + 2) * L + lane] += part_sums[(C + 2) * L + lane] - dy * part_sums[C * L + lane]
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def centre(lanes, channels, records, sums, row, columns):  # type: ignore[no-untyped-def]
-    """New centres of a row of cells, and their sums at zero again; a centre that lost all its pixels stays."""
+def update_centres(lanes, channels, records, sums, row, columns):  # type: ignore[no-untyped-def]
+    """Move the centres in a row of cells to the weighted means of their pixels, and reset the sums.
+
+    A centre without pixels stays where it is.
+    """
     L, C = len(lanes), len(channels)
     R, S = (4 + C) * L, (C + 3) * L
     first = (row + 1) * (columns + 2) + 1
@@ -259,8 +276,8 @@ def centre(lanes, channels, records, sums, row, columns):  # type: ignore[no-unt
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def settle(lanes, channels, sums, means, row, columns):  # type: ignore[no-untyped-def]
-    """The means of a row of cells."""
+def compute_means(lanes, channels, sums, means, row, columns):  # type: ignore[no-untyped-def]
+    """Compute the mean colours of the segments in a row of cells."""
     L, C = len(lanes), len(channels)
     S, M = (C + 3) * L, C * L
     first = (row + 1) * (columns + 2) + 1
@@ -272,57 +289,57 @@ def settle(lanes, channels, sums, means, row, columns):  # type: ignore[no-untyp
 
 
 @njit(nogil=True, cache=True)
-def blend(lanes, channels, ys, xs, sy, sx, per_pixel, iterations, per_near, floats):  # type: ignore[no-untyped-def]
-    """Add to the blended pictures those that the segments from this grid of seeds make."""
+def blend_grid(lanes, channels, ys, xs, sy, sx, per_pixel, iterations, per_near, floats):  # type: ignore[no-untyped-def]
+    """Add the images that the segments of one grid of seeds give to the blended images."""
     L, C = len(lanes), len(channels)
     rows, columns, width = len(ys) - 1, len(xs) - 1, xs[-1]
-    noisy, guide, blended, rest = parts(L, C, ys[-1] * width, floats)
+    noisy, guide, blended, rest = split_scratch(L, C, ys[-1] * width, floats)
     seeds = (rows + 2) * (columns + 2) * L
     records, rest = rest[: seeds * (4 + C)], rest[seeds * (4 + C) :]
     sums, rest = rest[: seeds * (3 + C)], rest[seeds * (3 + C) :]
     means, local = rest[: seeds * C], rest[seeds * C :]
-    absent(lanes, channels, records, 0, seeds // L)
+    mark_absent(lanes, channels, records, 0, seeds // L)
     sums[:] = 0
     means[:] = 0
     for front in range(rows + 2 * iterations + 1):
         if front < rows:
-            start(lanes, channels, guide[ys[front] * width * C * L :], records, rows + 2, ys, xs, front)
-        for turn in range(iterations):
-            row, last = front - 1 - 2 * turn, turn == iterations - 1
+            init_centres(lanes, channels, guide[ys[front] * width * C * L :], records, rows + 2, ys, xs, front)
+        for iteration in range(iterations):
+            row, last = front - 1 - 2 * iteration, iteration == iterations - 1
             if 0 <= row < rows:
                 task, colours = (1, noisy) if last else (0, guide)
-                visit(
+                process_row(
                     lanes, channels, task, guide, colours, records, sums, means,
                     ys, xs, sy, sx, per_pixel, per_near, row, local,
                 )  # fmt: skip
             if 0 <= row - 1 < rows:
                 if last:
-                    settle(lanes, channels, sums, means, row - 1, columns)
+                    compute_means(lanes, channels, sums, means, row - 1, columns)
                 else:
-                    centre(lanes, channels, records, sums, row - 1, columns)
+                    update_centres(lanes, channels, records, sums, row - 1, columns)
         row = front - 1 - 2 * iterations
         if 0 <= row < rows:
-            visit(
+            process_row(
                 lanes, channels, 2, guide, blended, records, sums, means,
                 ys, xs, sy, sx, per_pixel, per_near, row, local,
             )  # fmt: skip
 
 
 @njit(nogil=True, cache=True)
-def give(lanes, channels, share, floats, out):  # type: ignore[no-untyped-def]
-    """The blended pictures times share, from side by side to one after the other."""
+def store_images(lanes, channels, share, floats, out):  # type: ignore[no-untyped-def]
+    """Write the blended images, times share, from the interleaved layout to out [B, C, H, W]."""
     L, C = len(lanes), len(channels)
     count = len(out)
     area = out.shape[2] * out.shape[3]
-    _, _, blended, _ = parts(L, C, area, floats)
+    _, _, blended, _ = split_scratch(L, C, area, floats)
     for i in range(len(blended)):
         blended[i] *= share
     flat = out.reshape(-1)
     for k in range(C):
         for eight in range(0, L, 8):
-            whole = area // 8 * 8 if eight + 8 <= count else 0
-            for x in range(0, whole, 8):
-                turn8(flat, (eight * C + k) * area + x, C * area, blended, (x * C + k) * L + eight, C * L)
+            aligned = area // 8 * 8 if eight + 8 <= count else 0
+            for x in range(0, aligned, 8):
+                transpose8(flat, (eight * C + k) * area + x, C * area, blended, (x * C + k) * L + eight, C * L)
             for lane in range(eight, min(eight + 8, count)):
-                for x in range(whole, area):
+                for x in range(aligned, area):
                     flat[(lane * C + k) * area + x] = blended[(x * C + k) * L + lane]

@@ -1,4 +1,4 @@
-"""Noises: a new one is a class in a file of its own, and a line in NOISES."""
+"""Noise distributions. A new one is a frozen dataclass in its own file and an entry in NOISES."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ NOISES: dict[str, type[Noise]] = {kind.name: kind for kind in (Gaussian, Exponen
 
 
 def parse_noise(text: str) -> Noise:
-    """The noise that a text such as `gaussian:sigma=0.5` describes."""
+    """Return the noise that a text such as `gaussian:sigma=0.5` describes."""
     return _text.from_text(text, NOISES, "noise")
 
 
 def noise_of(text: str, sigma: float) -> Noise:
-    """The noise of a name, and options if any, with this sigma: `powerlaw:a=900` and 0.5."""
+    """Return the noise with this name, options if any, and sigma, as in `noise_of("powerlaw:a=900", 0.5)`."""
     name, _, options = text.partition(":")
     return parse_noise(f"{name}:sigma={sigma}" + (f",{options}" if options else ""))
 

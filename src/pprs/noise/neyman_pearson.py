@@ -1,10 +1,11 @@
-"""What vote shares prove under noise that is the same in all directions, exactly (Neyman & Pearson).
+"""Exact certified radii under rotationally symmetric noise, by the Neyman-Pearson lemma.
 
-Shifted by e, |e| = r, the log likelihood ratio at z is L = ln q(z - e) - ln q(z). The classifier that the shift hurts
-most says c exactly where L is small; the one that it helps most, where L is large. Since z -> e - z exchanges the noise
-and its shifted copy and turns L into -L, all that is needed is the law of L under the noise itself. Given |z| = s,
-L <= c is a cap of the sphere, whose share is a Beta function of the cosine to which it reaches; what is left is an
-integral over ln s.
+For a shift e of norm r, the log likelihood ratio at z is L = ln q(z - e) - ln q(z). Among the classifiers with a given
+probability of class c, the shift lowers that probability most for the one that predicts c exactly where L is small, and
+raises it most for the one that predicts c where L is large. The map z -> e - z exchanges the noise and its shifted copy
+and turns L into -L, so only the distribution of L under the unshifted noise is needed. Given |z| = s, the event L <= c
+is a spherical cap, whose probability is an incomplete Beta function of the cosine of its angle. What remains is an
+integral over ln s, by Gauss-Legendre quadrature.
 """
 
 from __future__ import annotations
@@ -17,107 +18,113 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import betainc, betaln, gammaln, ndtri
 
-NODES = 1200  # of the integral over the noise's norm
+QUADRATURE_NODES = 1200  # for the integral over the norm of the noise
 
 
-class Proof(ABC):
-    """For lambda = 1. `low` and `high` are where ln s has all of its mass."""
+class LikelihoodRatio(ABC):
+    """Distribution of the log likelihood ratio L of shifted noise, for lambda = 1.
+
+    `low` and `high` delimit the interval that holds practically all mass of ln s, the log norm.
+    """
 
     def __init__(self, dim: int, low: float, high: float) -> None:
-        self.half = (dim - 1) / 2
-        points, weights = np.polynomial.legendre.leggauss(NODES)
+        self.beta_shape = (dim - 1) / 2
+        points, weights = np.polynomial.legendre.leggauss(QUADRATURE_NODES)
         t = (low + high) / 2 + (high - low) / 2 * points
-        self.s = np.exp(t)
+        self.norms = np.exp(t)
         self.weights = np.exp(self.log_density(t)) * weights * (high - low) / 2
-        self.total = float(self.weights.sum())
+        self.total_mass = float(self.weights.sum())
 
     @abstractmethod
     def log_density(self, t: Any) -> Any:
-        """Of ln s."""
+        """Return the log density of t = ln s."""
 
     @abstractmethod
-    def cosine(self, c: float, r: float) -> Any:
-        """Of the angle to the shift from which on L <= c, for each norm s."""
+    def cap_cosine(self, c: float, r: float) -> Any:
+        """Return, for each norm, the cosine between z and the shift below which L <= c."""
 
     @abstractmethod
-    def most(self, r: float) -> float:
-        """|L| is never above this."""
+    def max_abs(self, r: float) -> float:
+        """Return the largest value of |L|."""
 
-    def below(self, c: float, r: float) -> float:
-        """P(L <= c) for a shift of norm r."""
-        return float(self.weights @ betainc(self.half, self.half, (1 + self.cosine(c, r)) / 2))
+    def cdf(self, c: float, r: float) -> float:
+        """Return P(L <= c) for a shift of norm r."""
+        return float(self.weights @ betainc(self.beta_shape, self.beta_shape, (1 + self.cap_cosine(c, r)) / 2))
 
-    def above(self, c: float, r: float) -> float:
-        """P(L > c), exact where it is tiny too."""
-        return float(self.weights @ betainc(self.half, self.half, (1 - self.cosine(c, r)) / 2))
+    def sf(self, c: float, r: float) -> float:
+        """Return P(L > c), accurately even where it is tiny."""
+        return float(self.weights @ betainc(self.beta_shape, self.beta_shape, (1 - self.cap_cosine(c, r)) / 2))
 
     def quantile(self, p: float, r: float) -> float:
-        """c with P(L <= c) = p."""
-        wide, most = 8.0, self.most(r)
-        while wide < most and (self.below(-wide, r) > p or self.above(wide, r) > 1 - p):
-            wide *= 2
-        wide = min(wide, most)
-        small = p < 0.5  # whichever of the two sides is known better
+        """Return the c with P(L <= c) = p."""
+        bound, most = 8.0, self.max_abs(r)
+        while bound < most and (self.cdf(-bound, r) > p or self.sf(bound, r) > 1 - p):
+            bound *= 2
+        bound = min(bound, most)
+        lower_half = p < 0.5  # solve for the smaller of the two tails, which is more accurate
         return float(
             brentq(
-                lambda c: self.below(c, r) - p if small else (1 - p) - self.above(c, r),
-                -wide, wide, xtol=1e-13, rtol=1e-14,
+                lambda c: self.cdf(c, r) - p if lower_half else (1 - p) - self.sf(c, r),
+                -bound, bound, xtol=1e-13, rtol=1e-14,
             )
         )  # fmt: skip
 
-    def share(self, r: float) -> float:
-        """Phi^-1 of the vote share that proves r: after the shift it is still 1/2, so p = P(L <= -median(L))."""
-        return -float(ndtri(self.above(-self.quantile(0.5, r), r)))
+    def required_probit(self, r: float) -> float:
+        """Return Phi^-1(p) for the smallest probability p that certifies a radius of r.
+
+        With this p the probability after the shift is still 1/2, so p = P(L <= -median(L)).
+        """
+        return -float(ndtri(self.sf(-self.quantile(0.5, r), r)))
 
     def radius(self, x: float, guess: float) -> float:
-        """The radius that the vote share Phi(x) proves."""
+        """Return the radius that the probability Phi(x) certifies. `guess` is the approximate radius for x = 1."""
         low, high = 0.3 * guess * x, 1.5 * guess * x
-        while self.share(high) < x:
+        while self.required_probit(high) < x:
             low, high = high, 2 * high
-        while self.share(low) > x:
+        while self.required_probit(low) > x:
             low /= 2
-        return float(brentq(lambda r: self.share(r) - x, low, high, rtol=1e-13))
+        return float(brentq(lambda r: self.required_probit(r) - x, low, high, rtol=1e-13))
 
-    def between(self, p_lower: float, p_upper: float, guess: float) -> float:
-        """The radius up to which a class of share p_lower keeps at least what one of share p_upper can get."""
+    def radius_between(self, p_lower: float, p_upper: float, guess: float) -> float:
+        """Return the radius up to which a class of probability p_lower stays ahead of one of probability p_upper."""
 
-        def lead(r: float) -> float:
-            least = self.above(-self.quantile(p_lower, r), r)  # of the first after the shift
-            most = self.below(-self.quantile(1 - p_upper, r), r)  # of the other
+        def margin(r: float) -> float:
+            least = self.sf(-self.quantile(p_lower, r), r)  # lowest probability of the first class after the shift
+            most = self.cdf(-self.quantile(1 - p_upper, r), r)  # highest probability of the other class
             return least - most
 
         low, high = 1e-6 * guess, guess
-        if lead(low) <= 0:
+        if margin(low) <= 0:
             return 0.0
-        while lead(high) > 0:
+        while margin(high) > 0:
             low, high = high, 2 * high
-        return float(brentq(lead, low, high, rtol=1e-12))
+        return float(brentq(margin, low, high, rtol=1e-12))
 
 
-class PowerProof(Proof):
-    """L = a (ln(1 + |z|) - ln(1 + |z - e|)); |z| has the law BetaPrime(dim, a - dim)."""
+class PowerLawLikelihoodRatio(LikelihoodRatio):
+    """L = a (ln(1 + |z|) - ln(1 + |z - e|)), where |z| is distributed as BetaPrime(dim, a - dim)."""
 
-    def __init__(self, dim: int, over: float) -> None:
-        self.dim, self.over, self.a = dim, over, dim + over
-        middle, spread = math.log(dim / over), 14 / math.sqrt(dim) + 14 / math.sqrt(over)
-        super().__init__(dim, middle - spread - 40 / over, middle + spread + 70 / over)
+    def __init__(self, dim: int, excess: float) -> None:
+        self.dim, self.excess, self.a = dim, excess, dim + excess
+        centre, spread = math.log(dim / excess), 14 / math.sqrt(dim) + 14 / math.sqrt(excess)
+        super().__init__(dim, centre - spread - 40 / excess, centre + spread + 70 / excess)
 
     def log_density(self, t: Any) -> Any:
-        return self.dim * t - self.a * np.log1p(np.exp(t)) - betaln(self.dim, self.over)
+        return self.dim * t - self.a * np.log1p(np.exp(t)) - betaln(self.dim, self.excess)
 
-    def cosine(self, c: float, r: float) -> Any:
-        s = self.s
-        # |z - e| >= (1 + s) k - 1 with k = exp(-c / a); the difference of squares taken apart, so that nothing cancels
-        reach = (1 + s) * math.exp(-c / self.a) - 1
-        cosine = (-(1 + s) * math.expm1(-c / self.a) * (s + reach) + r * r) / (2 * s * r)
-        return np.where(reach <= 0, 1.0, np.clip(cosine, -1, 1))
+    def cap_cosine(self, c: float, r: float) -> Any:
+        norms = self.norms
+        # L <= c means |z - e| >= (1 + s) exp(-c / a) - 1. The difference of squares is factored to avoid cancellation.
+        distance = (1 + norms) * math.exp(-c / self.a) - 1
+        cosine = (-(1 + norms) * math.expm1(-c / self.a) * (norms + distance) + r * r) / (2 * norms * r)
+        return np.where(distance <= 0, 1.0, np.clip(cosine, -1, 1))
 
-    def most(self, r: float) -> float:
+    def max_abs(self, r: float) -> float:
         return self.a * math.log1p(r)
 
 
-class ExponentialProof(Proof):
-    """L = |z| - |z - e|; |z| has the law Gamma(dim)."""
+class ExponentialLikelihoodRatio(LikelihoodRatio):
+    """L = |z| - |z - e|, where |z| is distributed as Gamma(dim)."""
 
     def __init__(self, dim: int) -> None:
         self.dim = dim
@@ -127,9 +134,9 @@ class ExponentialProof(Proof):
     def log_density(self, t: Any) -> Any:
         return self.dim * t - np.exp(t) - gammaln(self.dim)
 
-    def cosine(self, c: float, r: float) -> Any:
-        s = self.s  # |z - e| >= s - c
-        return np.where(s <= c, 1.0, np.clip((c * (2 * s - c) + r * r) / (2 * s * r), -1, 1))
+    def cap_cosine(self, c: float, r: float) -> Any:
+        norms = self.norms  # L <= c means |z - e| >= s - c
+        return np.where(norms <= c, 1.0, np.clip((c * (2 * norms - c) + r * r) / (2 * norms * r), -1, 1))
 
-    def most(self, r: float) -> float:
+    def max_abs(self, r: float) -> float:
         return r

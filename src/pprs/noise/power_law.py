@@ -11,21 +11,34 @@ from numpy.polynomial import chebyshev
 from scipy.special import ndtri
 
 from pprs.errors import ConfigurationError, PprsError
-from pprs.noise.base import Noise, Rng, check_dim, check_sigma, gamma, safe_shares, scaled, unit_directions
-from pprs.noise.neyman_pearson import PowerProof
+from pprs.noise.base import (
+    Noise,
+    Rng,
+    check_dim,
+    check_sigma,
+    clip_probabilities,
+    sample_directions,
+    sample_gamma,
+    scale_directions,
+)
+from pprs.noise.neyman_pearson import PowerLawLikelihoodRatio
 
-DEGREE = 48  # of the polynomial that stands for the table
-FAR = 7.0  # vote shares above Phi(7) = 1 - 1.3e-12 prove no more than that one does
-SAFE = 2e-7  # taken off every radius: more than all rounding and interpolation together
+DEGREE = 48  # of the polynomial that interpolates the radius
+MAX_PROBIT = 7.0  # probabilities above Phi(7) = 1 - 1.3e-12 are treated as that one
+SAFETY_MARGIN = 2e-7  # relative reduction of every radius, more than all errors of rounding and interpolation together
 
 
 @dataclass(frozen=True)
 class PowerLaw(Noise):
-    """Density proportional to (1 + |z| / lambda)^-a (Yang et al. 2020); a = dim + 10 unless given.
+    """Noise with density proportional to (1 + |z| / lambda)^-a (Yang et al. 2020).
 
-    A uniform direction times a radius whose law is lambda BetaPrime(dim, a - dim). There is no closed form for what
-    a vote share proves: the exact (Neyman-Pearson) radius is an integral over the norm, inverted once for each dim and
-    a, and kept as a polynomial.
+    A draw is a uniform direction times a norm distributed as lambda BetaPrime(dim, a - dim). The certified radius has
+    no closed form. The exact (Neyman-Pearson) radius involves an integral over the norm, which is inverted once for
+    each dim and a, and interpolated by a polynomial.
+
+    Args:
+        sigma: Root mean square of a coordinate, for images in [0, 1].
+        a: Exponent of the density, which must be above dim + 2. The default is dim + 10.
 
     >>> round(PowerLaw(0.5).radius(0.9, dim=784), 4)
     0.5442
@@ -43,61 +56,63 @@ class PowerLaw(Noise):
                 f"a must be a number above dim + 2, not {self.a!r}. Leave it out for dim + 10.", parameter="noise"
             )
 
-    def over(self, dim: int) -> float:
-        """a - dim, which must be above 2 for sigma to exist."""
-        over = 10.0 if self.a is None else self.a - dim
-        if not over > 2:
+    def excess(self, dim: int) -> float:
+        """Return a - dim, which must be above 2 for the variance to exist."""
+        excess = 10.0 if self.a is None else self.a - dim
+        if not excess > 2:
             raise PprsError(
-                f"a = {self.a} is too small for pictures of {dim} values: it must be above {dim + 2}", parameter="noise"
+                f"a = {self.a} is too small for images of {dim} values: it must be above {dim + 2}", parameter="noise"
             )
-        if over > 1e6:
+        if excess > 1e6:
             raise PprsError(
-                f"a = {self.a} is too large for pictures of {dim} values: that is Gaussian noise", parameter="noise"
+                f"a = {self.a} is too large for images of {dim} values: use Gaussian noise instead", parameter="noise"
             )
-        return over
+        return excess
 
     def scale(self, dim: int) -> float:
-        """lambda, which makes sigma the root mean square of a coordinate."""
-        over = self.over(dim)
-        return self.sigma * math.sqrt((over - 1) * (over - 2) / (dim + 1))
+        """Return lambda, chosen so that sigma is the root mean square of a coordinate."""
+        excess = self.excess(dim)
+        return self.sigma * math.sqrt((excess - 1) * (excess - 2) / (dim + 1))
 
     def sample(self, shape: tuple[int, ...], rng: Rng, out: torch.Tensor | None = None) -> torch.Tensor:
         dim = math.prod(shape[1:])
-        directions = unit_directions(shape, rng, out)
-        norms = gamma(dim, shape[0], rng) / gamma(self.over(dim), shape[0], rng)  # BetaPrime(dim, a - dim)
-        return scaled(directions, norms * self.scale(dim))
+        directions = sample_directions(shape, rng, out)
+        # A ratio of Gamma variables has the distribution BetaPrime(dim, a - dim).
+        norms = sample_gamma(dim, shape[0], rng) / sample_gamma(self.excess(dim), shape[0], rng)
+        return scale_directions(directions, norms * self.scale(dim))
 
     def radius(self, p_lower: float, dim: int) -> float:
         check_dim(dim)
         if not p_lower > 0.5:
             return 0.0
-        x = min(float(ndtri(p_lower)), FAR)
-        return self.scale(dim) * x * float(chebyshev.chebval(2 * x / FAR - 1, _table(dim, self.over(dim)))) * (1 - SAFE)
+        x = min(float(ndtri(p_lower)), MAX_PROBIT)
+        ratio = float(chebyshev.chebval(2 * x / MAX_PROBIT - 1, _chebyshev_coefficients(dim, self.excess(dim))))
+        return self.scale(dim) * x * ratio * (1 - SAFETY_MARGIN)
 
     def radius_between(self, p_lower: float, p_upper: float, dim: int) -> float:
         check_dim(dim)
         if not p_lower > p_upper:
             return 0.0
-        exact = self.scale(dim) * _between(*safe_shares(p_lower, p_upper), dim, self.over(dim))
-        return max(0.0, exact * (1 - SAFE) - 1e-9 * self.sigma)
+        exact = self.scale(dim) * _unit_radius_between(*clip_probabilities(p_lower, p_upper), dim, self.excess(dim))
+        return max(0.0, exact * (1 - SAFETY_MARGIN) - 1e-9 * self.sigma)
 
 
 @functools.lru_cache(64)
-def _proof(dim: int, over: float) -> PowerProof:
-    return PowerProof(dim, over)
+def _likelihood_ratio(dim: int, excess: float) -> PowerLawLikelihoodRatio:
+    return PowerLawLikelihoodRatio(dim, excess)
 
 
-@functools.lru_cache(4096)  # votes are whole numbers: the same shares come again
-def _between(p_lower: float, p_upper: float, dim: int, over: float) -> float:
-    guess = math.sqrt((dim + 1) / ((over - 1) * (over - 2)))
-    return _proof(dim, over).between(p_lower, p_upper, guess)
+@functools.lru_cache(4096)  # votes are integers, so the same probabilities recur
+def _unit_radius_between(p_lower: float, p_upper: float, dim: int, excess: float) -> float:
+    guess = math.sqrt((dim + 1) / ((excess - 1) * (excess - 2)))
+    return _likelihood_ratio(dim, excess).radius_between(p_lower, p_upper, guess)
 
 
 @functools.lru_cache(64)
-def _table(dim: int, over: float) -> Any:
-    """Chebyshev coefficients of radius / Phi^-1(p), for lambda = 1, over Phi^-1(p) from 0 to FAR."""
-    proof = PowerProof(dim, over)
-    guess = math.sqrt((dim + 1) / ((over - 1) * (over - 2)))
-    places = (np.cos(np.pi * (np.arange(DEGREE + 1) + 0.5) / (DEGREE + 1)) + 1) * FAR / 2
-    ratios = [proof.radius(float(x), guess) / x for x in places]
-    return chebyshev.chebfit(2 * places / FAR - 1, ratios, DEGREE)
+def _chebyshev_coefficients(dim: int, excess: float) -> Any:
+    """Return Chebyshev coefficients of radius / Phi^-1(p), for lambda = 1, over Phi^-1(p) from 0 to MAX_PROBIT."""
+    likelihood_ratio = PowerLawLikelihoodRatio(dim, excess)
+    guess = math.sqrt((dim + 1) / ((excess - 1) * (excess - 2)))
+    probits = (np.cos(np.pi * (np.arange(DEGREE + 1) + 0.5) / (DEGREE + 1)) + 1) * MAX_PROBIT / 2
+    ratios = [likelihood_ratio.radius(float(x), guess) / x for x in probits]
+    return chebyshev.chebfit(2 * probits / MAX_PROBIT - 1, ratios, DEGREE)

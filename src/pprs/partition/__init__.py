@@ -1,7 +1,7 @@
-"""Partitions of a noisy picture: `Slic(n_segments=100).apply(noisy)`.
+"""Partitions of a noisy image, as in `Slic(n_segments=100).apply(noisy)`.
 
-A new one is a frozen class in a file of its own, and a line in PARTITIONS. Some are made of another, which stands in
-their field `of`.
+A new partition is a frozen dataclass and an entry in PARTITIONS. Partitions that build on another one hold it in their
+field `of`.
 """
 
 from __future__ import annotations
@@ -11,30 +11,26 @@ import re
 from pprs import _text
 from pprs.errors import ConfigurationError, suggest
 from pprs.partition.base import Filter, Partition, Superpixels
-from pprs.partition.blur import Blur
 from pprs.partition.felzenszwalb import Felzenszwalb
-from pprs.partition.gauss import Gauss
+from pprs.partition.filters import Blur, GaussianFilter, Median, NonLocalMeans, TotalVariation
 from pprs.partition.grid import Grid
 from pprs.partition.mean import Mean
-from pprs.partition.median import Median
-from pprs.partition.non_local_means import NonLocalMeans
 from pprs.partition.quickshift import Quickshift
 from pprs.partition.shifts import Shifts
 from pprs.partition.slic import Slic
 from pprs.partition.soft import Soft
-from pprs.partition.total_variation import TotalVariation
 
-_KINDS = (
-    Slic, Felzenszwalb, Quickshift, Grid, Blur, Gauss, Median, TotalVariation, NonLocalMeans, Soft, Shifts,
+_CLASSES = (
+    Slic, Felzenszwalb, Quickshift, Grid, Blur, GaussianFilter, Median, TotalVariation, NonLocalMeans, Soft, Shifts,
 )  # fmt: skip
-PARTITIONS: dict[str, type[Partition]] = {kind.name: kind for kind in _KINDS}
-PLUS = re.compile(r"(?<!\d[eE])(?<!\d\.[eE])\+")  # but not that of a number such as 1e+16
+PARTITIONS: dict[str, type[Partition]] = {kind.name: kind for kind in _CLASSES}
+PLUS = re.compile(r"(?<!\d[eE])(?<!\d\.[eE])\+")  # except in a number such as 1e+16
 
 
 def parse_partition(text: str) -> Partition | None:
-    """The partition that a text such as `slic:n_segments=100` describes; `none` is plain smoothing.
+    """Return the partition that a text such as `slic:n_segments=100` describes, or None for `none` (plain smoothing).
 
-    `/` makes one of another, and `+` is the mean of several.
+    `/` builds one partition on another, and `+` takes the mean of several.
 
     >>> parse_partition("grid:size=4")
     Grid(size=4)
@@ -44,20 +40,20 @@ def parse_partition(text: str) -> Partition | None:
     """
     if text.strip() == "none":
         return None
-    parts = [_one(part, text.strip()) for part in PLUS.split(text)]
+    parts = [_parse_part(part, text.strip()) for part in PLUS.split(text)]
     return parts[0] if len(parts) == 1 else Mean(parts)
 
 
-def _one(text: str, whole: str) -> Partition:
+def _parse_part(text: str, full_text: str) -> Partition:
     for link in text.split("/"):
         name = link.strip().partition(":")[0]
-        if not name and whole:
+        if not name and full_text:
             raise ConfigurationError(
-                f'a part is missing in "{whole}": "/" and "+" go between two partitions', parameter="partition"
+                f'a part is missing in "{full_text}": "/" and "+" go between two partitions', parameter="partition"
             )
         if name == "none":
             raise ConfigurationError(
-                f'"none" is plain smoothing, and cannot be combined with a partition as in "{whole}"',
+                f'"none" is plain smoothing, and cannot be combined with a partition as in "{full_text}"',
                 parameter="partition",
             )
         if name not in PARTITIONS:
@@ -72,7 +68,7 @@ __all__ = [
     "Blur",
     "Felzenszwalb",
     "Filter",
-    "Gauss",
+    "GaussianFilter",
     "Grid",
     "Mean",
     "Median",

@@ -14,21 +14,26 @@ from pprs.partition.base import (
     Superpixels,
     check_odd,
     check_positive,
+    check_positive_integer,
     check_sigma,
-    check_whole,
-    rounded,
-    rounded_odd,
+    clip_and_round,
+    nearest_odd,
 )
 
 
 @dataclass(frozen=True)
 class Felzenszwalb(Superpixels):
-    """Felzenszwalb and Huttenlocher's graph segmentation (2004): merge neighbours while the step between two
-    segments is small against the steps inside them. Larger `scale`, larger segments; none below `min_size`.
+    """Graph segmentation (Felzenszwalb and Huttenlocher 2004).
 
-    The definition, the eight neighbours and the scale (in 1/255) are scikit-image's, without its Gaussian filter: the
-    box blur takes its place. Steps are ordered to 2^-22 of the largest; equal ones are taken in a fixed order, where
-    scikit-image's sort leaves it open.
+    Neighbouring segments are merged while the colour difference between them is small compared with the differences
+    inside them. The definition, the eight neighbours and the unit of the scale (1/255) are scikit-image's. A box blur
+    takes the place of its Gaussian filter. Differences are sorted with a resolution of 2^-22 of the largest, and equal
+    ones are visited in a fixed order, which scikit-image's sort leaves open.
+
+    Args:
+        scale: Larger values give larger segments. "auto" follows the noise.
+        min_size: Smallest size of a segment in pixels, or "auto" to follow the noise.
+        blur: Side of the box blur in pixels, odd and below 256 (1 for none), or "auto" to follow the noise.
     """
 
     name = "felzenszwalb"
@@ -40,17 +45,17 @@ class Felzenszwalb(Superpixels):
 
     def __post_init__(self) -> None:
         check_positive(self.scale, "scale")
-        check_whole(self.min_size, "min_size")
+        check_positive_integer(self.min_size, "min_size")
         check_odd(self.blur, "blur")
 
     @classmethod
     def for_noise(cls, sigma: float, side: int = 224) -> Self:
-        """Near the best PSNR of photos of side x side pixels under Gaussian noise of this sigma."""
+        """Return the partition with close to the best PSNR on noisy photos of side x side pixels."""
         check_sigma(sigma)
         small = side / 224
         min_size = min(max(110 * sigma**1.4 * small**0.25, 1), side * side)
-        blur = rounded_odd(13 * sigma**0.7 * small**0.25, 3, 255)
-        return cls(rounded(30 * small**0.5, 1, 1e3), round(min_size), blur)
+        blur = nearest_odd(13 * sigma**0.7 * small**0.25, 3, 255)
+        return cls(clip_and_round(30 * small**0.5, 1, 1e3), round(min_size), blur)
 
     def _segment(self, noisy: Floats, labels: npt.NDArray[Any], segments: Ints) -> None:
-        felzenszwalb.run(noisy, self.blur, np.float32(self.scale / 255), self.min_size, labels, segments)
+        felzenszwalb.segment_images(noisy, self.blur, np.float32(self.scale / 255), self.min_size, labels, segments)

@@ -7,12 +7,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pprs.partition.base import Floats, Ints, Superpixels, check_whole
+from pprs.partition.base import Floats, Ints, Superpixels, check_positive_integer
 
 
 @dataclass(frozen=True)
 class Grid(Superpixels):
-    """Cells of size x size pixels, the same for every picture; leftover border pixels join the border cells.
+    """Square cells, the same for every image. Pixels left over at the border join the border cells.
+
+    Since the cells are fixed, a certificate covers more than the L2 ball (see `Certificate.region`).
+
+    Args:
+        size: Side of a cell in pixels.
 
     >>> Grid(4).labels(np.zeros((1, 1, 8, 9), np.float32))[0, ::4].tolist()
     [[0, 0, 0, 0, 1, 1, 1, 1, 1], [2, 2, 2, 2, 3, 3, 3, 3, 3]]
@@ -24,7 +29,7 @@ class Grid(Superpixels):
     size: int
 
     def __post_init__(self) -> None:
-        check_whole(self.size, "size")
+        check_positive_integer(self.size, "size")
 
     def _segment(self, noisy: Floats, labels: npt.NDArray[Any], segments: Ints) -> None:
         labels[:], segments[:] = self._cells(*noisy.shape[2:])

@@ -7,14 +7,17 @@ from typing import Self
 import torch
 
 from pprs._threads import get_threads
-from pprs.partition.base import Averaged, Partition, wrong_option
+from pprs.partition.base import Averaged, Partition, option_error
 
-BLOCK = 32  # pictures a thread that go through all the parts together
+IMAGES_PER_THREAD = 32  # images per thread that go through all partitions together
 
 
 @dataclass(frozen=True)
 class Mean(Partition):
-    """The mean of what several partitions make of the same noisy picture; one that is named twice counts twice.
+    """The mean of several partitions' averages of the same noisy image.
+
+    Args:
+        parts: The partitions, at least two. One that is listed twice counts twice.
 
     >>> from pprs.partition import Blur, Grid
     >>> str(Mean([Grid(2), Blur(3)]))
@@ -29,37 +32,37 @@ class Mean(Partition):
         parts = tuple(self.parts)
         for part in parts:
             if isinstance(part, Mean):
-                raise wrong_option(f"a mean within a mean ({part}) has no text. List its parts with the others.")
+                raise option_error(f"a mean within a mean ({part}) has no text form. List its parts with the others.")
             if not isinstance(part, Partition):
-                raise wrong_option(f"a mean takes partitions, such as Slic(), not {part!r}")
+                raise option_error(f"a mean takes partitions, such as Slic(), not {part!r}")
         if len(parts) < 2:
-            raise wrong_option(f"a mean needs at least two partitions, not {len(parts)}")
+            raise option_error(f"a mean needs at least two partitions, not {len(parts)}")
         object.__setattr__(self, "parts", parts)
         object.__setattr__(self, "static", all(part.static for part in parts))
 
     def resolve(self, sigma: float, shape: tuple[int, ...]) -> Self:
-        return self._with({"parts": [part.resolve(sigma, shape) for part in self.parts]})
+        return self._replace({"parts": [part.resolve(sigma, shape) for part in self.parts]})
 
     def with_defaults(self) -> Self:
-        return self._with({"parts": [part.with_defaults() for part in self.parts]})
+        return self._replace({"parts": [part.with_defaults() for part in self.parts]})
 
     def _run_cpu(self, noisy: torch.Tensor) -> Averaged:
-        return self._over(noisy, BLOCK * get_threads())
+        return self._average_parts(noisy, IMAGES_PER_THREAD * get_threads())
 
     def _run_device(self, noisy: torch.Tensor) -> Averaged:
-        return self._over(noisy, max(1, -(-len(noisy) // 6)))
+        return self._average_parts(noisy, max(1, -(-len(noisy) // 6)))
 
-    def _over(self, noisy: torch.Tensor, block: int) -> Averaged:
+    def _average_parts(self, noisy: torch.Tensor, block: int) -> Averaged:
         averaged, counts = torch.zeros_like(noisy), []
         for piece, out in zip(noisy.split(block), averaged.split(block), strict=True):
             segments = []
             for part in self.parts:
-                made, count = part.run(piece)
-                out.add_(made, alpha=1 / len(self.parts))
+                result, count = part.run(piece)
+                out.add_(result, alpha=1 / len(self.parts))
                 segments.append(count)
             counts.append(_rounded_mean(segments))
-        known = [count for count in counts if count is not None]
-        return averaged, torch.cat(known) if known else None
+        counted = [count for count in counts if count is not None]
+        return averaged, torch.cat(counted) if counted else None
 
     def __str__(self) -> str:
         return "+".join(map(str, self.parts))
@@ -70,5 +73,5 @@ class Mean(Partition):
 
 
 def _rounded_mean(segments: list[torch.Tensor | None]) -> torch.Tensor | None:
-    known = [count.to(torch.float64) for count in segments if count is not None]
-    return torch.stack(known).mean(0).round().to(torch.int32) if len(known) == len(segments) else None
+    counted = [count.to(torch.float64) for count in segments if count is not None]
+    return torch.stack(counted).mean(0).round().to(torch.int32) if len(counted) == len(segments) else None

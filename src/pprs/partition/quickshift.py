@@ -16,22 +16,28 @@ from pprs.partition.base import (
     check_odd,
     check_positive,
     check_sigma,
-    rounded,
-    rounded_odd,
+    clip_and_round,
+    nearest_odd,
 )
 
-_tables = functools.cache(quickshift.tables)
+_lookup_tables = functools.cache(quickshift.make_tables)
 
 
 @dataclass(frozen=True)
 class Quickshift(Superpixels):
-    """Quick shift (Vedaldi and Soatto 2008): every pixel climbs to its nearest denser neighbour in Lab colour and
-    place; chains shorter than `max_dist` a step become segments. `ratio` weighs colour against place.
+    """Quick shift (Vedaldi and Soatto 2008).
 
-    The definition is scikit-image's, with two differences: it adds tiny random numbers to the picture to break ties,
-    here, of two equally dense pixels the earlier in reading order counts as
-    denser; and the density's exponential is good to 1e-4. One channel counts
-    as grey.
+    Every pixel is linked to its nearest neighbour of higher density, where density and distance are measured in Lab
+    colour and position. Trees of links that are shorter than `max_dist` become segments. The definition is
+    scikit-image's, with two differences. Scikit-image breaks ties by adding small random numbers to the image, while
+    here the earlier of two equally dense pixels counts as denser. The exponential in the density is accurate to 1e-4.
+    An image with one channel is treated as grey.
+
+    Args:
+        kernel_size: Width of the Gaussian kernel of the density, at least 1, or "auto" to follow the noise.
+        max_dist: Largest distance of a link. Larger values give larger segments. "auto" follows the noise.
+        ratio: Weight of colour relative to position, or "auto" to follow the noise.
+        blur: Side of the box blur in pixels, odd and below 256 (1 for none), or "auto" to follow the noise.
     """
 
     name = "quickshift"
@@ -50,16 +56,16 @@ class Quickshift(Superpixels):
 
     @classmethod
     def for_noise(cls, sigma: float, side: int = 224) -> Self:
-        """Near the best PSNR of photos of side x side pixels under Gaussian noise of this sigma."""
+        """Return the partition with close to the best PSNR on noisy photos of side x side pixels."""
         check_sigma(sigma)
         small = side / 224
-        blur = rounded_odd(14 * sigma**0.7 * small**0.12, 3, 255)
-        kernel_size = rounded(4 * sigma**0.3 * small**0.1, 1, 20)
-        max_dist = rounded(9 * max(1, 2 * sigma) ** 0.5, 1, 1e3)
-        # The noise that the blur leaves, in units of place.
-        ratio = rounded(0.04 * blur / sigma, 1e-6, 1)
+        blur = nearest_odd(14 * sigma**0.7 * small**0.12, 3, 255)
+        kernel_size = clip_and_round(4 * sigma**0.3 * small**0.1, 1, 20)
+        max_dist = clip_and_round(9 * max(1, 2 * sigma) ** 0.5, 1, 1e3)
+        # Scales the noise that is left after the blur to units of position.
+        ratio = clip_and_round(0.04 * blur / sigma, 1e-6, 1)
         return cls(kernel_size, max_dist, ratio, blur)
 
     def _segment(self, noisy: Floats, labels: npt.NDArray[Any], segments: Ints) -> None:
         options = float(self.kernel_size), min(float(self.max_dist), 1e6), float(self.ratio)
-        quickshift.run(noisy, self.blur, *options, *_tables(), labels, segments)
+        quickshift.segment_images(noisy, self.blur, *options, *_lookup_tables(), labels, segments)

@@ -4,16 +4,20 @@ from dataclasses import dataclass
 
 import torch
 
-from pprs.partition.base import Averaged, Partition, Seeded, Shift, check_whole, wrong_option
+from pprs.partition.base import Averaged, Partition, Seeded, Shift, check_positive_integer, option_error
 
 
 @dataclass(frozen=True)
 class Shifts(Partition):
-    """The mean of k averages of the same noisy picture, whose grids of seeds are shifted against each other.
+    """Average the same noisy image with k shifted grids of seeds, and take the mean.
 
-    A border that only one of them draws is mostly noise, and fades; one that all draw is the picture's. The shifts, in
-    parts of the seeds' spacing, are the first k points of a sequence that fills the square evenly (multiples of 1/g and
-    1/g^2 with g^3 = g + 1); the first is none at all.
+    A segment border that appears for only one grid is mostly noise, and fades in the mean. One that appears for all
+    grids belongs to the image. The shifts are the first k points of a sequence that fills the unit square evenly
+    (multiples of 1/g and 1/g^2 with g^3 = g + 1), in units of the seeds' spacing. The first is (0, 0).
+
+    Args:
+        of: The partition to shift, such as `Slic` or `Soft`, which must grow from a grid of seeds.
+        k: Number of shifted grids. The time is proportional to it.
 
     >>> from pprs.partition import Slic
     >>> Shifts(Slic(), k=3).shifts[1]
@@ -27,10 +31,10 @@ class Shifts(Partition):
 
     def __post_init__(self) -> None:
         if not isinstance(self.of, Seeded):
-            raise wrong_option(
+            raise option_error(
                 f'only a partition that grows from a grid of seeds can be shifted, as in "slic/shifts", not {self.of}'
             )
-        check_whole(self.k, "k")
+        check_positive_integer(self.k, "k")
 
     @property
     def shifts(self) -> list[Shift]:
@@ -38,4 +42,4 @@ class Shifts(Partition):
         return [(i / g % 1, i / g**2 % 1) for i in range(self.k)]
 
     def _run_cpu(self, noisy: torch.Tensor) -> Averaged:
-        return self.of.shifted(noisy, self.shifts)
+        return self.of.run_shifted(noisy, self.shifts)

@@ -20,27 +20,33 @@ from pprs.partition.base import (
     Superpixels,
     check_at_least,
     check_odd,
+    check_positive_integer,
     check_sigma,
-    check_whole,
-    rounded,
-    rounded_odd,
+    clip_and_round,
+    nearest_odd,
 )
 
 
 @dataclass(frozen=True)
 class Slic(Superpixels, Seeded):
-    """SLIC superpixels (Achanta et al. 2012): k-means of colour and place from a grid of seeds.
+    """SLIC superpixels (Achanta et al. 2012): k-means clustering of colour and position from a grid of seeds.
 
-    At most `n_segments` seeds stand in a grid of nearly square cells. `iterations` times, each pixel chooses among the
-    3x3 seeds around its cell the centre that is nearest in
+    Seeds lie in a grid of nearly square cells. In each iteration, a pixel is assigned to the centre, among those of the
+    3x3 cells around it, that is nearest in
 
-        |colour difference / compactness|^4 + |place difference / spacing of the seeds|^2
+        |colour difference / compactness|^4 + |position difference / spacing of the seeds|^2
 
-    and in between, centres move to the means of their pixels. Colour is in the picture's own [0, 1] scale: Lab in 8
-    bits, which other SLICs use, clips the noise and bends it. The fourth power (SLIC's own is the second) makes
-    differences below the compactness, which are mostly noise, count for little, and larger ones, which are edges, for
-    much. No segment is empty or lost, and segments need not hang together: a stray pixel is still averaged with those
-    most like it. Options that are "auto" follow the noise, where it is known; docs/partitions.md has the rule.
+    and between iterations the centres move to the means of their pixels. Colours are in the image's own [0, 1] scale,
+    because 8-bit Lab, which other implementations use, clips and distorts the noise. The fourth power (the original
+    uses the second) gives little weight to differences below the compactness, which are mostly noise, and much weight
+    to larger ones, which are edges. No segment is empty. Segments need not be connected, so a stray pixel is still
+    averaged with the pixels most similar to it. docs/partitions.md describes how "auto" options follow the noise.
+
+    Args:
+        n_segments: Maximum number of segments, or "auto" to follow the noise.
+        compactness: Colour difference that counts as much as one spacing of the seeds, or "auto" to follow the noise.
+        blur: Side of the box blur in pixels, odd and below 256 (1 for none), or "auto" to follow the noise.
+        iterations: Number of iterations.
 
     >>> str(Slic(n_segments=50))
     'slic:n_segments=50,compactness=auto,blur=auto,iterations=2'
@@ -55,58 +61,60 @@ class Slic(Superpixels, Seeded):
     iterations: int = 2
 
     def __post_init__(self) -> None:
-        check_whole(self.n_segments, "n_segments")
+        check_positive_integer(self.n_segments, "n_segments")
         check_at_least(self.compactness, 1e-4, "compactness")
         check_odd(self.blur, "blur")
-        check_whole(self.iterations, "iterations")
+        check_positive_integer(self.iterations, "iterations")
 
     @classmethod
     def for_noise(cls, sigma: float, side: int = 224) -> Self:
-        """Near the best PSNR of pictures of side x side pixels under Gaussian noise of this sigma."""
+        """Return the partition with close to the best PSNR on noisy images of side x side pixels."""
         check_sigma(sigma)
         small = side / 224
         spacing = 11 * small**0.36
         n_segments = min(max(1, round(side * side / spacing**2)), side * side)
-        return cls(n_segments, rounded(0.3 * sigma**0.5, 1e-4, 1e3), rounded_odd(10 * sigma**0.5 * small**0.25, 3, 255))
+        return cls(
+            n_segments, clip_and_round(0.3 * sigma**0.5, 1e-4, 1e3), nearest_odd(10 * sigma**0.5 * small**0.25, 3, 255)
+        )
 
     def _label_type(self, height: int, width: int) -> npt.DTypeLike:
         most = 4 * min(self.n_segments, height * width)  # a shift adds a row and a column
         return np.uint16 if most < 2**16 else np.int32
 
-    def _abreast(self, batch: int) -> int:
-        return slic.LANES if batch > 2 * slic.FEW else 1
+    def _block_size(self, batch: int) -> int:
+        return slic.LANES if batch > 2 * slic.MAX_SINGLE else 1
 
-    def shifted(self, noisy: torch.Tensor, shifts: Sequence[Shift]) -> Averaged:
-        pictures = noisy.numpy()
-        averaged, segments = np.zeros_like(pictures), np.zeros(len(pictures), np.int64)
+    def run_shifted(self, noisy: torch.Tensor, shifts: Sequence[Shift]) -> Averaged:
+        images = noisy.numpy()
+        averaged, segments = np.zeros_like(images), np.zeros(len(images), np.int64)
 
-        def task(first: int, past: int) -> None:
-            for here, labels in self._blocks(first, past, *pictures.shape[2:]):
+        def task(first: int, stop: int) -> None:
+            for span, labels in self._iter_blocks(first, stop, *images.shape[2:]):
                 count = np.empty(len(labels), np.int32)
                 for shift in shifts:
-                    self._segment(pictures[here], labels, count, shift)
-                    average.add_segment_mean(pictures[here], labels, count, np.float32(1 / len(shifts)), averaged[here])
-                    segments[here] += count
+                    self._segment(images[span], labels, count, shift)
+                    average.add_segment_means(images[span], labels, count, np.float32(1 / len(shifts)), averaged[span])
+                    segments[span] += count
 
-        _threads.spread(task, len(pictures), self._abreast(len(pictures)))
-        rounded = np.round(segments / len(shifts)).astype(np.int32)
-        return torch.from_numpy(averaged), torch.from_numpy(rounded)
+        _threads.parallel_for(task, len(images), self._block_size(len(images)))
+        mean_segments = np.round(segments / len(shifts)).astype(np.int32)
+        return torch.from_numpy(averaged), torch.from_numpy(mean_segments)
 
     def _segment(self, noisy: Floats, labels: npt.NDArray[Any], segments: Ints, shift: Shift = (0.0, 0.0)) -> None:
         batch, channels, height, width = noisy.shape
-        ys, xs, sy, sx, per_pixel = slic.grid(height, width, self.n_segments, shift)
-        lanes = 1 if batch <= slic.FEW else slic.LANES
-        sizes = slic.scratch(lanes, channels, self.iterations, ys, xs)
-        floats, choices = _threads.scratch(sizes[0], "slic"), _threads.scratch(sizes[1], "choices", np.uint8)
-        for first in range(0, batch, lanes):  # not compiled: it would take as long to compile as the kernel once more
-            here = slice(first, first + lanes)
-            slic.abreast(
-                (0,) * lanes, (0,) * channels, noisy[here], self.blur, np.float32(1 / self.compactness),
-                ys, xs, sy, sx, per_pixel, self.iterations, labels[here], floats, choices,
+        ys, xs, sy, sx, per_pixel = slic.make_grid(height, width, self.n_segments, shift)
+        lanes = 1 if batch <= slic.MAX_SINGLE else slic.LANES
+        sizes = slic.scratch_size(lanes, channels, self.iterations, ys, xs)
+        floats, choices = _threads.get_scratch(sizes[0], "slic"), _threads.get_scratch(sizes[1], "choices", np.uint8)
+        for first in range(0, batch, lanes):  # in Python, since compiling the loop would compile the kernel once more
+            span = slice(first, first + lanes)
+            slic.segment_images(
+                (0,) * lanes, (0,) * channels, noisy[span], self.blur, np.float32(1 / self.compactness),
+                ys, xs, sy, sx, per_pixel, self.iterations, labels[span], floats, choices,
             )  # fmt: skip
         segments[:] = (len(ys) - 1) * (len(xs) - 1)
 
     def _segment_device(self, noisy: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         blurred = torch_ops.box_blur(noisy, self.blur)
-        labels, count = torch_ops.slic(blurred, self.n_segments, self.compactness, self.iterations)
+        labels, count = torch_ops.segment_slic(blurred, self.n_segments, self.compactness, self.iterations)
         return labels, torch.full((len(noisy),), count)
