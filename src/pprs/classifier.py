@@ -1,4 +1,4 @@
-"""The smoothed classifier: a certificate, a label or counts from the votes of noisy copies."""
+"""The smoothed classifier, which certifies and predicts by counting votes on noisy samples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pprs.errors import PprsError
 from pprs.noise import Noise
 from pprs.partition import Partition
 from pprs.progress import Progress, as_progress, stage
-from pprs.sampling import Evidence, Sampling, check_reach
+from pprs.sampling import Evidence, Sampling, check_radii_attainable
 from pprs.voting import (
     ESTIMATE,
     PREDICT,
@@ -38,7 +38,7 @@ from pprs.voting import (
 
 
 class Checkpoint(Protocol):
-    """What is known of an image whose certification was left before it was done."""
+    """The stored state of a certification that was interrupted."""
 
     @property
     def selected(self) -> int: ...
@@ -53,20 +53,35 @@ class Checkpoint(Protocol):
 
 
 class SmoothedClassifier:
-    """A classifier's majority vote under noise, with the partition applied to every noisy copy.
+    """The majority vote of a base classifier under noise, with a partition applied to every noisy sample.
 
-    `model` maps float32 [B, C, H, W] (about [0, 1], plus noise) to scores [B, num_classes]; it is put in eval
-    mode. `partition=None` is plain randomized smoothing (Cohen et al. 2019).
+    With `partition=None` this is plain randomized smoothing (Cohen et al. 2019).
 
-    On a CPU, `threads` batches (as many as there are cores, unless given) go through noise, partition and network side
-    by side, so the network is called from several threads at once: give threads=1 to one that keeps state between
-    calls. A `model` that is not a torch.nn.Module is called from the caller's thread alone.
+    On a CPU, several batches run through noise, partition and network in parallel, so the network is called from
+    several threads at once. Use `threads=1` for a network that keeps state between calls. A `model` that is not a
+    `torch.nn.Module` is called only from the caller's thread.
 
-    >>> from pprs import Gaussian
-    >>> def model(x): return torch.stack([x.mean((1, 2, 3)) - 0.5, 0.5 - x.mean((1, 2, 3))], dim=1)
-    >>> g = SmoothedClassifier(model, num_classes=2, noise=Gaussian(0.5))
-    >>> print(g.certify(torch.full((1, 8, 8), 0.6), n=1000))
-    class 0: no change of L2 norm up to 0.719 can alter this label, with 99.9% confidence
+    Args:
+        model: The base classifier. It maps images [B, C, H, W], float32 in about [0, 1] plus noise, to scores
+            [B, num_classes]. A `torch.nn.Module` is moved to `device` and put in eval mode.
+        num_classes: The number of classes, at least 2.
+        noise: The noise added to the image, such as `Gaussian(0.25)`.
+        partition: The partition applied to each noisy sample before the base classifier, such as `Slic()`.
+        seed: The random seed.
+        batch_size: The number of noisy samples per call of the base classifier. By default it depends on the image
+            size and the device. Vote counts do not depend on it.
+        threads: The number of batches that run in parallel on a CPU. Defaults to the number of cores.
+        device: The torch device on which to run the base classifier.
+
+    Raises:
+        PprsError: If `num_classes`, `seed`, `batch_size` or `threads` is out of range.
+
+    Examples:
+        >>> from pprs import Gaussian
+        >>> def model(x): return torch.stack([x.mean((1, 2, 3)) - 0.5, 0.5 - x.mean((1, 2, 3))], dim=1)
+        >>> g = SmoothedClassifier(model, num_classes=2, noise=Gaussian(0.5))
+        >>> print(g.certify(torch.full((1, 8, 8), 0.6), n=1000))
+        class 0: no change of L2 norm up to 0.719 can alter this label, with 99.9% confidence
     """
 
     def __init__(
@@ -87,23 +102,27 @@ class SmoothedClassifier:
 
     @property
     def model(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        """The base classifier."""
         return self._votes.model
 
     @property
     def num_classes(self) -> int:
+        """The number of classes."""
         return self._votes.num_classes
 
     @property
     def noise(self) -> Noise:
+        """The noise added to the image."""
         return self._votes.noise
 
     @property
     def partition(self) -> Partition | None:
+        """The partition applied to each noisy sample, or None."""
         return self._votes.partition
 
     @property
     def votes(self) -> LocalVotes:
-        """The source of its votes: noise, partition, classify, count."""
+        """The source of its votes, which adds noise, partitions, classifies and counts."""
         return self._votes
 
     def certify(
@@ -118,20 +137,35 @@ class SmoothedClassifier:
         stop: str | None = None,
         progress: bool | Progress | None = None,
     ) -> Certificate:
-        """A label and a radius within which no perturbation changes it; wrong with probability at most alpha.
+        """Return a label and a radius within which no perturbation changes it, or abstain.
 
-        x: [C, H, W] in [0, 1]. index keys this image's randomness: give every image of a set its own. bound:
-        "one-sided" grants the selected class's rivals all that it may lack; "two-sided" bounds each of them too.
-        stop: end before all n samples are drawn, at no loss of the guarantee: "radius:0.25,0.5" when it is decided
-        whether the image is certified at these radii, "width:0.02" when the radius is known to that precision,
-        "abstain" when the image is hopeless.
+        The statement is wrong with probability at most `alpha`. This is the procedure CERTIFY of Cohen et al. (2019).
+
+        Args:
+            x: The image [C, H, W], with values in [0, 1].
+            n0: The number of noisy samples that select the class.
+            n: The number of further samples that estimate the probability of that class.
+            alpha: The failure probability.
+            index: Keys the noise of this image. Use a different index for each image of a data set.
+            bound: "one-sided" assigns all the remaining probability to a single other class. "two-sided" also bounds
+                the probability of every other class from above.
+            stop: A rule for stopping before all `n` samples are drawn, without weakening the guarantee.
+                "radius:0.25,0.5" stops once it is decided whether the image is certified at these radii, "width:0.02"
+                once the radius is known to that precision, and "abstain" once a certificate is very unlikely.
+            progress: True to show a progress bar, or a `Progress` object to report to.
+
+        Returns:
+            The certificate. Its `prediction` is None and its `radius` 0 if the classifier abstains.
+
+        Raises:
+            PprsError: If an argument or the image is invalid, or if the base classifier fails.
         """
         certification = self.start(Sampling(n0, n, alpha, bound, stop), index)
-        shown = as_progress(progress)
-        with stage(shown, "certify", n0 + n, "samples"):
-            certification.select(x, shown.advance)  # n0 samples choose the class
-            certification.estimate(x, shown.advance)  # n fresh ones bound its vote share from below
-        return certification.certificate()  # the bound gives the radius; at 1/2 or below it abstains
+        reporter = as_progress(progress)
+        with stage(reporter, "certify", n0 + n, "samples"):
+            certification.select(x, reporter.advance)  # the class with the most of n0 votes
+            certification.estimate(x, reporter.advance)  # its vote count among n fresh samples, and the lower bound
+        return certification.certificate()  # the radius at that bound, or an abstention if it is at most 1/2
 
     def certify_batch(
         self,
@@ -145,31 +179,69 @@ class SmoothedClassifier:
         stop: str | None = None,
         progress: bool | Progress | None = None,
     ) -> Iterator[Certificate]:
-        """One certificate an image of [B, C, H, W] (or any iterable of images), as they are finished.
+        """Yield one certificate per image, each as soon as it is complete.
 
-        indices key the images' randomness: their positions unless given. An image's certificate does not depend on
-        the others, so it is the one that `certify` gives with the same index.
+        The certificate of an image does not depend on the other images: it equals that of `certify` with the same
+        index.
+
+        Args:
+            images: A tensor [B, C, H, W] or any iterable of images [C, H, W].
+            n0: The number of noisy samples that select the class.
+            n: The number of further samples that estimate the probability of that class.
+            alpha: The failure probability of each certificate.
+            indices: One index per image, which keys its noise. Defaults to the positions of the images.
+            bound: "one-sided" or "two-sided", as in `certify`.
+            stop: A rule for stopping early, as in `certify`.
+            progress: True to show a progress bar, or a `Progress` object to report to.
+
+        Yields:
+            The certificates, in the order of the images.
+
+        Raises:
+            PprsError: If there are fewer indices than images, or for any reason given in `certify`.
         """
         keys = None if indices is None else iter(indices)
-        shown, total = as_progress(progress), len(images) if isinstance(images, Sized) else 0
-        with stage(shown, "certify", total, "images"):
+        reporter, total = as_progress(progress), len(images) if isinstance(images, Sized) else 0
+        with stage(reporter, "certify", total, "images"):
             for position, x in enumerate(images):
                 index = position if keys is None else next(keys, None)
                 if index is None:
                     raise PprsError(
-                        f"`indices` ended after {position} images: give one for every image", parameter="indices"
+                        f"`indices` ended after {position} images. Give one index per image.", parameter="indices"
                     )
                 yield self.certify(x, n0=n0, n=n, alpha=alpha, index=index, bound=bound, stop=stop)
-                shown.advance(1)
+                reporter.advance(1)
 
     def start(self, sampling: Sampling, index: int = 0, checkpoint: Checkpoint | None = None) -> Certification:
-        """The certification of one image in steps, from its first sample or from a checkpoint on."""
+        """Start the certification of one image, to be run in steps.
+
+        Args:
+            sampling: How many samples to draw, the failure probability, the bound and the stop rule.
+            index: Keys the noise of this image.
+            checkpoint: The state of an earlier, interrupted certification of the same image, from which to resume.
+
+        Returns:
+            A certification to which no sample has been added yet.
+        """
         return Certification(self._votes, sampling, index, checkpoint)
 
     def predict(self, x: torch.Tensor, *, n: int = 1_000, alpha: float = 0.001, index: int = 0) -> Prediction:
-        """The smoothed classifier's own label, wrong with probability at most alpha, or an abstention.
+        """Return the smoothed classifier's label, or abstain.
 
-        Abstains unless an exact binomial test tells the two classes with the most votes apart.
+        The label is wrong with probability at most `alpha`. The classifier abstains unless an exact binomial test
+        separates the two classes with the most votes. This is the procedure PREDICT of Cohen et al. (2019).
+
+        Args:
+            x: The image [C, H, W], with values in [0, 1].
+            n: The number of noisy samples.
+            alpha: The failure probability.
+            index: Keys the noise of this image.
+
+        Returns:
+            The prediction. Its `prediction` is None if the classifier abstains.
+
+        Raises:
+            PprsError: If an argument or the image is invalid, or if the base classifier fails.
         """
         check_alpha(alpha)
         counts = self.counts(x, n=n, index=index)
@@ -178,7 +250,20 @@ class SmoothedClassifier:
         return Prediction(int(first) if p_value <= alpha else None, counts, p_value, n, alpha)
 
     def counts(self, x: torch.Tensor, *, n: int = 1_000, index: int = 0, phase: int = PREDICT) -> Counts:
-        """How many of n noisy copies each class gets: int64 [num_classes]. A phase has draws of its own."""
+        """Count the base classifier's votes on noisy samples of an image.
+
+        Args:
+            x: The image [C, H, W], with values in [0, 1].
+            n: The number of noisy samples.
+            index: Keys the noise of this image.
+            phase: The phase of the noise. Samples of different phases are independent.
+
+        Returns:
+            The vote count of each class, int64 [num_classes].
+
+        Raises:
+            PprsError: If an argument or the image is invalid, or if the base classifier fails.
+        """
         if n < 1:
             raise PprsError(f"`n` must be at least 1, not {n}", parameter="n")
         with error_context(x, index, self.partition):
@@ -186,93 +271,128 @@ class SmoothedClassifier:
             return count_votes(self._votes, x, n, index, phase).counts
 
     def seconds_per_sample(self, x: torch.Tensor) -> float:
-        """How long a sample takes here, measured on draws that nothing else uses."""
+        """Measure the seconds that one noisy sample of the image takes, with noise used for nothing else."""
         with error_context(x, 0, self.partition):
             x = check_image(x, self._votes.device)
             on_cpu = self._votes.device.type == "cpu"
             workers = self._votes.threads or _threads.get_threads()
             n = chunk_size(x.numel()) * (workers if on_cpu else 1)
-            count_votes(self._votes, x, n, 0, TRIAL)  # compile, fill caches
+            count_votes(self._votes, x, n, 0, TRIAL)  # warm up: compile kernels, fill caches
             began = time.perf_counter()
             count_votes(self._votes, x, n, 0, TRIAL)
         return (time.perf_counter() - began) / n
 
 
 class Certification:
-    """The certification of one image: select, estimate, bound, abstain. It can be left after any chunk and resumed."""
+    """The certification of one image in steps: select, estimate, bound, abstain.
+
+    It can be paused after any chunk of samples and resumed later, in this process with `advance` or from a checkpoint.
+
+    Args:
+        source: Counts the votes on noisy samples.
+        sampling: How many samples to draw, the failure probability, the bound and the stop rule.
+        index: Keys the noise of this image.
+        checkpoint: The state of an earlier, interrupted certification of the same image, from which to resume.
+    """
 
     def __init__(
         self, source: VoteSource, sampling: Sampling, index: int = 0, checkpoint: Checkpoint | None = None
     ) -> None:
         self._source, self.sampling, self._index, self._checkpoint = source, sampling, index, checkpoint
-        # The votes and the evidence from them, as one: an interruption finds both or neither.
+        # The votes and the evidence from them are replaced together, so that an interruption cannot separate them.
         self._state: tuple[Votes, Evidence] | None = None
         self._shape = (0, 0, 0)
 
     @property
     def stopped(self) -> str | None:
-        """Why it is done: "n" (all samples are drawn) or the rule's reason; None: it is not."""
+        """Why sampling ended: "n" (all samples are drawn) or the stop rule's reason. None if it has not ended."""
         return None if self._state is None else self._state[1].stopped
 
     @property
     def samples(self) -> int:
-        """How many votes were counted."""
+        """The number of votes counted so far."""
         counts = (self._checkpoint.counts if self._checkpoint else ()) if self._state is None else self._state[0].counts
         return int(sum(counts))
 
     @property
     def begun(self) -> bool:
-        """Whether there is a certificate to give."""
+        """Whether enough is known for a certificate: the class is selected and at least one vote counted."""
         return self._state is not None and self.samples > 0
 
     @property
     def possible_gain(self) -> float:
-        """How much larger the radius may become, with luck, by going on."""
+        """An optimistic estimate of how much the remaining samples can enlarge the radius."""
         return 0.0 if self._state is None else self._state[1].optimistic_radius() - self._state[1].radius
 
     def advance(
         self, x: torch.Tensor, pause: Callable[[int], bool] | None = None, on_samples: OnSamples | None = None
     ) -> None:
-        """Draw samples until it is done, or until `pause`, asked after every chunk with how many there are, says so."""
+        """Select the class if necessary, then draw samples until the certification is complete or paused.
+
+        Args:
+            x: The image [C, H, W], the same at every call.
+            pause: Called with the number of samples after every chunk. Sampling pauses when it returns True.
+            on_samples: Called with the number of new samples after every chunk.
+
+        Raises:
+            PprsError: If the image is invalid or the base classifier fails.
+        """
         if self._state is None:
             self.select(x, on_samples)
         if self.stopped is None:
             self.estimate(x, on_samples, pause)
 
     def select(self, x: torch.Tensor, on_samples: OnSamples | None = None) -> None:
-        """Choose the class with the most of n0 votes, or the one that a checkpoint chose."""
-        source, sampling, earlier = self._source, self.sampling, self._checkpoint
-        with self._checked(x) as x:
-            check_reach(sampling, source.noise, x.numel(), source.num_classes)
-            if earlier is None:
+        """Select the class with the most of `n0` votes, or restore the selection of the checkpoint.
+
+        Args:
+            x: The image [C, H, W].
+            on_samples: Called with the number of new samples after every chunk.
+
+        Raises:
+            PprsError: If the image is invalid, the base classifier fails, or the sampling can never certify.
+        """
+        source, sampling, checkpoint = self._source, self.sampling, self._checkpoint
+        with self._check_image(x) as x:
+            check_radii_attainable(sampling, source.noise, x.numel(), source.num_classes)
+            if checkpoint is None:
                 selected = int(count_votes(source, x, sampling.n0, self._index, SELECT, on_samples).counts.argmax())
                 votes = Votes.none(source.num_classes)
             else:
-                selected, counts, mean = earlier.selected, np.array(earlier.counts, np.int64), earlier.mean_segments
+                selected, counts = checkpoint.selected, np.array(checkpoint.counts, np.int64)
+                mean = checkpoint.mean_segments
                 votes = Votes(counts, None if mean is None else round(mean * int(counts.sum())))
             evidence = Evidence(sampling, source.noise, x.numel(), source.num_classes, selected)
-            if earlier is not None:
-                evidence.restore(earlier.counts, earlier.p_lower, earlier.p_upper)
+            if checkpoint is not None:
+                evidence.restore(checkpoint.counts, checkpoint.p_lower, checkpoint.p_upper)
             self._state = votes, evidence
 
     def estimate(
         self, x: torch.Tensor, on_samples: OnSamples | None = None, pause: Callable[[int], bool] | None = None
     ) -> None:
-        """Count the selected class's votes among fresh samples, and bound its share, until that is enough.
+        """Count the votes of fresh samples and bound the selected class's probability until sampling stops or pauses.
 
-        After a pause, what other threads are at is counted too, not drawn a second time.
+        After a pause, samples that other threads are already working on are counted too, so that none is drawn twice.
+
+        Args:
+            x: The image [C, H, W].
+            on_samples: Called with the number of new samples after every chunk.
+            pause: Called with the number of samples after every chunk. Sampling pauses when it returns True.
+
+        Raises:
+            PprsError: If no class is selected yet, the image is invalid, or the base classifier fails.
         """
         if self._state is None:
-            raise PprsError("select the class first, with `select` or `advance`")
+            raise PprsError("no class is selected yet: call `select` or `advance` first")
         paused = threading.Event()
-        with self._checked(x) as x, contextlib.closing(self._fresh_votes(x, paused)) as parts:
-            for part in parts:
+        with self._check_image(x) as x, contextlib.closing(self._fresh_votes(x, paused)) as chunks:
+            for chunk in chunks:
                 assert self._state is not None
-                votes, evidence = self._state[0] + part, copy.copy(self._state[1])
+                votes, evidence = self._state[0] + chunk, copy.copy(self._state[1])
                 evidence.add(votes.counts.tolist())
                 self._state = votes, evidence
                 if on_samples is not None:
-                    on_samples(int(part.counts.sum()))
+                    on_samples(int(chunk.counts.sum()))
                 if evidence.stopped is not None:
                     return
                 if pause is not None and not paused.is_set() and pause(self.samples):
@@ -285,16 +405,24 @@ class Certification:
         return self._source.votes(x, samples, self._index, ESTIMATE, eager=eager, more=lambda: not paused.is_set())
 
     @contextlib.contextmanager
-    def _checked(self, x: torch.Tensor) -> Iterator[torch.Tensor]:
+    def _check_image(self, x: torch.Tensor) -> Iterator[torch.Tensor]:
         with error_context(x, self._index, self._source.partition):
             x = check_image(x, self._source.device)
             self._shape = (x.shape[0], x.shape[1], x.shape[2])
             yield x
 
     def certificate(self) -> Certificate:
-        """What is proved by now: a radius where the bound is above 1/2 (or above every rival's), else an abstention."""
+        """Return the certificate that the samples drawn so far prove.
+
+        Returns:
+            A certified radius if the lower bound is above 1/2 (or, if two-sided, above the upper bound of every other
+            class), otherwise an abstention.
+
+        Raises:
+            PprsError: If no sample has been drawn yet.
+        """
         if self._state is None or not self.begun:
-            raise PprsError("no sample has been drawn yet")
+            raise PprsError("no sample has been drawn yet: call `advance` first")
         source, sampling, n, (votes, evidence) = self._source, self.sampling, self.samples, self._state
         return Certificate(
             prediction=evidence.selected if evidence.certified else None,

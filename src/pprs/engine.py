@@ -1,7 +1,7 @@
-"""What runs a network: torch, or ONNX Runtime, which is many times faster for some networks on a CPU.
+"""The engine that runs a network: torch, or ONNX Runtime, which is many times faster for some networks on a CPU.
 
-A torch network is exported once, the file is kept, and before it is trusted its scores are compared with torch's own on
-the very inputs of the run. Scores differ in the last digits, so which engine made a run is part of its settings.
+A torch network is exported once and the file is cached. Before the export is used, its scores are compared with
+torch's on inputs like those of the run. Scores differ in the last digits, so the engine is one of a run's settings.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from pprs.model.base import Restricted
 from pprs.model.onnx import OnnxNetwork
 
 ENGINES = ("auto", "torch", "onnxruntime")
-WORTH = 20.0  # seconds of work below which a network is not exported: that takes about as long
-CLOSE = 1e-3  # how far scores may be from torch's, as a share of the largest
+MIN_EXPORT_SECONDS = 20.0  # of work, below which a network is not exported, since the export takes about as long
+SCORE_TOLERANCE = 1e-3  # the largest difference from torch's scores, relative to the largest score
 
 Message = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """A model on the engine that was chosen for it, and why."""
+    """A model on the engine that was chosen for it, and the reason for the choice."""
 
     model: Model
     engine: str
@@ -56,9 +56,11 @@ def choose_engine(
     channels_last: bool = False,
     message: Message = lambda text: None,
 ) -> EngineChoice:
-    """The model on an engine. `inputs` are pictures as the run will give them to it; `samples` how many there will be.
+    """Choose an engine and put the model on it.
 
-    auto: torch on a GPU; on a CPU the faster one of the two by a short measurement, if there is work enough.
+    `inputs` are noisy samples like those of the run, and `samples` is the expected number of them. With "auto" the
+    engine is torch on a GPU. On a CPU it is the faster of the two in a short measurement, or torch if there is too
+    little work for an export.
     """
     check_engine(engine)
     choice = _choose(model, inputs, engine, device, samples, autocast, channels_last, message)
@@ -67,8 +69,9 @@ def choose_engine(
 
 
 def check_engine(engine: str) -> None:
+    """Raise an error unless there is an engine of this name."""
     if engine not in ENGINES:
-        raise ConfigurationError(f'no engine is called "{engine}". {suggest(engine, ENGINES)}', parameter="engine")
+        raise ConfigurationError(f'unknown engine "{engine}". {suggest(engine, ENGINES)}', parameter="engine")
 
 
 def _choose(
@@ -81,83 +84,89 @@ def _choose(
     channels_last: bool,
     message: Message,
 ) -> EngineChoice:
-    special = " and ".join(n for n, on in (("`autocast`", autocast), ("`channels_last`", channels_last)) if on)
+    options = (("`autocast`", autocast), ("`channels_last`", channels_last))
+    torch_options = " and ".join(name for name, is_on in options if is_on)
     if any(isinstance(m, OnnxNetwork) for m in model.module.modules()):
-        if engine == "torch" or special or not device.startswith("cpu"):
+        if engine == "torch" or torch_options or not device.startswith("cpu"):
             raise ConfigurationError(
-                f"{model.source} is an ONNX network: it runs on onnxruntime, on the CPU, as it is. "
+                f"{model.source} is an ONNX network, which runs only on onnxruntime and on the CPU. "
                 "Leave out `engine` torch, `autocast`, `channels_last` and `device`.",
                 parameter="engine",
             )
         return EngineChoice(model, "onnxruntime", "an ONNX network")
-    if engine == "onnxruntime" and (special or not device.startswith("cpu")):
+    if engine == "onnxruntime" and (torch_options or not device.startswith("cpu")):
         raise ConfigurationError(
-            f"`engine` onnxruntime is for the CPU, without {special or f'`device` {device}'}", parameter="engine"
+            f"`engine` onnxruntime runs on the CPU, without {torch_options or f'`device` {device}'}", parameter="engine"
         )
-    if special:
-        why = special.replace("`", "")
-        return EngineChoice(replace(model, module=Fast(model.module, autocast, channels_last)), "torch", why)
+    if torch_options:
+        why = torch_options.replace("`", "")
+        return EngineChoice(replace(model, module=Accelerated(model.module, autocast, channels_last)), "torch", why)
     if engine == "torch":
-        return EngineChoice(model, "torch", "as asked for")
+        return EngineChoice(model, "torch", "as requested")
     if not device.startswith("cpu"):
         return EngineChoice(model, "torch", f"on {device}")
     try:
-        return _compared(model, inputs, samples, engine == "onnxruntime", message)
+        return _compare_engines(model, inputs, samples, engine == "onnxruntime", message)
     except PprsError as error:
         if engine == "onnxruntime":
             raise
         return EngineChoice(model, "torch", str(error).splitlines()[0])
 
 
-def _compared(model: Model, inputs: torch.Tensor, samples: int, forced: bool, message: Message) -> EngineChoice:
-    if not _has("onnxruntime"):
+def _compare_engines(model: Model, inputs: torch.Tensor, samples: int, forced: bool, message: Message) -> EngineChoice:
+    if not _is_installed("onnxruntime"):
         raise PprsError("ONNX Runtime is not installed (pip install 'pprs[onnx]')")
     model.module.eval()
-    whole = model.module.net if isinstance(model.module, Restricted) else model.module  # one export for all label sets
-    path = cache_file(replace(model, module=whole), inputs)
-    few = inputs[:4]
+    # All label sets share one export, that of the unrestricted network.
+    unrestricted = model.module.net if isinstance(model.module, Restricted) else model.module
+    path = cache_file(replace(model, module=unrestricted), inputs)
+    few_inputs = inputs[:4]
     torch_time = 0.0
     if not forced:
-        torch_time = _seconds(model.module, few)
+        torch_time = _seconds_per_image(model.module, few_inputs)
         work = samples * torch_time / _threads.get_threads()
-        if work < WORTH and not path.exists():
-            return EngineChoice(model, "torch", f"about {work:.0f} s of work, too little to export the network for")
+        if work < MIN_EXPORT_SECONDS and not path.exists():
+            return EngineChoice(model, "torch", f"about {work:.0f} s of work, too little to export the network")
     if not path.exists():
         message("exporting the network to ONNX Runtime, once ...")
-        _export(whole, inputs, path)
+        _export(unrestricted, inputs, path)
     net: torch.nn.Module = OnnxNetwork(str(path), str(path))
     if isinstance(model.module, Restricted):
         net = Restricted(net, model.module.chosen.tolist())
-    check(model.module, net, inputs)
-    made = replace(model, module=net)
+    check_scores(model.module, net, inputs)
+    onnx_model = replace(model, module=net)
     if forced:
-        return EngineChoice(made, "onnxruntime", "as asked for")
-    onnx_time = _seconds(net, few)
-    told = f"{_ms(onnx_time)} a picture on one thread, against {_ms(torch_time)}"
+        return EngineChoice(onnx_model, "onnxruntime", "as requested")
+    onnx_time = _seconds_per_image(net, few_inputs)
+    torch_ms, onnx_ms = f"{torch_time * 1e3:.3g} ms", f"{onnx_time * 1e3:.3g} ms"
     if onnx_time < torch_time:
-        return EngineChoice(made, "onnxruntime", told + " with torch")
-    return EngineChoice(
-        model, "torch", f"{_ms(torch_time)} a picture on one thread, against {_ms(onnx_time)} with onnxruntime"
-    )
+        why = f"{onnx_ms} per image on one thread, against {torch_ms} with torch"
+        return EngineChoice(onnx_model, "onnxruntime", why)
+    return EngineChoice(model, "torch", f"{torch_ms} per image on one thread, against {onnx_ms} with onnxruntime")
 
 
-def check(ours: torch.nn.Module, other: torch.nn.Module, inputs: torch.Tensor) -> None:
-    """That both give the same scores: raises where they do not."""
+def check_scores(reference: torch.nn.Module, other: torch.nn.Module, inputs: torch.Tensor) -> None:
+    """Raise an error unless both networks give the same scores, up to rounding."""
     with torch.inference_mode():
-        wanted, got = ours(inputs.clone()), other(inputs.clone())
-    if not isinstance(wanted, torch.Tensor):
-        raise PprsError(f"the model must return a tensor of scores, not {type(wanted).__name__}. Wrap it to do so.")
-    far = float((wanted - got).abs().max()) if wanted.shape == got.shape else float("inf")
-    size = float(wanted.abs().max())
-    if not far <= CLOSE * size:  # written so that NaN is far
-        raise PprsError(f"its scores on ONNX Runtime are {far:.2g} from torch's (of {size:.2g}), so it is not used")
+        expected, scores = reference(inputs.clone()), other(inputs.clone())
+    if not isinstance(expected, torch.Tensor):
+        raise PprsError(
+            f"the model must return a tensor of scores, not {type(expected).__name__}. Wrap it so that it does."
+        )
+    difference = float((expected - scores).abs().max()) if expected.shape == scores.shape else float("inf")
+    largest = float(expected.abs().max())
+    if not difference <= SCORE_TOLERANCE * largest:  # written as a negation so that NaN is refused
+        raise PprsError(
+            f"its scores on ONNX Runtime differ by {difference:.2g} from torch's, of up to {largest:.2g}, so it is not "
+            "used"
+        )
 
 
 def cache_file(model: Model, inputs: torch.Tensor) -> Path:
-    """Where the export is kept: by weights, code, input shape and versions."""
+    """Return the path of the cached export, which depends on weights, code, input shape and versions."""
     sha = hashlib.sha256(f"{model.digest()} {tuple(inputs.shape[1:])} {__version__} {model.module!r}".encode())
     for package in ("torch", "onnxscript", "onnxruntime"):
-        sha.update(importlib.metadata.version(package).encode() if _has(package) else b"none")
+        sha.update(importlib.metadata.version(package).encode() if _is_installed(package) else b"none")
     files = {getattr(sys.modules.get(type(m).__module__), "__file__", None) for m in model.module.modules()}
     for file in sorted(f for f in files if f and os.path.isfile(f)):
         sha.update(Path(file).read_bytes())
@@ -165,10 +174,10 @@ def cache_file(model: Model, inputs: torch.Tensor) -> Path:
 
 
 def _export(module: torch.nn.Module, inputs: torch.Tensor, path: Path) -> None:
-    if not (_has("onnx") and _has("onnxscript")):
-        raise PprsError("onnx and onnxscript, which export a network, are not installed (pip install 'pprs[onnx]')")
+    if not (_is_installed("onnx") and _is_installed("onnxscript")):
+        raise PprsError("exporting a network needs onnx and onnxscript (pip install 'pprs[onnx]')")
     try:
-        with _quiet():
+        with _silence_exporter():
             program = torch.onnx.export(
                 module,
                 (inputs[:2].clone(),),
@@ -179,22 +188,22 @@ def _export(module: torch.nn.Module, inputs: torch.Tensor, path: Path) -> None:
                 verbose=False,
             )
             path.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_write(path) as part:
+            with atomic_write(path, parameter=None) as part:
                 assert program is not None
                 program.save(str(part))
-    except Exception as error:  # exporting raises anything
+    except Exception as error:  # the exporter may raise anything
         if isinstance(error, PprsError | OSError):
             raise PprsError(
-                f"the exported network cannot be kept: {error}. Set PPRS_CACHE to another folder."
+                f"the exported network cannot be stored: {error}. Set PPRS_CACHE to another folder."
             ) from error
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise PprsError(f"the network cannot be exported to ONNX ({type(error).__name__}: {reason})") from error
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """The exporter talks a lot."""
-    before = logging.root.manager.disable
+def _silence_exporter() -> Iterator[None]:
+    """Suppress the log messages, warnings and output of the exporter."""
+    disabled_level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
         with (
@@ -205,11 +214,11 @@ def _quiet() -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.disable(before)
+        logging.disable(disabled_level)
 
 
-def _seconds(module: torch.nn.Module, inputs: torch.Tensor) -> float:
-    """A picture, on one thread: the best of a few."""
+def _seconds_per_image(module: torch.nn.Module, inputs: torch.Tensor) -> float:
+    """Measure the seconds per image on one thread, the best of a few runs."""
 
     def measure(batch: torch.Tensor) -> float:
         with torch.inference_mode():
@@ -221,21 +230,17 @@ def _seconds(module: torch.nn.Module, inputs: torch.Tensor) -> float:
                 best = min(best, (time.perf_counter() - began) / len(batch))
         return best
 
-    pool = _threads.pool(_threads.get_threads())  # whose threads let torch have one thread each
+    pool = _threads.get_pool(_threads.get_threads())  # torch uses a single thread in each of its threads
     try:
-        found = pool.submit(measure, inputs).result()
-        if found * len(inputs) < 0.05:  # too short to trust: a batch as large as a run has
-            found = pool.submit(measure, inputs.repeat(16, 1, 1, 1)).result()
+        seconds = pool.submit(measure, inputs).result()
+        if seconds * len(inputs) < 0.05:  # too short to be reliable: measure a batch as large as those of a run
+            seconds = pool.submit(measure, inputs.repeat(16, 1, 1, 1)).result()
     except Exception as error:  # a user's model may raise anything
         raise PprsError(f"it failed on a batch of shape {tuple(inputs.shape)} ({type(error).__name__})") from error
-    return found
+    return seconds
 
 
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms"
-
-
-def _has(package: str) -> bool:
+def _is_installed(package: str) -> bool:
     try:
         importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -243,8 +248,8 @@ def _has(package: str) -> bool:
     return True
 
 
-class Fast(torch.nn.Module):
-    """A network with torch's options for speed, which change its scores: mixed precision, channels last."""
+class Accelerated(torch.nn.Module):
+    """A network with torch's options for speed, mixed precision and channels last, which change its scores slightly."""
 
     rounding: float
 
@@ -252,13 +257,13 @@ class Fast(torch.nn.Module):
         super().__init__()
         self.net: torch.nn.Module = net.to(memory_format=torch.channels_last) if channels_last else net  # type: ignore[call-overload]
         self.autocast, self.channels_last = autocast, channels_last
-        # How much of a score is rounding: scores closer than this are compared again, each picture on its own.
+        # The relative rounding error of scores. Images whose two best scores are closer are scored again, one by one.
         self.rounding = 2.0**-6 if autocast else 0.0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
-        kind = torch.bfloat16 if x.device.type == "cpu" else torch.float16
-        with torch.autocast(x.device.type, dtype=kind, enabled=self.autocast):
+        dtype = torch.bfloat16 if x.device.type == "cpu" else torch.float16
+        with torch.autocast(x.device.type, dtype=dtype, enabled=self.autocast):
             scores: torch.Tensor = self.net(x)
         return scores.float()

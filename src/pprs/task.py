@@ -1,4 +1,4 @@
-"""A model matched with its images: loaded, matched class by class, and brought to the network's input."""
+"""A model and its images: both loaded, their classes matched, and the images brought to the network's input size."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from typing import Any
 
 import torch
 
-from pprs.data import Example, ImageSet, Selection, View, as_image_set, check_images, open_dataset
+from pprs.data import Example, ImageSet, Selection, View, as_image_set, check_indices, open_dataset
 from pprs.errors import ConfigurationError, PprsError
 from pprs.model import Model, load_model
-from pprs.model.base import names_of, plain
+from pprs.model.base import class_indices, normalise_name
 from pprs.noise import Noise
 from pprs.partition import Partition
 from pprs.partition.base import check_values
 from pprs.voting import TRIAL, noisy_chunk
 
-BAD = 10  # pictures in a row that cannot be used, after which the pictures are not the cause
+MAX_UNUSABLE = 10  # if this many images in a row cannot be used, the images are not the cause
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a run is about. `model.num_classes` is known, and `data` has the model's labels.
+    """A model and the images to run it on.
 
-    `model_text` opens the model again in another process; None: it exists in this one alone.
+    `model.num_classes` is not None, and the labels of `data` are the model's. `model_text` opens the model again in
+    another process. It is None if the model exists only in this process.
     """
 
     model: Model
@@ -37,11 +38,11 @@ class Task:
 
     @functools.cached_property
     def sample(self) -> Example:
-        """The first picture that can be used, for whatever has to be tried or measured before a run."""
-        return first_usable(self.data, self.images)
+        """The first usable image, for trials and measurements before a run."""
+        return find_usable(self.data, self.images)
 
     def trial_inputs(self, noise: Noise, partition: Partition | None, seed: int) -> torch.Tensor:
-        """Noisy copies of a picture as the network gets them, by draws that nothing else uses: to try engines on."""
+        """Return partitioned noisy samples on which to try engines, with noise used for nothing else."""
         noisy = noisy_chunk(self.sample.image, noise, seed, self.sample.index, TRIAL)[:8]
         if partition is not None:
             noisy = partition.resolve(noise.sigma, tuple(noisy.shape[1:])).run(noisy)[0]
@@ -49,6 +50,7 @@ class Task:
 
     @property
     def num_classes(self) -> int:
+        """The number of the model's classes."""
         assert self.model.num_classes is not None
         return self.model.num_classes
 
@@ -62,33 +64,34 @@ def load_task(
     labels: str | Sequence[str] | None = None,
     images: Iterable[int] | Selection | None = None,
 ) -> Task:
-    """Load both, check that they belong together, and choose the images.
+    """Load a model and its data, check that their classes match, and choose the images.
 
-    With `labels` the classifier chooses among these alone, and images with other labels are left out.
+    With `labels`, the classifier chooses among these labels only, and images with other labels are left out.
     """
-    pictures = open_data(data, split=split, classes=classes)
-    chosen = Selection() if images is None else images
-    if isinstance(chosen, Selection):
-        indices: Sequence[int] = chosen.of(len(pictures)) if labels is None else chosen.unlimited(len(pictures))
+    image_set = open_data(data, split=split, classes=classes)
+    selection = Selection() if images is None else images
+    total = len(image_set)
+    if isinstance(selection, Selection):
+        indices: Sequence[int] = selection.of(total) if labels is None else selection.without_limit(total)
     else:
-        indices = check_images(chosen, len(pictures))
+        indices = check_indices(selection, total)
     net, text = _open_model(model)
     if net.num_classes is None:
-        net = replace(net, num_classes=_count_classes(net, first_usable(pictures, indices).image))
-    order = _match_classes(net, pictures, pictures.in_model_order)
-    names = net.class_names or pictures.class_names
+        net = replace(net, num_classes=_count_classes(net, find_usable(image_set, indices).image))
+    order = _match_classes(net, image_set)
+    names = net.class_names or image_set.class_names
     if labels is None:
-        view = View(pictures, net.prepare, order, names)
+        view = View(image_set, net.prepare, order, names)
     else:
         labels = tuple(read_labels(labels) if isinstance(labels, str) else (str(label) for label in labels))
-        net, view = _restrict(net, pictures, labels, order, names)
+        net, view = _restrict(net, image_set, labels, order, names)
         names = net.class_names
-        indices = [i for i in indices if view.label_of(i) is not None or pictures.label_of(i) is None]
-        if isinstance(chosen, Selection):
-            indices = indices[: chosen.limit]
+        indices = [i for i in indices if view.label_of(i) is not None or image_set.label_of(i) is None]
+        if isinstance(selection, Selection):
+            indices = indices[: selection.limit]
         if not indices:
             raise ConfigurationError(
-                f"none of the pictures has one of the `labels` {', '.join(labels)}", parameter="labels"
+                f"none of the images has one of the `labels` {', '.join(labels)}", parameter="labels"
             )
     if net.class_names is None and names is not None:
         net = replace(net, class_names=names)
@@ -96,131 +99,134 @@ def load_task(
 
 
 def open_data(data: Any, *, split: str | None = None, classes: str | Path | None = None) -> ImageSet:
-    """The pictures that text names, or that a program already holds."""
+    """Open the data that a text names, or wrap data in memory."""
     if isinstance(data, str | Path):
         return open_dataset(str(data), split=split, classes=None if classes is None else Path(classes))
     for name, value in (("split", split), ("classes", classes)):
         if value is not None:
             raise ConfigurationError(
-                f"`{name}` is for data that is named by text; this data is a {type(data).__name__}", parameter=name
+                f"`{name}` applies only to data given as text, not to a {type(data).__name__}", parameter=name
             )
     return as_image_set(data)
 
 
 def _open_model(model: str | Model | torch.nn.Module) -> tuple[Model, str | None]:
-    """The model, and the text that opens it again elsewhere."""
+    """Return the model, and the text that opens it again in another process."""
     if isinstance(model, Model):
         return model, model.source
     if isinstance(model, torch.nn.Module):
-        # Of its code, what is known is the name of its class and how its layers print.
+        # The code cannot be fingerprinted. The name of its class and its printed layers stand in for it.
         name = f"{type(model).__module__}.{type(model).__qualname__}"
         return Model(model.eval(), name, fingerprint=f"{name} {model!r}"), None
     if isinstance(model, str | Path):
         return load_model(str(model)), str(model)
     raise ConfigurationError(
-        f"`model` must be text as for load_model, a pprs.Model or a torch.nn.Module, not a {type(model).__name__}",
+        f"`model` must be a text for load_model, a pprs.Model or a torch.nn.Module, not a {type(model).__name__}",
         parameter="model",
     )
 
 
 def _restrict(
     net: Model,
-    pictures: ImageSet,
+    image_set: ImageSet,
     labels: tuple[str, ...],
     order: Sequence[int | None] | None,
     names: tuple[str, ...] | None,
 ) -> tuple[Model, View]:
-    """The classifier that chooses among these labels, and the pictures with its numbers for them."""
+    """Return the classifier that chooses among these labels, and the images with its class indices as labels."""
     full = net if net.class_names is not None else replace(net, class_names=names if order is None else None)
-    numbers = {full.index_of(label): i for i, label in enumerate(labels)}
+    new_index = {full.index_of(label): i for i, label in enumerate(labels)}
     restricted = full.restricted(labels)
-    count = len(pictures.class_names) if pictures.class_names else (full.num_classes or 0)
-    places: Sequence[int | None] = order if order is not None else range(count)
-    mapped = [None if i is None else numbers.get(i) for i in places]
-    return restricted, View(pictures, restricted.prepare, mapped, restricted.class_names)
+    count = len(image_set.class_names) if image_set.class_names else (full.num_classes or 0)
+    model_indices: Sequence[int | None] = order if order is not None else range(count)
+    label_map = [None if i is None else new_index.get(i) for i in model_indices]
+    return restricted, View(image_set, restricted.prepare, label_map, restricted.class_names)
 
 
-def first_usable(pictures: ImageSet, images: Sequence[int]) -> Example:
-    """The first of the images that can be read and holds values of a picture; a few bad ones are passed over."""
-    first: PprsError | None = None
-    for index in images[:BAD]:
+def find_usable(image_set: ImageSet, indices: Sequence[int]) -> Example:
+    """Return the first image that can be read and has valid values, skipping a few that do not."""
+    first_error: PprsError | None = None
+    for index in indices[:MAX_UNUSABLE]:
         try:
-            example = pictures[index]
+            example = image_set[index]
             check_values(example.image)
             return example
         except PprsError as error:
-            first = first or PprsError(error.message, parameter=error.parameter, index=index)
-    raise first or PprsError("there are no images")
+            first_error = first_error or PprsError(error.message, parameter=error.parameter, index=index)
+    raise first_error or PprsError("there are no images")
 
 
 def read_labels(text: str) -> list[str]:
-    """Labels from a list 3,7,tench or from a file with one a line (a number, a name, or an id and anything after)."""
+    """Read labels from a list such as 3,7,tench or from a file with one label per line.
+
+    A line holds a number, a name, or an ImageNet id, after which anything else is ignored.
+    """
     path = Path(text)
     try:
-        a_file = path.is_file()
-    except OSError:  # too long for a name
-        a_file = False
-    if not a_file:
-        made = [part.strip() for part in text.split(",") if part.strip()]
-        if not made:
+        is_file = path.is_file()
+    except OSError:  # too long for a file name
+        is_file = False
+    if not is_file:
+        labels = [part.strip() for part in text.split(",") if part.strip()]
+        if not labels:
             raise ConfigurationError(
-                "`labels` names none: give numbers or names, 0,1,2 or cat,dog, or a file with one a line",
+                "`labels` is empty: give numbers or names, such as 0,1,2 or cat,dog, or a file with one per line",
                 parameter="labels",
             )
-        return made
+        return labels
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         raise PprsError(f"cannot read the labels in {path}: {error}") from error
-    # "n01440764 tench" is the id n01440764.
+    # "n01440764 tench" gives the id n01440764.
     return [line.split()[0] if line[:1] == "n" and line[1:9].isdigit() else line for line in lines if line]
 
 
-def _count_classes(net: Model, first: torch.Tensor) -> int:
-    """The number of classes, from the network's answer to a picture."""
+def _count_classes(net: Model, image: torch.Tensor) -> int:
+    """Count the classes from the network's scores for an image."""
     with torch.inference_mode():
         net.module.eval()
         try:
-            scores = net.module(net.prepare(first)[None].clone())
+            scores = net.module(net.prepare(image)[None].clone())
         except Exception as error:  # a user's model may raise anything
-            raise PprsError(f"the model failed on a picture of shape {tuple(first.shape)}: {error}") from error
+            raise PprsError(f"the model failed on an image of shape {tuple(image.shape)}: {error}") from error
     if not isinstance(scores, torch.Tensor) or scores.ndim != 2:
-        raise PprsError("the model must map pictures [B, C, H, W] to scores [B, num_classes]")
+        raise PprsError("the model must map images [B, C, H, W] to scores [B, num_classes]")
     return int(scores.shape[1])
 
 
-def _match_classes(net: Model, pictures: ImageSet, mapped: bool) -> list[int | None] | None:
-    """The model's number for each class of the data; None: they are the same.
-
-    `mapped`: the user has put the data's classes in the model's order.
-    """
-    theirs = pictures.class_names
-    if theirs is None:
+def _match_classes(net: Model, image_set: ImageSet) -> list[int | None] | None:
+    """Return the model's index of each class of the data, or None if they are the same."""
+    data_names, model_names = image_set.class_names, net.class_names or ()
+    if data_names is None:
         return None
-    known = names_of(net)
-    same = len(theirs) == net.num_classes
-    if mapped and same:
+    known = class_indices(net)
+    same_count = len(data_names) == net.num_classes
+    if same_count and (image_set.in_model_order or net.class_names is None):
         return None
-    if same and net.class_names is None:
-        return None
-    if same and all(plain(a) == plain(b) for a, b in zip(net.class_names or (), theirs, strict=True)):
-        return None
-    found = [known.get(plain(name)) for name in theirs]
-    missing = [name for name, number in zip(theirs, found, strict=True) if number is None]
-    if known and not missing and len(set(found)) == len(found):
-        return list(found)
-    if not same:
+    if same_count:
+        differing = [
+            i
+            for i, (model_name, data_name) in enumerate(zip(model_names, data_names, strict=True))
+            if normalise_name(model_name) != normalise_name(data_name)
+        ]
+        if not differing:
+            return None
+    indices = [known.get(normalise_name(name)) for name in data_names]
+    missing = [name for name, index in zip(data_names, indices, strict=True) if index is None]
+    if known and not missing and len(set(indices)) == len(indices):
+        return list(indices)
+    if not same_count:
         raise PprsError(
-            f"the model has {net.num_classes} classes and the data {len(theirs)}"
+            f"the model has {net.num_classes} classes and the data {len(data_names)}"
             + (f', and the model does not know "{missing[0]}"' if known and missing else "")
-            + ": labels would not mean the same. "
-            "If the data's classes are some of the model's, name the model's in order in a file given as `classes`.",
+            + ", so their labels do not match. If the data's classes are among the model's, give a file that lists the "
+            "model's classes in order as `classes`.",
             parameter="classes",
         )
-    wrong = next(i for i, (a, b) in enumerate(zip(net.class_names or (), theirs, strict=True)) if plain(a) != plain(b))
     raise PprsError(
-        f'class {wrong} is "{(net.class_names or ())[wrong]}" for the model and "{theirs[wrong]}" for the data: labels '
-        "would not mean the same. Use the data that the model was made for, or give a file with the data's class names "
-        "in the model's order as `classes`.",
+        f'class {differing[0]} is "{model_names[differing[0]]}" for the model and "{data_names[differing[0]]}" for the '
+        "data, so their labels do not match. Use the data that the model was trained for, or give a file with the "
+        "data's class names in the model's order as `classes`.",
         parameter="classes",
     )

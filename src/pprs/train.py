@@ -1,4 +1,4 @@
-"""Training a base classifier: on clean pictures, under noise, or under noise and then a partition."""
+"""Training of base classifiers on clean images, on noisy images, or on partitioned noisy images."""
 
 from __future__ import annotations
 
@@ -22,7 +22,19 @@ from pprs.voting import TRAIN
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to train. `flip` mirrors pictures at random, `shift` moves them by up to so many pixels."""
+    """The settings of a training.
+
+    Attributes:
+        arch: The architecture, "resnet-small" or "resnet18".
+        width: The number of channels in the first stage. By default it depends on the architecture.
+        epochs: The number of passes over the data.
+        batch_size: The number of images per step.
+        learning_rate: The largest learning rate of the one-cycle schedule.
+        weight_decay: The weight decay.
+        flip: Whether to mirror images at random.
+        shift: The largest random shift of an image, in pixels.
+        seed: The random seed.
+    """
 
     arch: str = "resnet-small"
     width: int | None = None
@@ -35,10 +47,10 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("epochs", 1), ("batch_size", 2), ("shift", 0), ("seed", 0)):
-            if getattr(self, name) < least:
+        for name, minimum in (("epochs", 1), ("batch_size", 2), ("shift", 0), ("seed", 0)):
+            if getattr(self, name) < minimum:
                 raise ConfigurationError(
-                    f"`{name}` must be at least {least}, not {getattr(self, name)}", parameter=name
+                    f"`{name}` must be at least {minimum}, not {getattr(self, name)}", parameter=name
                 )
         if self.width is not None and self.width < 1:
             raise ConfigurationError(f"`width` must be at least 1, not {self.width}", parameter="width")
@@ -58,13 +70,31 @@ def train(
     data_name: str,
     progress: bool | Progress = False,
 ) -> ResNet:
-    """Train a network and write it to `out` as safetensors that describe themselves."""
+    """Train a network and write it to a safetensors file, from which `load_model` can rebuild it.
+
+    Args:
+        data: The training images, all labelled and of the same shape.
+        recipe: The settings of the training.
+        noise: The noise to add to the images, if any.
+        partition: The partition to apply to the noisy images, if any.
+        out: The file to write.
+        data_name: The name of the data, which is stored in the file.
+        progress: True to show a progress bar, or a `Progress` object to report to.
+
+    Returns:
+        The trained network, in eval mode.
+
+    Raises:
+        PprsError: If the data has no labels or images of different shapes, `out` cannot be written, or the training
+            diverges.
+        ConfigurationError: If the architecture is unknown, or a partition is given without noise.
+    """
     if partition is not None and noise is None:
         raise ConfigurationError(
-            "a partition is trained on noisy pictures: give `noise` with `partition`", parameter="noise"
+            "training with a partition needs noisy images: give `noise` with `partition`", parameter="noise"
         )
     check_writable(out)
-    images, labels = data.stacked()
+    images, labels = data.stack()
     num_classes = len(data.class_names) if data.class_names else int(labels.max()) + 1
     arch = architecture(
         recipe.arch,
@@ -101,8 +131,8 @@ def _fit(
     partition: Partition | None,
     progress: Progress,
 ) -> None:
-    size = min(recipe.batch_size, len(images))
-    per_epoch = len(images) // size
+    batch_size = min(recipe.batch_size, len(images))
+    per_epoch = len(images) // batch_size
     steps = per_epoch * recipe.epochs
     optimizer = torch.optim.SGD(
         net.parameters(), recipe.learning_rate, 0.9, weight_decay=recipe.weight_decay, nesterov=True
@@ -113,14 +143,14 @@ def _fit(
     with stage(progress, f"train {recipe.arch}", steps, "steps"):
         for epoch in range(recipe.epochs):
             order = torch.randperm(len(images), generator=generator)
-            for batch, chosen in enumerate(order.split(size)[:per_epoch]):
+            for batch, indices in enumerate(order.split(batch_size)[:per_epoch]):
                 step = epoch * per_epoch + batch
-                x = _augmented(images[chosen], recipe, generator)
+                x = _augment(images[indices], recipe, generator)
                 if noise is not None:
                     x = x + noise.sample(tuple(x.shape), keyed_rng("cpu", recipe.seed, step, TRAIN, 0))
                 if partition is not None:
                     x = partition.run(x)[0]
-                loss = functional.cross_entropy(net(x), labels[chosen])
+                loss = functional.cross_entropy(net(x), labels[indices])
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()
                 optimizer.step()
@@ -135,16 +165,16 @@ def _fit(
     net.eval()
 
 
-def _augmented(x: torch.Tensor, recipe: Recipe, generator: torch.Generator) -> torch.Tensor:
-    """Mirrored and moved, picture by picture; what moves in at the border repeats it."""
+def _augment(x: torch.Tensor, recipe: Recipe, generator: torch.Generator) -> torch.Tensor:
+    """Mirror and shift each image at random. Shifted images are padded by repeating their border."""
     if recipe.flip:
         mirrored = torch.rand(len(x), generator=generator) < 0.5
         x = torch.where(mirrored.view(-1, 1, 1, 1), x.flip(3), x)
     if recipe.shift:
         s, (height, width) = recipe.shift, x.shape[2:]
         padded = functional.pad(x, (s, s, s, s), mode="replicate")
-        moves = torch.randint(0, 2 * s + 1, (len(x), 2), generator=generator).tolist()
-        x = torch.stack([p[:, dy : dy + height, dx : dx + width] for p, (dy, dx) in zip(padded, moves, strict=True)])
+        offsets = torch.randint(0, 2 * s + 1, (len(x), 2), generator=generator).tolist()
+        x = torch.stack([p[:, dy : dy + height, dx : dx + width] for p, (dy, dx) in zip(padded, offsets, strict=True)])
     return x
 
 
@@ -159,29 +189,42 @@ def train_and_score(
     classes: Path | None = None,
     progress: bool | Progress = True,
 ) -> tuple[float, int]:
-    """Train, then score the network on the clean test split of its source: accuracy and number of images.
+    """Train a network, and measure its accuracy on the clean test split of the data.
 
-    (NaN, 0) where there is no test split.
+    Args:
+        data: The training images.
+        recipe: The settings of the training.
+        source: The text from which `open_dataset` opens the data, for its test split.
+        out: The file to write.
+        noise: The noise to add to the images, if any.
+        partition: The partition to apply to the noisy images, if any.
+        classes: A file with one class name per line, as in `open_dataset`.
+        progress: True to show a progress bar, or a `Progress` object to report to.
+
+    Returns:
+        The accuracy and the number of test images, or (NaN, 0) if there is no test split.
+
+    Raises:
+        PprsError: As in `train`.
     """
-    shown = as_progress(progress)
-    net = train(data, recipe, noise=noise, partition=partition, out=out, data_name=source, progress=shown)
+    reporter = as_progress(progress)
+    net = train(data, recipe, noise=noise, partition=partition, out=out, data_name=source, progress=reporter)
     try:
         test = open_dataset(source, split="test", classes=classes)
     except PprsError:
-        shown.message(f"wrote {out}")
+        reporter.message(f"wrote {out}")
         return math.nan, 0
-    right = accuracy(net, test)
-    shown.message(f"wrote {out}; accuracy on the {len(test)} clean test pictures: {100 * right:.1f}%")
-    return right, len(test)
+    share = accuracy(net, test)
+    reporter.message(f"wrote {out}; accuracy on the {len(test)} clean test images: {100 * share:.1f}%")
+    return share, len(test)
 
 
 @torch.inference_mode()
 def accuracy(net: torch.nn.Module, data: ImageSet, limit: int | None = None) -> float:
-    """Share of clean pictures that the network gets right."""
-    right = total = 0
-    for start in range(0, min(limit or len(data), len(data)), 256):
-        examples = [data[i] for i in range(start, min(start + 256, limit or len(data), len(data)))]
+    """Return the network's accuracy on clean images, on all of them or on the first `limit`."""
+    correct, total = 0, min(limit or len(data), len(data))
+    for start in range(0, total, 256):
+        examples = [data[i] for i in range(start, min(start + 256, total))]
         scores = net(torch.stack([e.image for e in examples]))
-        right += int((scores.argmax(1) == torch.tensor([e.label for e in examples])).sum())
-        total += len(examples)
-    return right / total
+        correct += int((scores.argmax(1) == torch.tensor([e.label for e in examples])).sum())
+    return correct / total

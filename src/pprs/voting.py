@@ -1,11 +1,11 @@
-"""The one loop of randomized smoothing: noise -> partition -> classify -> count.
+"""The sampling loop of randomized smoothing: add noise, partition, classify, count.
 
-Everything after the noise is handed the noisy batch and never the clean image, so a partition of any kind is
-part of the base classifier and the certificate holds by construction.
+Every step after the noise receives the noisy batch and never the clean image. A partition of any kind is therefore
+part of the base classifier, and the certificate holds by construction.
 
-Randomness. Noise comes in chunks of fixed size, keyed by (seed, image index, phase, chunk). So counts do not
-depend on batch size, on threads, on where an interrupted run resumed, or on which other images run; and selection
-and estimation never share a draw.
+Noise is drawn in chunks of fixed size, keyed by (seed, image index, phase, chunk). Vote counts therefore do not depend
+on the batch size, the number of threads, the point at which an interrupted run resumed, or the other images of the
+run, and selection and estimation never share a noisy sample.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from pprs.noise import Noise, keyed_rng
 from pprs.partition import Partition
 from pprs.partition.base import check_image_shape, check_values
 
-# Phases: each has draws of its own. TRIAL is for whatever is decided before a run, such as which engine it uses: had
-# that been decided with the draws that estimate, the classifier would depend on them.
+# Each phase has its own noise. TRIAL is for decisions that are made before a run, such as the choice of engine: if
+# these used the noise of the estimate, the classifier would depend on it and the guarantee would be lost.
 SELECT, ESTIMATE, PREDICT, TRAIN, TRIAL, TUNE = range(6)
 
-# A floating-point network gives a picture slightly different scores in another batch. Where the two best
-# scores are closer than this share of their size, the picture is scored again on its own, so that its vote
-# is a function of the picture alone.
+# The floating-point scores of an image change slightly with the batch it is in. If the relative difference of the two
+# best scores is smaller than this, the image is scored again in a batch of one, so that its vote depends on nothing
+# but the image.
 NEAR_TIE = 1e-4
 
-Model = Callable[[torch.Tensor], torch.Tensor]
+BaseClassifier = Callable[[torch.Tensor], torch.Tensor]
 OnSamples = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class Votes:
-    """The votes of some samples by class, and the number of segments summed over those samples."""
+    """Vote counts by class for some noisy samples, and the sum of those samples' segment counts."""
 
     counts: Counts
-    segments: int | None  # None where there are no segments
+    segments: int | None  # None if the partition has no segments
 
     @staticmethod
     def none(num_classes: int) -> Votes:
@@ -59,7 +59,7 @@ class Votes:
 
 
 class VoteSource(Protocol):
-    """Counts a base classifier's votes on noisy copies of a picture: in this process, or in workers."""
+    """Counts a base classifier's votes on noisy samples of an image, in this process or in workers."""
 
     @property
     def num_classes(self) -> int: ...
@@ -74,7 +74,7 @@ class VoteSource(Protocol):
     def device(self) -> torch.device: ...
 
     def resolve(self, shape: tuple[int, ...]) -> Partition | None:
-        """The partition of pictures of this shape [C, H, W], with every "auto" option as it suits the noise."""
+        """Return the partition for images of this shape [C, H, W], with every "auto" option set for the noise."""
 
     def votes(
         self,
@@ -86,17 +86,22 @@ class VoteSource(Protocol):
         eager: bool = True,
         more: Callable[[], bool] = lambda: True,
     ) -> Generator[Votes]:
-        """The votes of these samples, which begin with a chunk, chunk by chunk.
+        """Yield the votes of a range of samples, one chunk at a time.
 
-        x is a picture that `check_image` has passed. eager: work well ahead of what is asked for; else only so far
-        that no thread is idle. more: whether to start on further samples; those already started are returned anyway.
+        Args:
+            x: An image, as returned by `check_image`.
+            samples: The range of sample numbers. It must start at the beginning of a chunk.
+            index: The index of the image, which keys its noise.
+            phase: The phase of the noise, such as `ESTIMATE`.
+            eager: Work well ahead of the consumer. If false, work ahead only as far as needed to keep all threads busy.
+            more: Returns whether to start on further samples. Samples already started are yielded in any case.
         """
 
 
 def count_votes(
     source: VoteSource, x: torch.Tensor, n: int, index: int, phase: int, on_samples: OnSamples | None = None
 ) -> Votes:
-    """The votes of all n samples of a phase, added up."""
+    """Return the total votes of samples 0 to n - 1 of a phase."""
     votes = Votes.none(source.num_classes)
     for part in source.votes(x, range(n), index, phase):
         votes += part
@@ -107,15 +112,16 @@ def count_votes(
 
 
 def check_count(votes: Votes, n: int) -> None:
+    """Raise an error unless there is one vote per sample."""
     if votes.counts.sum() != n:
         raise PprsError(f"{int(votes.counts.sum())} votes were counted for {n} samples: the model is not consistent")
 
 
 def check_image(x: torch.Tensor, device: torch.device | str = "cpu") -> torch.Tensor:
-    """The picture [C, H, W] as float32 on this device, if it is one."""
+    """Validate an image [C, H, W] and return it as float32 on the device."""
     x = torch.as_tensor(x)
     if x.ndim != 3:
-        raise PprsError(f"expected one picture [C, H, W], got shape {tuple(x.shape)}")
+        raise PprsError(f"expected one image [C, H, W], got shape {tuple(x.shape)}")
     check_image_shape(tuple(x.shape))
     check_values(x)
     return x.to(device=device, dtype=torch.float32)
@@ -123,7 +129,7 @@ def check_image(x: torch.Tensor, device: torch.device | str = "cpu") -> torch.Te
 
 @contextlib.contextmanager
 def error_context(x: torch.Tensor, index: int, partition: Partition | None) -> Iterator[None]:
-    """Add to errors which image they are about, unless they say so already."""
+    """Add the image's index and shape and the partition to errors that do not name an image yet."""
     try:
         yield
     except ConfigurationError:
@@ -131,12 +137,12 @@ def error_context(x: torch.Tensor, index: int, partition: Partition | None) -> I
     except PprsError as error:
         if error.index is not None:
             raise
-        where = f"shape {tuple(getattr(x, 'shape', ()))}, partition {partition or 'none'}"
-        raise PprsError(f"{where}: {error.message}", parameter=error.parameter, index=index) from error
+        context = f"shape {tuple(getattr(x, 'shape', ()))}, partition {partition or 'none'}"
+        raise PprsError(f"{context}: {error.message}", parameter=error.parameter, index=index) from error
 
 
 def chunk_size(dim: int) -> int:
-    """Samples per chunk, for pictures of `dim` values: fewer of very large ones, so that a chunk stays small."""
+    """Return the number of samples per chunk for images of `dim` values. Large images get smaller chunks."""
     return max(1, min(64 if dim <= 2**16 else 32, 2**24 // dim))
 
 
@@ -149,17 +155,17 @@ def noisy_chunk(
     chunk: int = 0,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """A chunk of noisy copies of the picture [C, H, W]: exactly those that its certificate is made from."""
+    """Return a chunk of noisy samples of the image [C, H, W], exactly those that its certificate is based on."""
     rng = keyed_rng(x.device, seed, index, phase, chunk)
     return noise.sample((chunk_size(x.numel()), *x.shape), rng, out).add_(x)
 
 
 class LocalVotes:
-    """A vote source in this process. The classifier runs on `threads` batches side by side on a CPU."""
+    """A vote source in this process. On a CPU, the classifier runs on `threads` batches in parallel."""
 
     def __init__(
         self,
-        model: Model,
+        model: BaseClassifier,
         num_classes: int,
         noise: Noise,
         partition: Partition | None = None,
@@ -171,7 +177,7 @@ class LocalVotes:
     ) -> None:
         if not (isinstance(num_classes, int) and num_classes >= 2):
             raise PprsError(
-                f"num_classes must be a whole number of at least 2, not {num_classes!r}", parameter="num_classes"
+                f"num_classes must be an integer of at least 2, not {num_classes!r}", parameter="num_classes"
             )
         for name, value, least in (("batch_size", batch_size, 1), ("threads", threads, 1), ("seed", seed, 0)):
             if value is not None and value < least:
@@ -200,92 +206,93 @@ class LocalVotes:
         more: Callable[[], bool] = lambda: True,
     ) -> Generator[Votes]:
         if isinstance(self.model, torch.nn.Module):
-            self.model.eval()  # here, not only once: it may have been trained on since
-        size, chunk, n = self._batch_size(x), chunk_size(x.numel()), samples.stop
-        step = max(1, size // chunk) * chunk
+            self.model.eval()  # not only in __init__: the caller may have trained it further since
+        batch_size, chunk, n = self._batch_size(x), chunk_size(x.numel()), samples.stop
+        step = max(1, batch_size // chunk) * chunk
         partition = self.resolve(tuple(x.shape))
 
         def count(first: int) -> list[Votes]:
-            """The votes of samples first..first+step, chunk by chunk."""
+            """Return the votes of samples first to first + step - 1, one entry per chunk."""
             chunks = range(first // chunk, math.ceil(min(first + step, n) / chunk))
-            with torch.inference_mode(), self._memory((len(chunks), chunk, *x.shape)) as noisy:
+            with torch.inference_mode(), self._buffer((len(chunks), chunk, *x.shape)) as noisy:
                 for i, out in zip(chunks, noisy, strict=True):
                     noisy_chunk(x, self.noise, self.seed, index, phase, i, out)
-                return self._count(noisy.flatten(0, 1)[: n - first], partition, size, chunk)
+                return self._count(noisy.flatten(0, 1)[: n - first], partition, batch_size, chunk)
 
-        for parts in self._spread(count, samples[::step], eager=eager, more=more):
-            yield from parts
+        for votes in self._map(count, samples[::step], eager=eager, more=more):
+            yield from votes
 
-    def _count(self, noisy: torch.Tensor, partition: Partition | None, size: int, chunk: int) -> list[Votes]:
-        """Partition, classify in batches of `size`, count each chunk."""
-        found = None
+    def _count(self, noisy: torch.Tensor, partition: Partition | None, batch_size: int, chunk: int) -> list[Votes]:
+        """Partition and classify the noisy samples, and count the votes of each chunk."""
+        segments = None
         if partition is not None:
-            noisy, found = partition.run(noisy)
-        labels = torch.cat([self._classify(batch) for batch in noisy.split(size)])
+            noisy, segments = partition.run(noisy)
+        labels = torch.cat([self._classify(batch) for batch in noisy.split(batch_size)])
         counts = [np.bincount(part, minlength=self.num_classes) for part in labels.cpu().split(chunk)]
-        segments = [None] * len(counts) if found is None else [int(part.sum()) for part in found.split(chunk)]
-        return [Votes(*both) for both in zip(counts, segments, strict=True)]
+        totals = [None] * len(counts) if segments is None else [int(part.sum()) for part in segments.split(chunk)]
+        return [Votes(*chunk_votes) for chunk_votes in zip(counts, totals, strict=True)]
 
     @contextlib.contextmanager
-    def _memory(self, shape: tuple[int, ...]) -> Iterator[torch.Tensor]:
-        """For noisy pictures: on a CPU the same each time, since fresh memory is slow."""
+    def _buffer(self, shape: tuple[int, ...]) -> Iterator[torch.Tensor]:
+        """Lend memory for noisy samples. On a CPU it is reused, since newly allocated memory is slow."""
         if self.device.type == "cpu":
-            with _threads.borrowed(math.prod(shape), "noisy") as memory:
+            with _threads.borrow_scratch(math.prod(shape), "noisy") as memory:
                 yield torch.from_numpy(memory).reshape(shape)
         else:
             yield torch.empty(shape, device=self.device)
 
-    def _spread(
+    def _map(
         self, task: Callable[[int], list[Votes]], firsts: Iterable[int], *, eager: bool, more: Callable[[], bool]
     ) -> Iterator[list[Votes]]:
-        """The task's results in order, from the pool's threads where there are any to use."""
+        """Yield the task's results in order, computed on the thread pool where that helps."""
         firsts = itertools.takewhile(lambda _: more(), firsts)
-        if self.device.type != "cpu" or not isinstance(self.model, torch.nn.Module) or _threads.pooled():
+        if self.device.type != "cpu" or not isinstance(self.model, torch.nn.Module) or _threads.in_pool_thread():
             yield from map(task, firsts)
             return
         workers = self.threads or _threads.get_threads()
-        if workers == 1 and torch.get_num_threads() == 1:  # nobody to hand it to who would be quicker
+        if workers == 1 and torch.get_num_threads() == 1:  # a single pool thread would be no faster
             yield from map(task, firsts)
             return
-        most = 2 * workers + 1 if eager else workers  # at once: memory does not grow with n
-        waiting: deque[Future[list[Votes]]] = deque()
+        max_pending = 2 * workers + 1 if eager else workers  # limited, so that memory does not grow with n
+        pending: deque[Future[list[Votes]]] = deque()
         try:
             for first in firsts:
-                waiting.append(_threads.pool(workers).submit(task, first))
-                if len(waiting) >= most:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+                pending.append(_threads.get_pool(workers).submit(task, first))
+                if len(pending) >= max_pending:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
         finally:
-            for future in waiting:
+            for future in pending:
                 future.cancel()
 
     def _batch_size(self, x: torch.Tensor) -> int:
-        # Small on a CPU: layers whose results leave its caches, and come from fresh memory each time, are slow.
-        most, values = (64, 2**20) if self.device.type == "cpu" else (512, 2**25)
-        return self.batch_size or max(1, min(most, values // x.numel()))
+        # Small on a CPU: layers are slow if their outputs do not fit in the caches and need newly allocated memory.
+        max_images, max_values = (64, 2**20) if self.device.type == "cpu" else (512, 2**25)
+        return self.batch_size or max(1, min(max_images, max_values // x.numel()))
 
-    def _classify(self, pictures: torch.Tensor) -> torch.Tensor:
-        """The base classifier's label of each picture."""
-        scores = self.scores(pictures)
+    def _classify(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the base classifier's label of each image."""
+        scores = self.scores(images)
         top = scores.topk(2, dim=1)
         margin = top.values[:, 0] - top.values[:, 1]
         labels = scores.argmax(dim=1)
-        # Written so that NaN scores count as close, and reach the check below.
-        near = max(NEAR_TIE, getattr(self.model, "rounding", 0.0))
-        close = ~(margin > near * top.values.abs().amax(dim=1))
-        if len(pictures) > 1:
+        tolerance = max(NEAR_TIE, getattr(self.model, "rounding", 0.0))
+        # Written as a negation so that NaN scores count as close and reach the check below.
+        close = ~(margin > tolerance * top.values.abs().amax(dim=1))
+        if len(images) > 1:
             for i in close.nonzero().flatten().tolist():
-                labels[i] = self.scores(pictures[i : i + 1]).argmax()
+                labels[i] = self.scores(images[i : i + 1]).argmax()
         if bool(scores[close].isnan().any()):
-            raise PprsError("the model returned NaN scores. Check its weights, and that it takes pictures in [0, 1].")
+            raise PprsError("the model returned NaN scores. Check its weights, and that it takes images in [0, 1].")
         return labels
 
-    def scores(self, pictures: torch.Tensor) -> torch.Tensor:
+    def scores(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the base classifier's scores [B, num_classes] as float32."""
         try:
             # A copy, because some models normalise in place, and a near tie is scored a second time.
-            kept = getattr(self.model, "leaves_input_alone", False)
-            scores: Any = self.model(pictures if kept else pictures.clone())
+            preserves_input = getattr(self.model, "preserves_input", False)
+            scores: Any = self.model(images if preserves_input else images.clone())
         except Exception as error:  # a user's model may raise anything
             if isinstance(error, MemoryError):
                 raise
@@ -293,18 +300,20 @@ class LocalVotes:
                 raise MemoryError(str(error).splitlines()[0]) from error
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise PprsError(
-                f"the model failed on a batch of shape {tuple(pictures.shape)}: {reason}. The usual cause is a "
-                "picture whose size or number of channels is not what the model was made for."
+                f"the model failed on a batch of shape {tuple(images.shape)}: {reason}. The usual cause is an image "
+                "whose size or number of channels does not match the model's input."
             ) from error
-        self._check_output(scores, len(pictures))
+        self._check_output(scores, len(images))
         return scores.float()  # type: ignore[no-any-return]
 
     def _check_output(self, scores: Any, batch: int) -> None:
         if not isinstance(scores, torch.Tensor):
-            raise PprsError(f"the model must return a tensor of scores, not {type(scores).__name__}. Wrap it to do so.")
+            raise PprsError(
+                f"the model must return a tensor of scores, not {type(scores).__name__}. Wrap it so that it does."
+            )
         if scores.shape != (batch, self.num_classes):
             raise PprsError(
-                f"the model returned shape {tuple(scores.shape)} for {batch} pictures; with num_classes="
-                f"{self.num_classes} it must be ({batch}, {self.num_classes}). Check num_classes "
-                "and the model's last layer."
+                f"the model returned shape {tuple(scores.shape)} for {batch} images, but num_classes="
+                f"{self.num_classes} requires ({batch}, {self.num_classes}). Check num_classes and the model's last "
+                "layer."
             )

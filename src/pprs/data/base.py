@@ -1,4 +1,4 @@
-"""What every source of pictures gives: a picture in [0, 1] and its label, by position."""
+"""The interface of all data sets: an image in [0, 1] and its label, by index."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ from pprs.errors import ConfigurationError, PprsError
 
 @dataclass(frozen=True)
 class Example:
-    """One picture [C, H, W], float32 in [0, 1]; label None where there is none."""
+    """One image of a data set.
+
+    Attributes:
+        index: Its index in the data set.
+        image: The image [C, H, W], float32 in [0, 1].
+        label: Its class index, or None if it is unknown.
+    """
 
     index: int
     image: torch.Tensor
@@ -28,21 +34,28 @@ class Example:
 
 
 class ImageSet(ABC):
-    """Pictures by position. `class_names` in label order, None where not known.
+    """Images and labels by index.
 
-    `source` and `split` are the text and the split that `open_dataset` was given.
+    `image_set[i]` is an `Example`. A subclass implements `__len__` and `_get`.
+
+    Attributes:
+        class_names: The names of the classes in label order, or None if they are unknown.
+        source: The text from which `open_dataset` opened it, if any.
+        split: The split that was requested, if any.
+        in_model_order: Whether the user has put the classes in the model's order.
     """
 
     class_names: tuple[str, ...] | None = None
     source: str | None = None
     split: str | None = None
-    in_model_order: bool = False  # the user has put its classes in the model's order
+    in_model_order: bool = False
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def _get(self, index: int) -> tuple[torch.Tensor, int | None]: ...
+    def _get(self, index: int) -> tuple[torch.Tensor, int | None]:
+        """Return the image [C, H, W], float32 in [0, 1], and its label, if any."""
 
     def __getitem__(self, index: int) -> Example:
         if not 0 <= index < len(self):
@@ -51,17 +64,25 @@ class ImageSet(ABC):
         return Example(index, image, label)
 
     def label_of(self, index: int) -> int | None:
-        """The label alone, where that is cheaper than the picture."""
+        """Return the label of an image, without loading the image if possible.
+
+        Args:
+            index: The index of the image.
+
+        Returns:
+            The class index, or None if it is unknown.
+        """
         return self[index].label
 
     def fingerprint(self) -> str:
-        """Changes when the data does: over the labels, and the first, middle and last pictures."""
+        """Return a digest of the labels and of the first, middle and last images, to detect changed data."""
         sha = hashlib.sha256(str(len(self)).encode())
         sha.update(self._labels_digest())
         for index in sorted({0, len(self) // 2, len(self) - 1}):
             try:
                 example = self[index]
-            except PprsError:  # one bad picture does not make all of them useless
+            except PprsError:  # one unreadable image must not make the data set unusable
+                # Stored runs hold digests of this text: it must not change.
                 sha.update(f"picture {index} cannot be read".encode())
                 continue
             sha.update(repr((tuple(example.image.shape), example.label)).encode())
@@ -69,24 +90,31 @@ class ImageSet(ABC):
         return sha.hexdigest()[:16]
 
     def _labels_digest(self) -> bytes:
-        """All labels, where they are at hand without reading the pictures."""
+        """Return the bytes of all labels, if they are known without reading the images."""
         return b""
 
-    def stacked(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """All pictures [N, C, H, W] and labels [N], for training."""
+    def stack(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Load the complete data set, for training.
+
+        Returns:
+            All images [N, C, H, W] and their labels [N].
+
+        Raises:
+            PprsError: If an image has no label, or if the images differ in shape.
+        """
         images: list[torch.Tensor] = []
         labels: list[int] = []
         for index in range(len(self)):
             example = self[index]
             if example.label is None:
                 raise ConfigurationError(
-                    "training needs labels, and this data has none. Use a folder with a subfolder for each class.",
+                    "training needs labels, but this data has none. Use a folder with one subfolder per class.",
                     parameter="data",
                 )
             if images and example.image.shape != images[0].shape:
                 raise PprsError(
-                    f"its shape is {tuple(example.image.shape)}, that of image 0 {tuple(images[0].shape)}: training "
-                    "needs pictures of one size. Resize them first.",
+                    f"its shape is {tuple(example.image.shape)}, but that of image 0 is {tuple(images[0].shape)}. "
+                    "Training needs images of the same size: resize them first.",
                     parameter="data",
                     index=index,
                 )
@@ -95,55 +123,58 @@ class ImageSet(ABC):
         return torch.stack(images), torch.tensor(labels)
 
 
-def to_tensor(picture: Any) -> torch.Tensor:
-    """A PIL picture as float32 [C, H, W] in [0, 1]: one channel for grey, three for everything else."""
-    picture = ImageOps.exif_transpose(picture)
-    if picture.mode in ("1", "L"):
-        array = np.asarray(picture.convert("L"))[None]
-    elif picture.mode.startswith("I"):  # 16 bits a pixel
-        return torch.from_numpy(np.asarray(picture).astype(np.float32)[None] / 65535)
-    elif picture.mode == "F":
-        return torch.from_numpy(np.asarray(picture, dtype=np.float32).copy()[None])
+def to_tensor(image: Any) -> torch.Tensor:
+    """Convert a PIL image to float32 [C, H, W] in [0, 1], with one channel if it is grey and three otherwise."""
+    image = ImageOps.exif_transpose(image)
+    if image.mode in ("1", "L"):
+        array = np.asarray(image.convert("L"))[None]
+    elif image.mode.startswith("I"):  # 16 bits per pixel
+        return torch.from_numpy(np.asarray(image).astype(np.float32)[None] / 65535)
+    elif image.mode == "F":
+        return torch.from_numpy(np.asarray(image, dtype=np.float32).copy()[None])
     else:
-        array = np.asarray(picture.convert("RGB")).transpose(2, 0, 1)
+        array = np.asarray(image.convert("RGB")).transpose(2, 0, 1)
     return torch.from_numpy(array.astype(np.float32) / 255)
 
 
 class View(ImageSet):
-    """The same pictures as a network takes them, with the network's labels.
+    """A data set prepared for a network: images at its input size, labels as its class indices.
 
-    `labels[i]` is the network's number for the data's class i, None for a class that it does not have.
+    `label_map[i]` is the network's index of the data's class i, or None for a class that the network does not have.
+    Without a map, the labels stay as they are.
     """
 
     def __init__(
         self,
         data: ImageSet,
         prepare: Callable[[torch.Tensor], torch.Tensor],
-        labels: Sequence[int | None] | None,
+        label_map: Sequence[int | None] | None,
         class_names: tuple[str, ...] | None,
     ) -> None:
-        self._data, self._prepare, self._map, self.class_names = data, prepare, labels, class_names
+        self._data, self._prepare, self._label_map, self.class_names = data, prepare, label_map, class_names
         self.source, self.split = data.source, data.split
 
     def __len__(self) -> int:
         return len(self._data)
 
-    def _mapped(self, label: int | None, index: int) -> int | None:
-        if label is None or self._map is None:
+    def _map_label(self, label: int | None, index: int) -> int | None:
+        if label is None or self._label_map is None:
             return label
-        if label >= len(self._map):
+        if label >= len(self._label_map):
             raise PprsError(
-                f"its label is {label}, but the data has {len(self._map)} classes only", parameter="data", index=index
+                f"its label is {label}, but the data has only {len(self._label_map)} classes",
+                parameter="data",
+                index=index,
             )
-        return self._map[label]
+        return self._label_map[label]
 
     def label_of(self, index: int) -> int | None:
-        return self._mapped(self._data.label_of(index), index)
+        return self._map_label(self._data.label_of(index), index)
 
     def _get(self, index: int) -> tuple[torch.Tensor, int | None]:
         example = self._data[index]
         try:
-            return self._prepare(example.image), self._mapped(example.label, index)
+            return self._prepare(example.image), self._map_label(example.label, index)
         except PprsError as error:
             raise PprsError(error.message, parameter=error.parameter, index=index) from error
 
@@ -152,8 +183,8 @@ class View(ImageSet):
 
 
 @contextlib.contextmanager
-def no_bombs() -> Iterator[None]:
-    """A picture of more pixels than a picture has is refused before it is unpacked."""
+def refuse_bombs() -> Iterator[None]:
+    """Turn Pillow's warning about decompression bombs into an error, raised before the image is decoded."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         yield
@@ -166,13 +197,14 @@ UNREADABLE = (
 
 
 def read_image(path: Path) -> torch.Tensor:
-    """A picture file as [C, H, W] in [0, 1]."""
+    """Read an image file as a tensor [C, H, W] in [0, 1]."""
     try:
-        with no_bombs(), Image.open(path) as picture:
-            return to_tensor(picture)
+        with refuse_bombs(), Image.open(path) as image:
+            return to_tensor(image)
     except FileNotFoundError:
-        raise PprsError(f"there is no picture {path}", parameter="data") from None
+        raise PprsError(f"there is no image {path}", parameter="data") from None
     except UNREADABLE as error:
         raise PprsError(
-            f"{path} cannot be read as a picture ({error}). Is it complete, and really an image?", parameter="data"
+            f"{path} cannot be read as an image ({error}). Check that it is complete and in an image format.",
+            parameter="data",
         ) from error

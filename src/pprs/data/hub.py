@@ -1,4 +1,4 @@
-"""Pictures through Hugging Face `datasets`: a hub id, a folder of parquet files, a folder of pictures."""
+"""Data sets read with Hugging Face `datasets`: a hub id, a folder of parquet files, or a folder of images."""
 
 from __future__ import annotations
 
@@ -8,99 +8,99 @@ from typing import Any
 
 import torch
 
-from pprs.data.base import UNREADABLE, ImageSet, no_bombs, to_tensor
+from pprs.data.base import UNREADABLE, ImageSet, refuse_bombs, to_tensor
 from pprs.errors import ConfigurationError, PprsError, suggest
 
-PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
-SPLITS = ("test", "validation", "train")  # the one to take where the preferred one is not there, in this order
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+SPLITS = ("test", "validation", "train")  # tried in this order if the preferred split is missing
 SPLIT_FOLDERS = {"train", "training", "test", "testing", "val", "valid", "validation", "dev"}
 
 
 class HubSet(ImageSet):
-    """One split of a `datasets` dataset; its image and label columns are found by their types."""
+    """One split of a `datasets` data set. The image and label columns are found by their types."""
 
-    def __init__(self, table: Any, where: str) -> None:
+    def __init__(self, table: Any, name: str) -> None:
         import datasets
 
         features = table.features
-        images = [name for name, kind in features.items() if isinstance(kind, datasets.Image)]
+        images = [column for column, feature in features.items() if isinstance(feature, datasets.Image)]
         if not images:
             raise ConfigurationError(
-                f"{where} has no column of pictures; its columns are {', '.join(features)}", parameter="data"
+                f"{name} has no column of images. Its columns are: {', '.join(features)}.", parameter="data"
             )
-        labels = [name for name, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
+        labels = [column for column, feature in features.items() if isinstance(feature, datasets.ClassLabel)]
         if not labels:
-            labels = [n for n in ("label", "labels", "fine_label") if n in features and "int" in str(features[n].dtype)]
-        self._table, self._where, self._image = table, where, images[0]
-        self._label = labels[0] if labels else None
-        if self._label and isinstance(features[self._label], datasets.ClassLabel):
-            self.class_names = tuple(features[self._label].names)
+            labels = [c for c in ("label", "labels", "fine_label") if c in features and "int" in str(features[c].dtype)]
+        self._table, self._name, self._image_column = table, name, images[0]
+        self._label_column = labels[0] if labels else None
+        if self._label_column and isinstance(features[self._label_column], datasets.ClassLabel):
+            self.class_names = tuple(features[self._label_column].names)
 
     def __len__(self) -> int:
         return len(self._table)
 
     def _get(self, index: int) -> tuple[torch.Tensor, int | None]:
         try:
-            with no_bombs():
+            with refuse_bombs():
                 row = self._table[index]
-                image = to_tensor(row[self._image])
+                image = to_tensor(row[self._image_column])
         except UNREADABLE as error:
             raise PprsError(
-                f"this picture of {self._where} cannot be read ({error}). Is it complete?",
+                f"this image of {self._name} cannot be read ({error}). Check that it is complete.",
                 parameter="data",
                 index=index,
             ) from error
         return image, self.label_of(index)
 
     def label_of(self, index: int) -> int | None:
-        label = None if self._label is None else self._all_labels[index]
+        label = None if self._label_column is None else self._all_labels[index]
         return None if label is None or label < 0 else int(label)
 
     @functools.cached_property
     def _all_labels(self) -> list[int | None]:
-        return list(self._table[self._label])
+        return list(self._table[self._label_column])
 
     def _labels_digest(self) -> bytes:
-        return b"" if self._label is None else repr(self._all_labels).encode()
+        return b"" if self._label_column is None else repr(self._all_labels).encode()
 
 
-def folder(path: Path, split: str | None, prefer: str) -> HubSet:
-    """A local folder: of parquet files as a hub repository has them, or of pictures in a subfolder a class."""
+def open_folder(path: Path, split: str | None, prefer: str) -> HubSet:
+    """Open a local folder of parquet files, as in a hub repository, or of images with one subfolder per class."""
     if any(path.glob("**/*.parquet")):
         return _load(str(path), split, prefer, str(path))
-    found = [p for p in path.rglob("*") if p.suffix.lower() in PICTURES]
-    if not found:
+    images = [p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES]
+    if not images:
         raise ConfigurationError(
-            f"{path} holds neither parquet files nor pictures ({', '.join(PICTURES)})", parameter="data"
+            f"{path} contains neither parquet files nor images ({', '.join(IMAGE_SUFFIXES)})", parameter="data"
         )
-    tops = {p.relative_to(path).parts[0] for p in found if p.parent != path}
-    if tops and tops <= SPLIT_FOLDERS:
+    subfolders = {p.relative_to(path).parts[0] for p in images if p.parent != path}
+    if subfolders and subfolders <= SPLIT_FOLDERS:
         return _load("imagefolder", split, prefer, str(path), data_dir=str(path.resolve()))
-    # Every file by name: left to itself the library takes words like "test" in a name for a split.
-    files = {split or prefer: sorted(str(p.resolve()) for p in found)}
-    return _load("imagefolder", split, prefer, str(path), data_files=files, drop_labels=not tops)
+    # List every file: otherwise the library takes a word such as "test" in a file name for a split.
+    files = {split or prefer: sorted(str(p.resolve()) for p in images)}
+    return _load("imagefolder", split, prefer, str(path), data_files=files, drop_labels=not subfolders)
 
 
-def hub(name: str, split: str | None, prefer: str) -> HubSet:
-    """A dataset on the Hugging Face hub."""
+def open_hub(name: str, split: str | None, prefer: str) -> HubSet:
+    """Open a data set on the Hugging Face hub."""
     return _load(name, split, prefer, name)
 
 
-def _load(name: str, split: str | None, prefer: str, where: str, **options: Any) -> HubSet:
+def _load(path: str, split: str | None, prefer: str, name: str, **options: Any) -> HubSet:
     import datasets
 
     datasets.disable_progress_bars()
     try:
-        tables = datasets.load_dataset(name, **options)
-    except Exception as error:  # the library raises many kinds, from many layers
+        tables = datasets.load_dataset(path, **options)
+    except Exception as error:  # the library raises many kinds of errors
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise PprsError(
-            f'cannot load the data "{where}": {reason}. If it is on the hub, check its name and that this machine '
-            "can reach it; otherwise give a local folder, a .npz file or a picture.",
+            f'cannot load the data "{name}": {reason}. If it is on the hub, check its name and that this machine '
+            "can reach the hub. Otherwise give a local folder, a .npz file or an image file.",
             parameter="data",
         ) from error
     if split is None:
         split = next((s for s in (prefer, *SPLITS) if s in tables), next(iter(tables)))
     if split not in tables:
-        raise ConfigurationError(f'{where} has no split "{split}". {suggest(split, tables)}', parameter="split")
-    return HubSet(tables[split], where)
+        raise ConfigurationError(f'{name} has no split "{split}". {suggest(split, tables)}', parameter="split")
+    return HubSet(tables[split], name)

@@ -1,4 +1,4 @@
-"""Data that a program already holds, as an ImageSet: arrays, or a map-style Dataset of PyTorch or Hugging Face."""
+"""Data in memory as an `ImageSet`: arrays, or a map-style data set of PyTorch or Hugging Face."""
 
 from __future__ import annotations
 
@@ -17,18 +17,21 @@ IMAGE_KEYS, LABEL_KEYS = ("image", "img", "pixel_values", "x"), ("label", "label
 
 
 def as_image_set(data: Any) -> ImageSet:
-    """An ImageSet as it is; `(images, labels)` or a map-style Dataset, wrapped. Images are addressed by index."""
+    """Wrap `(images, labels)`, an array of images or a map-style data set as an `ImageSet`.
+
+    An `ImageSet` is returned unchanged.
+    """
     if isinstance(data, ImageSet):
         return data
     if isinstance(data, tuple) and len(data) == 2:
-        return from_arrays(_array(data[0]), None if data[1] is None else _array(data[1]), "`data`")
+        return from_arrays(_to_numpy(data[0]), None if data[1] is None else _to_numpy(data[1]), "`data`")
     if isinstance(data, np.ndarray | torch.Tensor):
-        return from_arrays(_array(data), None, "`data`")
+        return from_arrays(_to_numpy(data), None, "`data`")
     if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         raise ConfigurationError(
-            f"`data` is a {type(data).__name__}, which has no items by index. The index keys an image's noise, so give "
-            "a map-style Dataset (with __getitem__ and __len__), (images, labels), or text as for open_dataset; not a "
-            "generator or a DataLoader.",
+            f"`data` is a {type(data).__name__}, whose items cannot be addressed by index. The index keys the noise of "
+            "an image, so give a map-style Dataset (with __getitem__ and __len__), (images, labels), or a text for "
+            "open_dataset, not a generator or a DataLoader.",
             parameter="data",
         )
     if len(data) == 0:
@@ -36,20 +39,20 @@ def as_image_set(data: Any) -> ImageSet:
     return MapDataset(data)
 
 
-def _array(values: Any) -> Any:
+def _to_numpy(values: Any) -> Any:
     return values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
 
 
 class MapDataset(ImageSet):
-    """A Dataset whose items are `(image, label)`, an image, or a mapping with an image and perhaps a label."""
+    """A data set whose items are `(image, label)`, an image, or a mapping with an image and an optional label."""
 
     def __init__(self, data: Any) -> None:
         self._data = data
         names = getattr(data, "classes", None)
         if names is None:
-            feature = getattr(data, "features", None)
-            found = [feature[k] for k in LABEL_KEYS if k in feature] if isinstance(feature, Mapping) else []
-            names = getattr(found[0], "names", None) if found else None
+            features = getattr(data, "features", None)
+            labels = [features[k] for k in LABEL_KEYS if k in features] if isinstance(features, Mapping) else []
+            names = getattr(labels[0], "names", None) if labels else None
         self.class_names = tuple(str(n) for n in names) if isinstance(names, list | tuple) and names else None
         self.source = f"{type(data).__module__}.{type(data).__qualname__}"
 
@@ -58,8 +61,8 @@ class MapDataset(ImageSet):
 
     def _get(self, index: int) -> tuple[torch.Tensor, int | None]:
         try:
-            image, label = _image_and_label(self._data[index])
-            return _picture(image), _label(label)
+            image, label = _split_item(self._data[index])
+            return _to_image(image), _to_label(label)
         except PprsError as error:
             raise PprsError(error.message, parameter="data", index=index) from error
         except Exception as error:  # a user's Dataset may raise anything
@@ -73,28 +76,28 @@ class MapDataset(ImageSet):
         return b""
 
 
-def _image_and_label(item: Any) -> tuple[Any, Any]:
+def _split_item(item: Any) -> tuple[Any, Any]:
     if isinstance(item, Mapping):
         image = next((item[k] for k in IMAGE_KEYS if k in item), None)
         if image is None:
-            raise PprsError(f"an item of `data` has no image: it has {', '.join(map(str, item))}", parameter="data")
+            raise PprsError(f"an item of `data` has no image, only: {', '.join(map(str, item))}", parameter="data")
         return image, next((item[k] for k in LABEL_KEYS if k in item), None)
     if isinstance(item, tuple | list):
         return item[0], item[1] if len(item) > 1 else None
     return item, None
 
 
-def _label(label: Any) -> int | None:
-    """A label as a whole number; None, or a negative one as Hugging Face has it, is unknown."""
+def _to_label(label: Any) -> int | None:
+    """Convert a label to an integer. None, and Hugging Face's negative labels, mean that it is unknown."""
     if label is None:
         return None
     number = label.item() if hasattr(label, "item") else label
     if isinstance(number, bool | str) or number != int(number):
-        raise PprsError(f"labels must be whole numbers, not {label!r}")
+        raise PprsError(f"labels must be integers, not {label!r}")
     return None if number < 0 else int(number)
 
 
-def _picture(image: Any) -> torch.Tensor:
+def _to_image(image: Any) -> torch.Tensor:
     if isinstance(image, Image.Image):
         return to_tensor(image)
     array = torch.as_tensor(image)

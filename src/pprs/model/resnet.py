@@ -1,4 +1,4 @@
-"""Residual networks for small pictures (He et al. 2016): a 3x3 stem, no early pooling."""
+"""Residual networks for small images (He et al. 2016), with a 3x3 stem and no early pooling."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pprs.errors import ConfigurationError, suggest
 
 @dataclass(frozen=True)
 class Architecture:
-    """What it takes to build a network anew: its blocks a stage, the first stage's width, and its ends."""
+    """Everything needed to rebuild a network: blocks per stage, width of the first stage, input and output."""
 
     blocks: tuple[int, ...]
     width: int
@@ -30,30 +30,30 @@ class Architecture:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Architecture:
-        plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-        return cls(**plain)
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        return cls(**fields)
 
 
 class _Block(nn.Module):
-    def __init__(self, before: int, width: int, stride: int) -> None:
+    def __init__(self, in_width: int, width: int, stride: int) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(before, width, 3, stride, 1, bias=False),
+            nn.Conv2d(in_width, width, 3, stride, 1, bias=False),
             nn.BatchNorm2d(width),
             nn.ReLU(inplace=True),
             nn.Conv2d(width, width, 3, 1, 1, bias=False),
             nn.BatchNorm2d(width),
         )
         self.skip: nn.Module = nn.Identity()
-        if stride != 1 or before != width:
-            self.skip = nn.Sequential(nn.Conv2d(before, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+        if stride != 1 or in_width != width:
+            self.skip = nn.Sequential(nn.Conv2d(in_width, width, 1, stride, bias=False), nn.BatchNorm2d(width))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.relu_(self.body(x).add_(self.skip(x)))
 
 
 class ResNet(nn.Module):
-    """Takes pictures in [0, 1]: the normalisation is its first step."""
+    """A residual network for images in [0, 1], whose first step is the normalisation."""
 
     mean: torch.Tensor
     std: torch.Tensor
@@ -68,14 +68,14 @@ class ResNet(nn.Module):
             nn.ReLU(inplace=True),
         )
         stages: list[nn.Module] = []
-        before = arch.width
+        in_width = arch.width
         for stage, count in enumerate(arch.blocks):
             width = arch.width * 2**stage
             for block in range(count):
-                stages.append(_Block(before, width, 2 if stage > 0 and block == 0 else 1))
-                before = width
+                stages.append(_Block(in_width, width, 2 if stage > 0 and block == 0 else 1))
+                in_width = width
         self.stages = nn.Sequential(*stages)
-        self.head = nn.Linear(before, arch.num_classes)
+        self.head = nn.Linear(in_width, arch.num_classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.stages(self.stem((x - self.mean) / self.std))
@@ -83,7 +83,7 @@ class ResNet(nn.Module):
         return scores
 
 
-# name -> blocks a stage, width of the first stage
+# name -> blocks per stage, width of the first stage
 ARCHITECTURES: dict[str, tuple[tuple[int, ...], int]] = {
     "resnet18": ((2, 2, 2, 2), 64),
     "resnet-small": ((1, 1, 1), 16),
@@ -99,8 +99,8 @@ def architecture(
     std: tuple[float, ...],
     width: int | None = None,
 ) -> Architecture:
-    """A named architecture for pictures of so many channels and classes."""
+    """Return a named architecture for the given number of channels and classes."""
     if name not in ARCHITECTURES:
         raise ConfigurationError(f'unknown architecture "{name}". {suggest(name, ARCHITECTURES)}', parameter="arch")
-    blocks, usual = ARCHITECTURES[name]
-    return Architecture(blocks, width or usual, channels, num_classes, mean, std)
+    blocks, default_width = ARCHITECTURES[name]
+    return Architecture(blocks, width or default_width, channels, num_classes, mean, std)

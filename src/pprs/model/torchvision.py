@@ -1,4 +1,4 @@
-"""Networks of torchvision, where the user has it."""
+"""Networks from torchvision, if it is installed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pprs.model.preprocess import Preprocess
 
 
 class Torchvision:
-    """The source for `torchvision:resnet50`, or with certain weights `torchvision:resnet50:IMAGENET1K_V1`."""
+    """The source for `torchvision:resnet50` or, with specific weights, `torchvision:resnet50:IMAGENET1K_V1`."""
 
     @staticmethod
     def claims(spec: str) -> bool:
@@ -18,28 +18,28 @@ class Torchvision:
 
     @staticmethod
     def load(spec: str) -> Model:
-        _, name, wanted = [*spec.split(":"), "DEFAULT"][:3]
+        _, name, weights_name = [*spec.split(":"), "DEFAULT"][:3]
         try:
             from torchvision import models
-        except Exception as error:  # a torchvision that does not fit torch raises more than ImportError
+        except Exception as error:  # not only ImportError: it may not match the installed torch
             raise PprsError(f"it needs torchvision, which cannot be imported ({error})") from error
         known = models.list_models(module=models)
         if name not in known:
             raise PprsError(f'torchvision has no network "{name}". {suggest(name, known)}')
         choices = models.get_model_weights(name)
-        if wanted not in choices.__members__:
-            raise PprsError(f'it has no weights "{wanted}". {suggest(wanted, choices.__members__)}')
-        weights = choices[wanted]
+        if weights_name not in choices.__members__:
+            raise PprsError(f'it has no weights "{weights_name}". {suggest(weights_name, choices.__members__)}')
+        weights = choices[weights_name]
         try:
             net = models.get_model(name, weights=weights)
-        except Exception as error:  # the download
+        except Exception as error:  # a failed download
             raise PprsError(
                 f"its weights cannot be downloaded ({error}). Check that this machine can reach them."
             ) from error
-        way = weights.transforms()
-        side, shorter = int(way.crop_size[0]), int(way.resize_size[0])
+        transforms = weights.transforms()
+        side, shorter = int(transforms.crop_size[0]), int(transforms.resize_size[0])
         names = tuple(weights.meta["categories"])
         return Model(
-            Normalised(net, way.mean, way.std), spec, len(names), names, (len(way.mean), side, side),
-            Preprocess(side, side, shorter, way.interpolation.value),
+            Normalised(net, transforms.mean, transforms.std), spec, len(names), names,
+            (len(transforms.mean), side, side), Preprocess(side, side, shorter, transforms.interpolation.value),
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Weights that `pprs train` wrote: one safetensors file that says by itself how to build its network."""
+"""Weights written by `pprs train`: a safetensors file that also describes how to build its network."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ class Weights:
     def load(spec: str) -> Model:
         path = Path(spec)
         if not path.is_file():
-            raise PprsError(f"there is no weight file by that name. Make one with: pprs train --data DATA --out {path}")
+            raise PprsError(
+                f"there is no weight file with that name. Make one with: pprs train --data DATA --out {path}"
+            )
         _refuse_pickle(path)
         try:
             with safe_open(path, framework="pt") as file:
@@ -36,22 +38,24 @@ class Weights:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, OSError, ValueError) as error:
             raise PprsError(
-                f"it is not a whole safetensors file ({error}). It may have been cut short: copy or train it again."
+                f"it is not a complete safetensors file ({error}). It may be truncated: copy or train it again."
             ) from error
         if "pprs" not in metadata:
             raise PprsError(
-                "it holds weights but not the network they belong to: it was not written by `pprs train`. Give `model` "
-                "as module:factory, with a function that builds the network and loads this file."
+                "it contains weights but not the network they belong to, since it was not written by `pprs train`. "
+                "Give `model` as module:factory, with a function that builds the network and loads this file."
             )
         try:
-            about = json.loads(metadata["pprs"])
-            arch = Architecture.from_dict(about["architecture"])
+            description = json.loads(metadata["pprs"])
+            arch = Architecture.from_dict(description["architecture"])
             net = arch.build()
             net.load_state_dict(tensors)
         except (ValueError, KeyError, TypeError, RuntimeError) as error:
-            raise PprsError(f"its weights do not fit the network it describes ({error}). Train it again.") from error
-        names = about.get("class_names")
-        return Model(net, spec, arch.num_classes, tuple(names) if names else None, tuple(about["input_shape"]))
+            raise PprsError(
+                f"its weights do not match the network that it describes ({error}). Train it again."
+            ) from error
+        names = description.get("class_names")
+        return Model(net, spec, arch.num_classes, tuple(names) if names else None, tuple(description["input_shape"]))
 
 
 def save(
@@ -63,8 +67,8 @@ def save(
     class_names: tuple[str, ...] | None,
     training: dict[str, Any],
 ) -> None:
-    """Write a network so that its file alone brings it back."""
-    about = {
+    """Write a network to a safetensors file that is sufficient to rebuild it."""
+    description = {
         "architecture": arch.to_dict(),
         "input_shape": input_shape,
         "class_names": class_names,
@@ -72,26 +76,26 @@ def save(
     }
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in net.state_dict().items()}
     with atomic_write(path) as part:
-        part.write_bytes(to_bytes(tensors, metadata={"pprs": json.dumps(about)}))
+        part.write_bytes(to_bytes(tensors, metadata={"pprs": json.dumps(description)}))
 
 
 def _refuse_pickle(path: Path) -> None:
     with path.open("rb") as file:
         start = file.read(9)
-    whole = start[8:] == b"{"  # a safetensors file: the length of its header, then JSON
-    if path.suffix in PICKLES or (not whole and (start[:2] == b"PK" or start[:1] == b"\x80")):
+    is_safetensors = start[8:] == b"{"  # eight bytes with the length of the header, then JSON
+    if path.suffix in PICKLES or (not is_safetensors and (start[:2] == b"PK" or start[:1] == b"\x80")):
         raise PprsError(
-            "it is a Python pickle, which can run any code when it is read, so it is refused. Convert it once where "
-            "you trust it: safetensors.torch.save_file(torch.load(FILE, weights_only=True), 'M.safetensors'). Then "
+            "it is a Python pickle, which can run any code when it is read, so it is refused. If you trust it, convert "
+            "it once: safetensors.torch.save_file(torch.load(FILE, weights_only=True), 'M.safetensors'). Then "
             "give `model` as module:factory, with a function that builds the network and loads the new file."
         )
 
 
-def describe(path: Path) -> dict[str, Any]:
-    """What a weight file says of itself."""
+def read_description(path: Path) -> dict[str, Any]:
+    """Read the description of the network and its training from a weight file."""
     with safe_open(path, framework="pt") as file:
-        about: dict[str, Any] = json.loads((file.metadata() or {}).get("pprs", "{}"))
-    return about
+        description: dict[str, Any] = json.loads((file.metadata() or {}).get("pprs", "{}"))
+    return description
 
 
-__all__ = ["Weights", "describe", "save"]
+__all__ = ["Weights", "read_description", "save"]
