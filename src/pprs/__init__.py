@@ -2,7 +2,7 @@
 
 g = pprs.SmoothedClassifier(model, 10, noise=pprs.Gaussian(0.5), partition=pprs.Slic(n_segments=100))
 c = g.certify(x)            # x: [C, H, W] in [0, 1]
-c.prediction, c.radius      # no change of x of L2 norm up to c.radius changes the label
+c.prediction, c.radius      # no perturbation of x with an L2 norm up to c.radius changes the label
 
 run = pprs.certify_dataset(model, data, noise=pprs.Gaussian(0.25), partition=pprs.Slic(), out="runs/slic")
 pprs.metrics.certified_accuracy(run, [0, 0.25, 0.5])
@@ -15,5 +15,5 @@ import lazy_loader
 
 from pprs._version import __version__ as __version__
 
-# What is public stands in __init__.pyi, and is imported when it is first used.
+# The public names are listed in __init__.pyi. Each is imported when it is first used.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

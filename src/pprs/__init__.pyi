@@ -1,4 +1,4 @@
-# The public names, each once. `pprs/__init__.py` reads this file and imports a name when it is first used.
+# The list of public names. `pprs/__init__.py` reads it, and imports a name when it is first used.
 from . import data as data
 from . import metrics as metrics
 from . import noise as noise

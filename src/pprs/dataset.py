@@ -1,4 +1,4 @@
-"""Certifying a data set: the one orchestration, which every command and the library's users call."""
+"""Certify a data set. Commands, the app, tuning and reproduction all go through this module."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pprs.certificate import Prediction, round_down
 from pprs.classifier import SmoothedClassifier
 from pprs.data import Selection, fair_order
 from pprs.engine import EngineChoice, check_engine, choose_engine
-from pprs.errors import ConfigurationError, PprsError, check_kind, whole_number
+from pprs.errors import ConfigurationError, PprsError, check_integer, check_type
 from pprs.metrics import accuracy_error
 from pprs.model import Model
 from pprs.noise import Noise, parse_noise
@@ -24,17 +24,17 @@ from pprs.partition import Partition, parse_partition
 from pprs.progress import Progress, as_progress, duration, stage
 from pprs.runners import Budget, Local, Runner, RunProgress, Work, parse_budget, run_budget, run_images
 from pprs.runs import FILE, Failure, Run, RunFile, RunSettings, RunWriter, StoredRun, check_out, open_run_folder
-from pprs.sampling import Sampling, check_reach, reach, smallest_n_for
+from pprs.sampling import Sampling, check_radii_attainable, max_radius, min_samples_for_radius
 from pprs.task import Task, load_task
 
-LONG = 20_000  # samples of a run from which on its time is estimated first
-BUDGET_STOP = "width:0.01"  # under a budget an image may be left at any moment: its bound must hold at each
-SHOWN = 5  # failed images that an error lists one by one
+ESTIMATE_FROM = 20_000  # samples from which a run's time is estimated before it starts
+BUDGET_STOP = "width:0.01"  # a budget may end an image's sampling at any time, so its bound must hold at all times
+LISTED_FAILURES = 5  # failed images that an error lists one by one
 
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """How the network is run. All but `batch_size` and `threads` may change scores in their last digits."""
+    """How the network is run. All options but `batch_size` and `threads` may change the last digits of its scores."""
 
     engine: str = "auto"
     device: str = "cpu"
@@ -48,37 +48,37 @@ class EngineOptions:
         object.__setattr__(self, "device", str(self.device))
         for name in ("batch_size", "threads"):
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, whole_number(getattr(self, name), name, 1))
+                object.__setattr__(self, name, check_integer(getattr(self, name), name, 1))
 
 
 @dataclass(frozen=True)
 class RunLimits:
-    """How far a run goes: to its last image unless one of these is given."""
+    """When a run ends before its last image, if at all."""
 
     budget: Budget | None = None
     target_error: float | None = None
-    began: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         error = self.target_error
         if self.budget is not None:
-            check_kind(self.budget, Budget, "budget", '"10m" or "2e6samples"')
+            check_type(self.budget, Budget, "budget", '"10m" or "2e6samples"')
         if error is not None:
-            check_kind(error, float | int, "target_error", "0.02")
+            check_type(error, float | int, "target_error", "0.02")
         if error is not None and not 0 < error < 0.5:
             raise ConfigurationError(
-                f"`target_error` must lie between 0 and 0.5, not {error}: e.g. 0.02", parameter="target_error"
+                f"`target_error` must lie between 0 and 0.5, for example 0.02, not {error}", parameter="target_error"
             )
         if self.budget is not None and error is not None:
             raise ConfigurationError(
-                "give `budget` or `target_error`, not both: each says when a run has done enough", parameter="budget"
+                "give `budget` or `target_error`, not both: each decides when a run ends", parameter="budget"
             )
 
     def remaining(self) -> Budget | None:
-        """What is left of the budget now that everything is loaded."""
+        """The budget without the time that loading has already taken."""
         if self.budget is None:
             return None
-        return replace(self.budget, seconds=max(0.0, self.budget.seconds - (time.monotonic() - self.began)))
+        return replace(self.budget, seconds=max(0.0, self.budget.seconds - (time.monotonic() - self.started)))
 
 
 def certify_dataset(
@@ -105,27 +105,63 @@ def certify_dataset(
     budget: str | Budget | None = None,
     target_error: float | None = None,
 ) -> Run:
-    """Certify images: a label each, and an L2 radius within which no change can alter it.
+    """Certify the images of a data set.
 
-    model: text as for `load_model`, a `pprs.Model`, or a `torch.nn.Module` that takes pictures in [0, 1]. data: text as
-    for `open_dataset`, an `ImageSet`, a map-style `Dataset`, or `(images, labels)`. images: the indices to certify, all
-    unless given. out: a folder or url for the run; the same call again resumes it, also after Ctrl-C or a crash, and
-    other settings are refused. Without `out` the rows live as long as the returned run. labels: choose among these of
-    the model's labels only. budget ("10m", "2e6samples"): spend this where it still changes an answer. target_error:
-    certify images in a fair order until certified accuracy is known to within this (95%).
+    Each image gets a label of the smoothed classifier, and an L2 radius within which no perturbation changes that
+    label. Images that raise an error are recorded as failures and count as not certified.
 
-    >>> run = certify_dataset(model, "builtin:mnist5k", noise="gaussian:sigma=0.25", images=range(100),
-    ...                       out="runs/rs")  # doctest: +SKIP
+    Args:
+        model: Text as for `load_model`, a `pprs.Model`, or a `torch.nn.Module` that takes images in [0, 1]. A runner
+            with workers needs text, since each worker opens the model itself.
+        data: Text as for `open_dataset`, an `ImageSet`, a map-style `Dataset`, or a pair `(images, labels)`.
+        noise: The noise, as an object or as text such as "gaussian:sigma=0.25".
+        partition: The partition, as an object or as text such as "slic:n_segments=100". None means plain randomized
+            smoothing.
+        sampling: Sample sizes, failure probability, bound and stop rule. `Sampling()` by default.
+        images: Indices of the images to certify. All images by default.
+        seed: Random seed.
+        out: Folder or url of the run. Repeating the call resumes the run, also after Ctrl-C or a crash. Without `out`,
+            the rows are kept only as long as the returned run.
+        runner: Where images are certified, for example `Processes(8)`. This process by default.
+        progress: True shows a progress bar in the terminal or notebook. Any object with the methods of
+            `pprs.progress.Progress` is accepted.
+        split: Split of the data. By default test, else validation, else train.
+        classes: File with the class names of the data, one per line, in the model's order.
+        labels: Restrict the classifier to these labels of the model. Images with other labels are left out.
+        engine: "auto", "torch" or "onnxruntime".
+        device: Torch device.
+        batch_size: Noisy samples per batch. Affects speed only.
+        threads: CPU threads of this process. Affects speed only.
+        autocast: Use mixed precision, which changes the base classifier slightly.
+        channels_last: Use the channels-last memory layout, which changes rounding.
+        budget: Time or number of samples to spend, such as "10m" or "2e6samples". Samples go to the images whose
+            result they can still change.
+        target_error: Certify images in random order until certified accuracy is known to within this error, with 95%
+            confidence.
+
+    Returns:
+        The run, with the rows of all its images.
+
+    Raises:
+        ConfigurationError: If an argument is invalid, or if `out` holds a run with other settings.
+        PprsError: If no image could be certified.
+
+    Example:
+        ```python
+        run = certify_dataset(
+            "m.safetensors", "builtin:mnist5k", noise="gaussian:sigma=0.25", images=range(100), out="runs/rs"
+        )
+        ```
     """
     options = EngineOptions(engine, device, batch_size, threads, autocast, channels_last)
     limits = RunLimits(parse_budget(budget) if isinstance(budget, str) else budget, target_error)
-    law = parse_noise(noise) if isinstance(noise, str) else noise
-    scheme = parse_partition(partition) if isinstance(partition, str) else partition
-    _check_request(law, scheme, sampling, seed, out, runner or Local(), options, limits)
+    noise = parse_noise(noise) if isinstance(noise, str) else noise
+    partition = parse_partition(partition) if isinstance(partition, str) else partition
+    _check_request(noise, partition, sampling, seed, out, runner or Local(), options, limits)
     task = load_task(model, data, split=split, classes=classes, labels=labels, images=images)
     return certify_task(
-        task, law, scheme, sampling or Sampling(), seed=seed, out=out, runner=runner, options=options, limits=limits,
-        progress=progress,
+        task, noise, partition, sampling or Sampling(), seed=seed, out=out, runner=runner, options=options,
+        limits=limits, progress=progress,
     )  # fmt: skip
 
 
@@ -142,20 +178,19 @@ def certify_task(
     limits: RunLimits | None = None,
     progress: bool | Progress = True,
 ) -> Run:
-    """`certify_dataset` for a model that is already matched with its images."""
-    shown, runner = as_progress(progress), runner or Local()
-    options, limits, seed = options or EngineOptions(), limits or RunLimits(), whole_number(seed, "seed")
-    asked, sampling = sampling, _check_request(noise, partition, sampling, seed, out, runner, options, limits)
+    """Certify the images of a task, that is, of a model already matched with its images."""
+    reporter, runner = as_progress(progress), runner or Local()
+    options, limits, seed = options or EngineOptions(), limits or RunLimits(), check_integer(seed, "seed")
+    requested, sampling = sampling, _check_request(noise, partition, sampling, seed, out, runner, options, limits)
     device = runner.check_device(options.device)
-    if sampling != asked:
-        shown.message(f"a budget needs a rule to stop at: taking {sampling.stop}")
-    check_reach(sampling, noise, task.sample.image.numel(), task.num_classes)
+    if sampling != requested:
+        reporter.message(f"a budget needs a stop rule: using {sampling.stop}")
+    check_radii_attainable(sampling, noise, task.sample.image.numel(), task.num_classes)
     if partition is not None and task.model.input_shape is not None:
-        partition = partition.resolve(
-            noise.sigma, task.model.input_shape
-        )  # recorded as it is, whatever the rules are later
+        # The run records the resolved options, so that it stays valid when the rules for "auto" change.
+        partition = partition.resolve(noise.sigma, task.model.input_shape)
     keep_memory()
-    with open_run_folder(out, shown.message) as folder:
+    with open_run_folder(out, reporter.message) as folder:
         scratch = None
         if folder is None:
             scratch = tempfile.TemporaryDirectory(prefix="pprs-")
@@ -163,16 +198,18 @@ def certify_task(
         choice = choose_engine(
             task.model, task.trial_inputs(noise, partition, seed), engine=_recorded_engine(folder, options.engine),
             device=device, samples=(sampling.n0 + sampling.n) * len(task.images), autocast=options.autocast,
-            channels_last=options.channels_last, message=shown.message,
+            channels_last=options.channels_last, message=reporter.message,
         )  # fmt: skip
         classifier = SmoothedClassifier(
             choice.model.module, task.num_classes, noise, partition, seed=seed, batch_size=options.batch_size,
             threads=options.threads, device="cpu" if runner.parallel else device,
         )  # fmt: skip
-        settings = _settings(task, noise, partition, sampling, seed, choice, device, options)
-        work = Work(task, choice, classifier, sampling, device, options.autocast, options.channels_last, shown.message)
+        settings = _make_settings(task, noise, partition, sampling, seed, choice, device, options)
+        work = Work(
+            task, choice, classifier, sampling, device, options.autocast, options.channels_last, reporter.message
+        )
         with RunWriter(folder, settings) as writer:
-            images = _certify(work, runner, writer, limits, seed, shown)
+            images = _certify(work, runner, writer, limits, seed, reporter)
         run = StoredRun(folder, None if out is None else str(out), images=images, keep=scratch)
         _check_outcome(run, images)
     return run
@@ -188,42 +225,42 @@ def _check_request(
     options: EngineOptions,
     limits: RunLimits,
 ) -> Sampling:
-    """Refuse what can be seen to be wrong before anything is loaded; returns how images are sampled."""
-    check_kind(noise, Noise, "noise", 'pprs.Gaussian(0.25) or "gaussian:sigma=0.25"')
-    check_kind(partition, Partition | None, "partition", 'pprs.Slic() or "slic:n_segments=100"')
-    check_kind(sampling, Sampling | None, "sampling", "pprs.Sampling(n=1000)")
-    check_kind(runner, Runner, "runner", "pprs.Processes(8)")
-    whole_number(seed, "seed")
+    """Reject invalid arguments before anything is loaded, and return the sampling with the limits applied."""
+    check_type(noise, Noise, "noise", 'pprs.Gaussian(0.25) or "gaussian:sigma=0.25"')
+    check_type(partition, Partition | None, "partition", 'pprs.Slic() or "slic:n_segments=100"')
+    check_type(sampling, Sampling | None, "sampling", "pprs.Sampling(n=1000)")
+    check_type(runner, Runner, "runner", "pprs.Processes(8)")
+    check_integer(seed, "seed")
     check_out(out)
     if options.threads is not None and runner.parallel:
         raise ConfigurationError(
-            "`threads` is for this process: give the threads of each worker to the `runner`", parameter="threads"
+            "`threads` applies to this process only. Give the threads per worker to the `runner`.", parameter="threads"
         )
     runner.check_device(options.device)
     return apply_limits(sampling or Sampling(), limits, runner)
 
 
 def apply_limits(sampling: Sampling, limits: RunLimits, runner: Runner) -> Sampling:
-    """How images are sampled within these limits, by this runner: a budget needs a rule to stop at."""
+    """The sampling under these limits: a budget needs a stop rule, and a runner without workers."""
     if limits.budget is None:
         return sampling
     if runner.parallel:
         raise ConfigurationError(
-            "a `budget` is spent in rounds by one process: leave out the workers. With workers, `stop` ends an image's "
-            "sampling early, and `target_error` the run.",
+            "a `budget` is spent in rounds by a single process. Leave out the workers, or use `stop` to end an image's "
+            "sampling early and `target_error` to end the run early.",
             parameter="budget",
         )
     return sampling if sampling.stop is not None else replace(sampling, stop=BUDGET_STOP)
 
 
 def _recorded_engine(folder: Path, engine: str) -> str:
-    """A run that is resumed keeps the engine that it began with."""
+    """The engine to use: under "auto", a resumed run keeps the engine it was started with."""
     if engine != "auto" or not (folder / FILE).is_file():
         return engine
     return RunFile(folder).settings.engine or engine
 
 
-def _settings(
+def _make_settings(
     task: Task,
     noise: Noise,
     partition: Partition | None,
@@ -262,29 +299,29 @@ def _settings(
 def _certify(
     work: Work, runner: Runner, writer: RunWriter, limits: RunLimits, seed: int, progress: Progress
 ) -> list[int]:
-    """Do what is missing of a run; returns the images that now have a row, or failed."""
+    """Certify the images that a run still lacks, and return the images that now have a row or failed."""
     task, sampling, target = work.task, work.sampling, limits.target_error
     images = list(task.images) if target is None else fair_order(task.images, seed)
     done, partial = writer.file.completed(), len(writer.file.partial())
     todo = [i for i in images if i not in done]
     if done or partial:
-        more = f" ({partial} more were started)" if partial else ""
+        started = f" ({partial} more were started)" if partial else ""
         progress.message(
-            f"resuming: {len(images) - len(todo)} of {len(images)} images are done in {writer.folder}{more}"
+            f"resuming: {len(images) - len(todo)} of {len(images)} images are done in {writer.folder}{started}"
         )
     if todo:
         estimate_cost(work, len(todo), limits, runner, progress)
-    else:  # nobody to start
+    else:  # no need to start workers
         runner = Local()
     budget = limits.remaining()
-    total, unit = _measure(len(todo), sampling, budget)
+    total, unit = _progress_total(len(todo), sampling, budget)
     with runner.start(work) as execution, stage(progress, "certify", total, unit):
-        reported = RunProgress(progress, len(todo), unit, execution.rates)
+        run_progress = RunProgress(progress, len(todo), unit, execution.rates)
         if budget is not None:
-            run_budget(work.classifier, task.data, images, sampling, writer, reported, budget)
+            run_budget(work.classifier, task.data, images, sampling, writer, run_progress, budget)
         elif todo or target is not None:
             images = run_images(
-                execution, task.data, images, sampling, writer, reported, num_classes=task.num_classes,
+                execution, task.data, images, sampling, writer, run_progress, num_classes=task.num_classes,
                 target_error=target,
             )  # fmt: skip
     if target is not None:
@@ -292,8 +329,8 @@ def _certify(
     return images
 
 
-def _measure(images: int, sampling: Sampling, budget: Budget | None) -> tuple[float, str]:
-    """What progress is measured in, and how much of it there is."""
+def _progress_total(images: int, sampling: Sampling, budget: Budget | None) -> tuple[float, str]:
+    """The total and the unit of the progress bar."""
     if budget is not None:
         return (budget.seconds, "s") if budget.seconds < float("inf") else (budget.samples, "samples")
     return (images, "images") if sampling.stop else (images * (sampling.n0 + sampling.n), "samples")
@@ -304,9 +341,10 @@ def _report_error(run: RunFile, images: Sequence[int], sampling: Sampling, targe
     rows = [replace(row, counts=()) for row in run.iter_rows() if row.idx in chosen]
     failed = sum(failure.idx in chosen for failure in run.failures())
     error = accuracy_error(rows, sampling.decided_radii, failed=failed)
-    reached = "" if error <= target else f", not to {target:g}: there are no more images"
+    missed = "" if error <= target else f". The target of {target:g} needs more images than there are"
     progress.message(
-        f"{len(rows) + failed} images in a fair order: certified accuracy is known to within {error:.3f} (95%){reached}"
+        f"certified accuracy is known to within {error:.3f} (95%) from {len(rows) + failed} images in random order"
+        f"{missed}"
     )
 
 
@@ -317,34 +355,35 @@ def _check_outcome(run: StoredRun, images: Sequence[int]) -> None:
     failures = [failure for failure in run.failures() if failure.idx in chosen]
     if failures:
         raise PprsError(f"no image could be certified. {describe_failures(failures)}")
-    raise PprsError("the budget was spent before any image had a sample. Give a larger `budget`.", parameter="budget")
+    raise PprsError("the budget was spent before the first sample. Give a larger `budget`.", parameter="budget")
 
 
 def describe_failures(failures: Sequence[Failure]) -> str:
-    """Which images failed, and why."""
+    """List the images that failed, and why."""
     count = "1 image" if len(failures) == 1 else f"{len(failures)} images"
-    lines = [f"failed: {count}, counted as not certified. Repeating tries again."]
-    lines += [f"  {failure}" for failure in failures[:SHOWN]]
-    if len(failures) > SHOWN:
-        lines.append(f"  and {len(failures) - SHOWN} more")
+    lines = [f"failed: {count}, counted as not certified. Repeat to try again."]
+    lines += [f"  {failure}" for failure in failures[:LISTED_FAILURES]]
+    if len(failures) > LISTED_FAILURES:
+        lines.append(f"  and {len(failures) - LISTED_FAILURES} more")
     return "\n".join(lines)
 
 
 def estimate_cost(work: Work, images: int, limits: RunLimits, runner: Runner, progress: Progress) -> None:
-    """Say what can be expected: how large a radius may be, and how long it takes."""
-    classifier, sampling, example = work.classifier, work.sampling, work.task.sample
-    what = (classifier.noise, example.image.numel(), classifier.num_classes)
+    """Print the largest possible radius and, for a long run, the time it will take."""
+    classifier, sampling, image = work.classifier, work.sampling, work.task.sample.image
+    problem = (classifier.noise, image.numel(), classifier.num_classes)
     most = "at most " if sampling.stop else ""
     progress.message(
         f"{classifier.partition or 'none'} under {classifier.noise}: {images} images, {sampling.n0} + {most}"
-        f"{sampling.n} samples each; n and alpha allow a radius of at most {round_down(reach(sampling, *what))}"
+        f"{sampling.n} samples each; n and alpha allow a radius of at most {round_down(max_radius(sampling, *problem))}"
     )
     for radius in sampling.decided_radii or ():
-        progress.message(f"  a radius of {radius:g} takes {smallest_n_for(radius, sampling, *what)} samples at least")
+        smallest = min_samples_for_radius(radius, sampling, *problem)
+        progress.message(f"  a radius of {radius:g} takes at least {smallest} samples")
     samples = images * (sampling.n0 + sampling.n)
-    known = not runner.parallel or runner.workers is not None
-    if samples >= LONG and limits.budget is None and not runner.gpus_per_worker and known:
-        seconds = samples * classifier.seconds_per_sample(example.image)
+    workers_known = not runner.parallel or runner.workers is not None
+    if samples >= ESTIMATE_FROM and limits.budget is None and not runner.gpus_per_worker and workers_known:
+        seconds = samples * classifier.seconds_per_sample(image)
         if runner.workers is not None:
             seconds *= get_threads() / (runner.workers * runner.threads)
         bound = "at most " if sampling.stop or limits.target_error is not None else "about "
@@ -353,7 +392,7 @@ def estimate_cost(work: Work, images: int, limits: RunLimits, runner: Runner, pr
 
 @dataclass(frozen=True)
 class PredictedImage:
-    """An image's smoothed label, beside its true one where that is known."""
+    """The smoothed classifier's prediction for one image, with the true label if it is known."""
 
     index: int
     label: int | None
@@ -371,16 +410,16 @@ def predict_task(
     options: EngineOptions | None = None,
     progress: bool | Progress = False,
 ) -> Iterator[PredictedImage]:
-    """The smoothed classifier's label for every image, abstaining where the vote is too close; no radius.
+    """Predict every image with the smoothed classifier, abstaining where the vote is too close. There are no radii.
 
-    What can be wrong with the engine is told by the call itself, before the first image.
+    Engine errors are raised by this call, before the iterator is used.
     """
-    shown, options = as_progress(progress), options or EngineOptions()
+    reporter, options = as_progress(progress), options or EngineOptions()
     device = Local().check_device(options.device)
     choice = choose_engine(
         task.model, task.trial_inputs(noise, partition, seed), engine=options.engine, device=device,
         samples=n * len(task.images), autocast=options.autocast, channels_last=options.channels_last,
-        message=shown.message,
+        message=reporter.message,
     )  # fmt: skip
     classifier = SmoothedClassifier(
         choice.model.module, task.num_classes, noise, partition, seed=seed, batch_size=options.batch_size,
@@ -388,7 +427,7 @@ def predict_task(
     )  # fmt: skip
 
     def predict(index: int) -> PredictedImage:
-        example = task.data[index]
-        return PredictedImage(index, example.label, classifier.predict(example.image, n=n, alpha=alpha, index=index))
+        sample = task.data[index]
+        return PredictedImage(index, sample.label, classifier.predict(sample.image, n=n, alpha=alpha, index=index))
 
     return map(predict, task.images)

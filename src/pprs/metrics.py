@@ -1,8 +1,8 @@
-"""The figures of a report, each defined once: on arrays first, on runs second.
+"""Metrics of certified robustness, as functions of arrays or of runs.
 
 An image counts at radius r if it is certified with the correct label and a radius of at least r. The arrays that these
-functions take are *credited radii*: an image's certified radius where its certified label is the true one, and -inf
-where it is not (`credited_radii` makes them). Wherever an array of credited radii is expected, a run will do as well.
+functions take are *credited radii*, which `credited_radii` computes: the certified radius of an image with the correct
+label, and -inf for any other image. A run can be passed wherever credited radii are expected.
 
 >>> radii = credited_radii(prediction=[3, 5, -1], label=[3, 1, 2], radius=[0.4, 0.9, 0.0])
 >>> certified_accuracy(radii, [0, 0.25, 0.5]).round(2).tolist()
@@ -19,66 +19,93 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pprs.bounds import interval, mean_error
+from pprs.bounds import clopper_pearson_interval, mean_error
 from pprs.errors import PprsError
 from pprs.runs import Row, Run, RunFrame, read_frame
 from pprs.runs.frame import is_correct
 
 Array = npt.NDArray[Any]
-Radii = npt.ArrayLike | Run | RunFrame  # credited radii, or a run that has them
+Results = npt.ArrayLike | Run | RunFrame  # credited radii, or a run that has them
 Z = 1.96  # of a 95% interval
 
 
 def credited_radii(prediction: npt.ArrayLike, label: npt.ArrayLike, radius: npt.ArrayLike) -> Array:
-    """The certified radius of every image whose certified label is the true one; -inf for the others.
+    """The certified radius of every image with the correct label, and -inf for every other image.
 
-    prediction -1: abstained; label -1: unknown. Where no image has a label, every certified image is credited.
+    Args:
+        prediction: Certified labels, -1 where the classifier abstained.
+        label: True labels, -1 where unknown. If no image has a label, every certified image is credited.
+        radius: Certified radii.
+
+    Returns:
+        One value per image.
     """
     correct = is_correct(np.asarray(prediction), np.asarray(label))
     return np.where(correct, np.asarray(radius, dtype=float), -np.inf)
 
 
-def _credited(of: Radii) -> Array:
-    if isinstance(of, Run | RunFrame):
-        frame = _frame(of)
+def _to_credited(results: Results) -> Array:
+    if isinstance(results, Run | RunFrame):
+        frame = _to_frame(results)
         return credited_radii(frame.prediction, frame.label, frame.radius)
-    return np.asarray(of, dtype=float)
+    return np.asarray(results, dtype=float)
 
 
-def _frame(of: Run | RunFrame) -> RunFrame:
-    return read_frame(of) if isinstance(of, Run) else of
+def _to_frame(run: Run | RunFrame) -> RunFrame:
+    return read_frame(run) if isinstance(run, Run) else run
 
 
-def _decided(of: Radii) -> tuple[float, ...] | None:
-    return _frame(of).decided if isinstance(of, Run | RunFrame) else None
+def _decided_radii(results: Results) -> tuple[float, ...] | None:
+    return _to_frame(results).decided if isinstance(results, Run | RunFrame) else None
 
 
-def certified_accuracy(of: Radii, radii: npt.ArrayLike) -> Array:
-    """Share of the images that are certified with the correct label and a radius of at least r, for every r.
+def certified_accuracy(results: Results, radii: npt.ArrayLike) -> Array:
+    """Share of the images that are certified with the correct label and a radius of at least r.
 
-    NaN where a run's images were not decided at r.
+    Args:
+        results: Credited radii, or a run.
+        radii: The radii r.
+
+    Returns:
+        One share per radius. NaN for a radius at which the images of a run were not decided.
     """
-    credited, at = _credited(of), np.asarray(radii, dtype=float)
-    held = np.sort(credited[np.isfinite(credited)])
-    share = (len(held) - np.searchsorted(held, at, side="left")) / len(credited)
-    decided = _decided(of)
-    return np.asarray(share if decided is None else np.where(np.isin(at, decided), share, np.nan))
+    credited, thresholds = _to_credited(results), np.asarray(radii, dtype=float)
+    certified = np.sort(credited[np.isfinite(credited)])
+    share = (len(certified) - np.searchsorted(certified, thresholds, side="left")) / len(credited)
+    decided = _decided_radii(results)
+    return np.asarray(share if decided is None else np.where(np.isin(thresholds, decided), share, np.nan))
 
 
 def accuracy_interval(accuracy: npt.ArrayLike, images: int) -> tuple[Array, Array]:
-    """Exact 95% interval for each accuracy, over the draw of the images; NaN where there is no accuracy."""
+    """Exact 95% confidence interval of certified accuracy, with the images as a random sample.
+
+    Args:
+        accuracy: Certified accuracies, as from `certified_accuracy`.
+        images: Number of images that they were computed from.
+
+    Returns:
+        The lower and the upper limits. NaN where the accuracy is NaN.
+    """
     accuracy = np.asarray(accuracy, dtype=float)
     known = ~np.isnan(accuracy)
     low, high = np.full(len(accuracy), np.nan), np.full(len(accuracy), np.nan)
-    low[known], high[known] = interval(np.rint(accuracy[known] * images), images)
+    low[known], high[known] = clopper_pearson_interval(np.rint(accuracy[known] * images), images)
     return low, high
 
 
 def accuracy_error(rows: Iterable[Row], radii: Sequence[float] | None, *, failed: int = 0) -> float:
-    """Half the width of the widest interval on the curve of certified accuracy, or at these radii of it.
+    """Half the width of the widest confidence interval of certified accuracy, for sampling until it is narrow.
 
-    Taking images until the interval is narrow stops slightly more often when it errs; an interval of 97% then still
-    covers the truth 95% of the time. `failed`: images without a row, which count as not certified.
+    Stopping as soon as the interval is narrow makes errors slightly more likely. Intervals of 97% still cover the
+    true accuracy 95% of the time then.
+
+    Args:
+        rows: The rows so far.
+        radii: Radii at which the accuracy is wanted. None means at all radii.
+        failed: Number of failed images, which have no row and count as not certified.
+
+    Returns:
+        The error, 0.5 if there are no images yet.
     """
     rows = list(rows)
     images = len(rows) + failed
@@ -89,55 +116,86 @@ def accuracy_error(rows: Iterable[Row], radii: Sequence[float] | None, *, failed
         [-1 if row.label is None else row.label for row in rows],
         [row.radius for row in rows],
     )
-    # The interval is widest for the share nearest to one half; a whole curve passes through all below its first.
+    # The interval is widest at the share nearest to one half, and the curve takes all values below its first.
     certified = int(np.isfinite(credited).sum())
     hits = [int((credited >= radius).sum()) for radius in radii] if radii else [min(certified, images // 2)]
-    low, high = interval(np.array(hits), images, 0.97)
+    low, high = clopper_pearson_interval(np.array(hits), images, 0.97)
     return float(np.max(high - low)) / 2
 
 
-def average_certified_radius(of: Radii) -> float:
-    """The mean over all images, counting 0 where the certified label is not the true one.
+def average_certified_radius(results: Results) -> float:
+    """Mean certified radius over all images, with 0 for images that are not certified with the correct label.
 
-    NaN where sampling stopped at given radii: beyond them it did not look.
+    Args:
+        results: Credited radii, or a run.
+
+    Returns:
+        The mean. NaN for a run whose sampling stopped at given radii, since larger radii were not examined.
     """
-    return math.nan if _decided(of) is not None else float(_zero_based(of).mean())
+    return math.nan if _decided_radii(results) is not None else float(_zero_based(results).mean())
 
 
-def average_certified_radius_error(of: Radii) -> float:
-    """Half the width of Student's 95% interval of the average certified radius; NaN where that has no meaning."""
-    values = _zero_based(of)
-    return math.nan if _decided(of) is not None or len(values) < 2 else mean_error(values)
+def average_certified_radius_error(results: Results) -> float:
+    """Half the width of Student's 95% interval of the average certified radius.
+
+    Args:
+        results: Credited radii, or a run.
+
+    Returns:
+        The error. NaN if the average is NaN, or if there are fewer than two images.
+    """
+    values = _zero_based(results)
+    return math.nan if _decided_radii(results) is not None or len(values) < 2 else mean_error(values)
 
 
-def _zero_based(of: Radii) -> Array:
-    credited = _credited(of)
+def _zero_based(results: Results) -> Array:
+    credited = _to_credited(results)
     return np.where(np.isfinite(credited), credited, 0.0)
 
 
-def certified_f1(of: Run | RunFrame, radius: float) -> float:
-    """Macro F1 at radius r over the classes that occur: an image with a smaller radius counts as missed."""
-    frame = _frame(of)
+def certified_f1(run: Run | RunFrame, radius: float) -> float:
+    """Macro F1 over the classes that occur, where an image with a smaller radius counts as missed.
+
+    Args:
+        run: The run.
+        radius: Smallest radius that counts.
+
+    Returns:
+        The score. NaN if the images have no labels or were not decided at this radius.
+    """
+    frame = _to_frame(run)
     if not frame.labelled or (frame.decided is not None and radius not in frame.decided):
         return math.nan
     return certified_f1_score(frame.prediction, frame.label, frame.radius, radius)
 
 
-def certified_f1_score(prediction: npt.ArrayLike, label: npt.ArrayLike, radius: npt.ArrayLike, at: float) -> float:
-    """`certified_f1` of arrays. prediction -1: abstained; label -1: unknown."""
+def certified_f1_score(
+    prediction: npt.ArrayLike, label: npt.ArrayLike, radius: npt.ArrayLike, min_radius: float
+) -> float:
+    """`certified_f1` of arrays.
+
+    Args:
+        prediction: Certified labels, -1 where the classifier abstained.
+        label: True labels, -1 where unknown.
+        radius: Certified radii.
+        min_radius: Smallest radius that counts.
+
+    Returns:
+        The score. NaN if no image has a label.
+    """
     prediction, label = np.asarray(prediction), np.asarray(label)
-    answered = (prediction >= 0) & (np.asarray(radius) >= at)
+    certified = (prediction >= 0) & (np.asarray(radius) >= min_radius)
     scores = []
     for c in np.unique(label[label >= 0]):
-        said, is_c = answered & (prediction == c), label == c
-        hits = np.sum(said & is_c)
-        scores.append(2 * hits / (np.sum(said) + np.sum(is_c)))
+        predicted, actual = certified & (prediction == c), label == c
+        hits = np.sum(predicted & actual)
+        scores.append(2 * hits / (np.sum(predicted) + np.sum(actual)))
     return float(np.mean(scores)) if scores else math.nan
 
 
 @dataclass(frozen=True)
 class Difference:
-    """By how much the first is ahead of the second, image by image, with half the width of its 95% interval."""
+    """Mean difference between two methods on the same images, with half the width of its 95% interval."""
 
     mean: float
     error: float
@@ -145,7 +203,7 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """ahead, behind, or no clear difference."""
+        """The first method is "ahead", "behind", or there is "no clear difference"."""
         return _verdict(self.mean, self.error)
 
 
@@ -153,52 +211,75 @@ def _verdict(mean: float, error: float) -> str:
     return "ahead" if mean > error else "behind" if mean < -error else "no clear difference"
 
 
-def radius_difference(one: Radii, other: Radii) -> Difference:
-    """Of average certified radii over the images that both have, with Student's 95% interval.
+def radius_difference(one: Results, other: Results) -> Difference:
+    """Difference of average certified radii on the images that both have, with Student's 95% interval.
 
-    Images differ much more than methods do, so this tells methods apart that intervals of their own do not. Arrays must
-    be of the same images in the same order; runs are matched by index.
+    Images differ much more than methods do, so comparing image by image separates methods whose own intervals
+    overlap.
+
+    Args:
+        one: Credited radii, or a run.
+        other: Credited radii of the same images in the same order, or a run. Two runs are matched by image index.
+
+    Returns:
+        The difference. NaN if the sampling of a run stopped at given radii.
+
+    Raises:
+        PprsError: If the two have no image in common, or are not about the same images.
     """
-    mine, theirs = _paired(one, other)
-    if _decided(one) is not None or _decided(other) is not None:
-        return Difference(math.nan, math.nan, len(mine))
-    apart = np.where(np.isfinite(mine), mine, 0.0) - np.where(np.isfinite(theirs), theirs, 0.0)
-    return Difference(float(apart.mean()), mean_error(apart), len(apart))
+    first, second = _paired(one, other)
+    if _decided_radii(one) is not None or _decided_radii(other) is not None:
+        return Difference(math.nan, math.nan, len(first))
+    differences = np.where(np.isfinite(first), first, 0.0) - np.where(np.isfinite(second), second, 0.0)
+    return Difference(float(differences.mean()), mean_error(differences), len(differences))
 
 
-def accuracy_difference(one: Radii, other: Radii, radius: float) -> Difference:
-    """Of certified accuracies at this radius, over the images that both have.
+def accuracy_difference(one: Results, other: Results, radius: float) -> Difference:
+    """Difference of certified accuracies at a radius, on the images that both have.
 
-    There may be few or no images on which the two differ, so half of one is added to each of the four outcomes before
-    the error is taken (Agresti and Min 2005).
+    The two may differ on few images or none, so half an image is added to each of the four outcomes before the error
+    is computed (Agresti and Min 2005).
+
+    Args:
+        one: Credited radii, or a run.
+        other: Credited radii of the same images in the same order, or a run. Two runs are matched by image index.
+        radius: The radius.
+
+    Returns:
+        The difference. NaN if the images of a run were not decided at this radius.
+
+    Raises:
+        PprsError: If the two have no image in common, or are not about the same images.
     """
-    mine, theirs = _paired(one, other)
-    if any(decided is not None and radius not in decided for decided in (_decided(one), _decided(other))):
-        return Difference(math.nan, math.nan, len(mine))
-    apart = (mine >= radius).astype(float) - (theirs >= radius).astype(float)
-    for_one, for_other, count = (apart > 0).sum() + 0.5, (apart < 0).sum() + 0.5, len(apart) + 2
+    first, second = _paired(one, other)
+    if any(decided is not None and radius not in decided for decided in (_decided_radii(one), _decided_radii(other))):
+        return Difference(math.nan, math.nan, len(first))
+    differences = (first >= radius).astype(float) - (second >= radius).astype(float)
+    for_one, for_other = (differences > 0).sum() + 0.5, (differences < 0).sum() + 0.5
+    count = len(differences) + 2
     error = Z * math.sqrt(for_one + for_other - (for_one - for_other) ** 2 / count) / count
-    return Difference(float(apart.mean()), error, len(apart))
+    return Difference(float(differences.mean()), error, len(differences))
 
 
-def _paired(one: Radii, other: Radii) -> tuple[Array, Array]:
-    mine, theirs = _credited(one), _credited(other)
+def _paired(one: Results, other: Results) -> tuple[Array, Array]:
+    """The credited radii of both, on the images that both have."""
+    first, second = _to_credited(one), _to_credited(other)
     if isinstance(one, Run | RunFrame) and isinstance(other, Run | RunFrame):
-        first, second = _frame(one), _frame(other)
-        common, left, right = np.intersect1d(first.idx, second.idx, return_indices=True)
+        left, right = _to_frame(one), _to_frame(other)
+        common, in_left, in_right = np.intersect1d(left.idx, right.idx, return_indices=True)
         if not len(common):
             raise PprsError("the two runs have no image in common")
-        if not np.array_equal(first.label[left], second.label[right]) or _alike(first, second) is False:
+        if not np.array_equal(left.label[in_left], right.label[in_right]) or _same_data(left, right) is False:
             raise PprsError("the two runs are of different data, so they cannot be compared image by image")
-        return mine[left], theirs[right]
-    if mine.shape != theirs.shape:
-        raise PprsError(f"need two arrays of the same images, not of shapes {mine.shape} and {theirs.shape}")
-    return mine, theirs
+        return first[in_left], second[in_right]
+    if first.shape != second.shape:
+        raise PprsError(f"need two arrays of the same images, not of shapes {first.shape} and {second.shape}")
+    return first, second
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One method's line in the table."""
+    """One row of a report's table."""
 
     name: str
     images: int
@@ -219,10 +300,18 @@ class Summary:
     full_name: str = ""  # the method with all its options
 
 
-def summarize(of: Run | RunFrame, radii: npt.ArrayLike) -> Summary:
-    """All figures of one run, at these radii."""
-    frame, at = _frame(of), np.asarray(radii, dtype=float)
-    accuracy = certified_accuracy(frame, at)
+def summarize(run: Run | RunFrame, radii: npt.ArrayLike) -> Summary:
+    """All metrics of a run.
+
+    Args:
+        run: The run.
+        radii: Radii at which certified accuracy and F1 are wanted.
+
+    Returns:
+        The metrics, averaged over all images.
+    """
+    frame, thresholds = _to_frame(run), np.asarray(radii, dtype=float)
+    accuracy = certified_accuracy(frame, thresholds)
     low, high = accuracy_interval(accuracy, len(frame))
     return Summary(
         frame.name,
@@ -230,7 +319,7 @@ def summarize(of: Run | RunFrame, radii: npt.ArrayLike) -> Summary:
         tuple(accuracy.tolist()),
         tuple(low.tolist()),
         tuple(high.tolist()),
-        tuple(certified_f1(frame, r) for r in at.tolist()),
+        tuple(certified_f1(frame, r) for r in thresholds.tolist()),
         average_certified_radius(frame),
         average_certified_radius_error(frame),
         math.nan if frame.decided is not None else float(((frame.prediction < 0) & ~frame.failed).mean()),
@@ -247,44 +336,51 @@ def summarize(of: Run | RunFrame, radii: npt.ArrayLike) -> Summary:
 
 @dataclass(frozen=True)
 class Paired:
-    """Two methods on the same images: by how much the first's average certified radius is above the other's."""
+    """The difference of two methods' average certified radii on the same images."""
 
     one: str
     other: str
     images: int
-    ahead: float
+    ahead: float  # the first minus the other
     error: float  # half the width of Student's 95% interval
 
     @property
     def verdict(self) -> str:
-        """ahead, behind, or no clear difference."""
+        """The first method is "ahead", "behind", or there is "no clear difference"."""
         return _verdict(self.ahead, self.error)
 
 
 def paired_differences(frames: Sequence[RunFrame]) -> list[Paired]:
-    """Every pair of runs that have two images or more in common, compared image by image."""
-    found = []
+    """Compare every pair of runs on the same data that has at least two images in common.
+
+    Args:
+        frames: The runs. Those whose sampling stopped at given radii are left out.
+
+    Returns:
+        One comparison per pair.
+    """
+    pairs = []
     for i, one in enumerate(frames):
         for other in frames[i + 1 :]:
-            common, mine, theirs = np.intersect1d(one.idx, other.idx, return_indices=True)
-            decided = one.decided is not None or other.decided is not None
-            if not _alike(one, other) or len(common) < 2 or decided:
+            common, in_one, in_other = np.intersect1d(one.idx, other.idx, return_indices=True)
+            stopped_at_radii = one.decided is not None or other.decided is not None
+            if not _same_data(one, other) or len(common) < 2 or stopped_at_radii:
                 continue
-            if not np.array_equal(one.label[mine], other.label[theirs]):
+            if not np.array_equal(one.label[in_one], other.label[in_other]):
                 continue
-            apart = radius_difference(one, other)
-            found.append(Paired(one.name, other.name, apart.images, apart.mean, apart.error))
-    return found
+            difference = radius_difference(one, other)
+            pairs.append(Paired(one.name, other.name, difference.images, difference.mean, difference.error))
+    return pairs
 
 
-def _alike(one: RunFrame, other: RunFrame) -> bool | None:
-    """Whether both are of the same data; None where they do not say."""
-    for mine, theirs in (
+def _same_data(one: RunFrame, other: RunFrame) -> bool | None:
+    """Whether both runs are of the same data, None if that is unknown."""
+    for first, second in (
         (one.settings.data_fingerprint, other.settings.data_fingerprint),
         (one.settings.data, other.settings.data),
     ):
-        if mine is not None and theirs is not None:
-            return mine == theirs
+        if first is not None and second is not None:
+            return first == second
     return None
 
 
@@ -294,10 +390,18 @@ def _mean(values: Array) -> float:
 
 
 def usual_radii(frames: Sequence[RunFrame]) -> Array:
-    """The radii at which runs were decided, if any; else 0 and four or so round steps up to the largest radius."""
-    asked = {r for frame in frames for r in frame.decided or ()}
-    if asked:
-        return np.array(sorted(asked))
+    """Radii for a table of runs.
+
+    Args:
+        frames: The runs.
+
+    Returns:
+        The radii at which the runs were decided, if any. Otherwise 0 and about four round steps up to the largest
+        radius.
+    """
+    decided = {r for frame in frames for r in frame.decided or ()}
+    if decided:
+        return np.array(sorted(decided))
     largest = max((float(frame.radius.max()) for frame in frames), default=0.0)
     step = next((s for s in (0.05, 0.1, 0.25, 0.5, 1.0, 2.0) if largest / s <= 5), 5.0)
     return np.arange(0, largest + 1e-9, step) if largest > 0 else np.zeros(1)

@@ -1,9 +1,10 @@
-"""How long work tells of itself: one protocol, which terminals, notebooks, logs and the app each show in their way."""
+"""Progress of long work: one protocol, implemented for terminals, logs, notebooks and the app."""
 
 from __future__ import annotations
 
 import contextlib
 import html
+import importlib
 import sys
 import time
 from collections.abc import Iterator
@@ -13,24 +14,42 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from pprs.errors import check_kind
+from pprs.errors import check_type
 
-LOG_EVERY = 15.0  # seconds between two lines in a log
-NOTEBOOK_EVERY = 0.2  # seconds between two updates of a notebook's line
+LOG_INTERVAL = 15.0  # seconds between two lines in a log
+NOTEBOOK_INTERVAL = 0.2  # seconds between two updates in a notebook
 
 
 @runtime_checkable
 class Progress(Protocol):
-    """Told of long work as it goes on. Between `begin` and `end` one piece of work advances towards its total."""
+    """Receives the progress of long work. Between `begin` and `end`, one stage advances towards its total."""
 
     def message(self, text: str) -> None:
-        """A line for the reader, at any time."""
+        """Show a line of text. This may be called at any time.
 
-    def begin(self, title: str, total: float, unit: str) -> None: ...
+        Args:
+            text: The line, without markup.
+        """
 
-    def advance(self, amount: float, note: str = "") -> None: ...
+    def begin(self, title: str, total: float, unit: str) -> None:
+        """Begin a stage.
 
-    def end(self) -> None: ...
+        Args:
+            title: What is being done, for example "certify".
+            total: Amount of work, in `unit`.
+            unit: What the amount counts, for example "images".
+        """
+
+    def advance(self, amount: float, note: str = "") -> None:
+        """Advance the current stage.
+
+        Args:
+            amount: Work done since the last call. It is negative when work is lost.
+            note: Text to show next to the bar.
+        """
+
+    def end(self) -> None:
+        """End the current stage, whether it is complete or not."""
 
 
 class Silent:
@@ -47,7 +66,7 @@ class Silent:
 
 @contextlib.contextmanager
 def stage(progress: Progress, title: str, total: float, unit: str) -> Iterator[None]:
-    """One piece of work, from its beginning to its end, however it ends."""
+    """Begin a stage, and end it even after an error."""
     progress.begin(title, total, unit)
     try:
         yield
@@ -55,24 +74,34 @@ def stage(progress: Progress, title: str, total: float, unit: str) -> Iterator[N
         progress.end()
 
 
-def as_progress(shown: bool | Progress | None) -> Progress:
-    """What `progress=` means: True is a bar where this runs, in a terminal or a notebook; False is nothing."""
-    if shown is None or shown is False:
+def as_progress(progress: bool | Progress | None) -> Progress:
+    """The reporter for an argument `progress`.
+
+    Args:
+        progress: True for a bar in the terminal or notebook, False or None for nothing, or a reporter.
+
+    Returns:
+        An object with the methods of `Progress`.
+
+    Raises:
+        ConfigurationError: If `progress` is anything else.
+    """
+    if progress is None or progress is False:
         return Silent()
-    if shown is True:
+    if progress is True:
         return NotebookProgress() if in_notebook() else TerminalProgress()
-    check_kind(shown, Progress, "progress", "True, False, or an object with the methods of pprs.progress.Progress")
-    return shown
+    check_type(progress, Progress, "progress", "True, False, or an object with the methods of pprs.progress.Progress")
+    return progress
 
 
 def in_notebook() -> bool:
-    """Whether this runs in a Jupyter kernel."""
+    """Whether this process is a Jupyter kernel."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return type(shell).__name__ == "ZMQInteractiveShell"
 
 
 def duration(seconds: float) -> str:
-    """A time as people say it.
+    """A duration in readable units.
 
     >>> duration(42.4), duration(150), duration(9000), duration(3e5)
     ('42 s', '2 min 30 s', '2 h 30 min', '3 d 11 h')
@@ -84,20 +113,20 @@ def duration(seconds: float) -> str:
 
 
 class _Counter:
-    """How far a piece of work is, in words."""
+    """The progress of a stage as text, with an estimate of the remaining time."""
 
     def __init__(self, title: str, total: float, unit: str) -> None:
         self.title, self.total, self.unit = title, max(round(total), 1), unit
-        self.done, self.began = 0.0, time.monotonic()
+        self.done, self.started = 0.0, time.monotonic()
 
     def text(self, note: str) -> str:
-        left = (time.monotonic() - self.began) / self.done * (self.total - self.done) if self.done else None
-        estimate = "" if left is None else f", about {duration(max(left, 0))} left"
+        remaining = (time.monotonic() - self.started) / self.done * (self.total - self.done) if self.done else None
+        estimate = "" if remaining is None else f", about {duration(max(remaining, 0))} left"
         return f"{self.title}: {self.done:.0f}/{self.total} {self.unit}{estimate} {note}"
 
 
 class TerminalProgress:
-    """A bar with an estimate on a terminal; in a log, a line now and then."""
+    """A bar with a time estimate in a terminal, and an occasional line in a log."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console()
@@ -106,11 +135,11 @@ class TerminalProgress:
         self._logged = 0.0
 
     def quiet(self) -> TerminalProgress:
-        """The same with bars only, for work whose messages have been shown before."""
+        """A reporter for the same console that shows bars but no messages."""
         return _QuietProgress(self.console)
 
     def message(self, text: str) -> None:
-        # As it is: names and paths in it have no markup.
+        # Names and paths may contain brackets, which are no markup.
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def begin(self, title: str, total: float, unit: str) -> None:
@@ -128,7 +157,7 @@ class TerminalProgress:
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], advance=amount, note=note)
         now = time.monotonic()
-        if not self.console.is_terminal and now - self._logged >= LOG_EVERY:
+        if not self.console.is_terminal and now - self._logged >= LOG_INTERVAL:
             self._logged = now
             print(self._counter.text(note), file=self.console.file, flush=True)
 
@@ -144,34 +173,33 @@ class _QuietProgress(TerminalProgress):
 
 
 class NotebookProgress:
-    """A line under the cell that is replaced as work goes on."""
+    """A progress bar below the cell of a notebook."""
 
     def __init__(self) -> None:
         self._counter = _Counter("", 1, "")
-        self._shown: Any = None
+        self._display: Any = None
         self._updated, self._note = 0.0, ""
 
     def message(self, text: str) -> None:
         print(text)
 
     def begin(self, title: str, total: float, unit: str) -> None:
-        from IPython.display import HTML, display  # there in every notebook, and nowhere else
-
-        self._counter, self._html, self._updated = _Counter(title, total, unit), HTML, time.monotonic()
-        self._shown = display(HTML(self._text("")), display_id=True)
+        ipython = importlib.import_module("IPython.display")  # installed wherever there are notebooks
+        self._counter, self._html, self._updated = _Counter(title, total, unit), ipython.HTML, time.monotonic()
+        self._display = ipython.display(ipython.HTML(self._text("")), display_id=True)
 
     def advance(self, amount: float, note: str = "") -> None:
         self._counter.done += amount
         self._note = note or self._note
         now = time.monotonic()
-        if self._shown is not None and now - self._updated >= NOTEBOOK_EVERY:
+        if self._display is not None and now - self._updated >= NOTEBOOK_INTERVAL:
             self._updated = now
-            self._shown.update(self._html(self._text(self._note)))
+            self._display.update(self._html(self._text(self._note)))
 
     def end(self) -> None:
-        if self._shown is not None:
-            self._shown.update(self._html(self._text(self._note)))
-            self._shown = None
+        if self._display is not None:
+            self._display.update(self._html(self._text(self._note)))
+            self._display = None
 
     def _text(self, note: str) -> str:
         counter = self._counter

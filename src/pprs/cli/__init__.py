@@ -1,4 +1,4 @@
-"""The command: argv -> calls -> exit codes. 0 done, 1 some images failed, 2 something to put right, 130 Ctrl-C."""
+"""The command line. Exit codes: 0 success, 1 some images failed, 2 an error to correct, 130 interrupted."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typer.core import TyperCommand, TyperGroup
 
 from pprs._version import __version__
 
-# Each command is a function of its own name in `pprs.cli.NAME`, which is imported when the command is used.
+# Each command is the function of the same name in `pprs.cli.NAME`, which is imported when the command is used.
 COMMANDS = {
-    "demo": "From nothing to a report: train, certify with and without superpixels, draw the page.",
-    "certify": "Certify pictures: a label each, and an L2 radius within which no change can alter it.",
-    "predict": "Label pictures with the smoothed classifier, abstaining where the vote is too close.",
-    "train": "Train a classifier: clean, with noise, or with noise and then a partition.",
-    "tune": "Search for the partition that makes this classifier's certificates largest, if any does.",
-    "report": "Draw runs together: curves, a table and pictures, on one page.",
-    "export": "Rows out of a run, for other tools.",
-    "show": "Draw what partitions make of a noisy picture.",
-    "reproduce": "Rebuild the paper's tables and figures: train, certify what is missing, draw.",
-    "app": "Open a page in the browser: see noise, superpixels and votes, and the radius as it grows.",
+    "demo": "Train a small classifier, certify it with and without superpixels, and write a report.",
+    "certify": "Certify images: each gets a label, and an L2 radius within which it cannot change.",
+    "predict": "Predict labels with the smoothed classifier, abstaining where the vote is too close.",
+    "train": "Train a classifier on clean images, with noise, or with noise and a partition.",
+    "tune": "Search for the partition that gives a classifier the largest certified radii.",
+    "report": "Write a report that compares runs: curves, a table and example images.",
+    "export": "Export the rows of a run as tsv, csv, parquet or json.",
+    "show": "Draw what noise and partitions do to an image.",
+    "reproduce": "Reproduce the paper's tables and figures.",
+    "app": "Open the interactive app in a browser.",
 }
 
 
@@ -40,36 +40,36 @@ class LazyGroup(TyperGroup):
 
 
 def load_command(name: str) -> Any:
-    """The command of this name, imported now."""
+    """Import a command."""
     function = getattr(importlib.import_module(f"pprs.cli.{name}"), name)
-    holder = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    holder.command(name)(function)
-    return typer.main.get_command(holder)
+    single = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    single.command(name)(function)
+    return typer.main.get_command(single)
 
 
-app = typer.Typer(
+root = typer.Typer(  # not `app`: that is the module of a command
     name="pprs",
     cls=LazyGroup,
-    help="Certify image classifiers: a label, and a radius within which no change of the picture can alter it.",
+    help="Certified robustness of image classifiers by partition-based randomized smoothing.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"pprs {__version__}")
         raise typer.Exit
 
 
-@app.callback()
+@root.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None: ...
 
 
 def main() -> None:
-    app()
+    root()

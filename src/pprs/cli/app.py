@@ -8,58 +8,39 @@ from typing import Annotated
 
 import typer
 
-from pprs.app import serve
 from pprs.app.catalog import DIGITS, make_catalog
-from pprs.app.context import Context
+from pprs.app.server import serve
+from pprs.app.server.context import Context
 from pprs.cli import options
 from pprs.cli.console import progress
 from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
-from pprs.engine import check_engine
 from pprs.errors import ConfigurationError, PprsError
 
-PAGE = "Page"
+APP = "App"
 Model = Annotated[
     str | None,
-    typer.Option(
+    options.option(
         "--model",
-        metavar="MODEL",
-        rich_help_panel=Panel.INPUT,
-        help="A classifier of your own to begin with, as for `pprs certify`.",
+        "MODEL",
+        Panel.INPUT,
+        "Your own classifier, as for `pprs certify`. Default: a small classifier of digits.",
     ),
 ]
-Data = Annotated[
-    str,
-    typer.Option(
-        "--data", metavar="DATA", rich_help_panel=Panel.INPUT, help="Images for --model, as for `pprs certify`."
-    ),
-]
+Data = Annotated[str, options.option("--data", "DATA", Panel.INPUT, "Images for the model, as for `pprs certify`.")]
 Runs = Annotated[
-    Path,
-    typer.Option(
-        "--runs",
-        metavar="DIR",
-        rich_help_panel=PAGE,
-        help="The folder whose runs can be compared; no other folder is read.",
-    ),
+    Path, options.option("--runs", "DIR", APP, "Folder with the runs to compare. No other folder is read.")
 ]
 Port = Annotated[
     int | None,
-    typer.Option(
-        "--port",
-        metavar="INT",
-        min=0,
-        max=65535,
-        rich_help_panel=PAGE,
-        help="The port on localhost; 7860 or the next free one unless given.",
-    ),
+    options.option("--port", "INT", APP, "Port on localhost. Default: 7860 or the next free port.", min=0, max=65535),
 ]
 Expose = Annotated[
     bool,
     typer.Option(
         "--expose",
-        rich_help_panel=PAGE,
-        help="Answer other machines too. Anyone who can reach this machine can then use the page.",
+        rich_help_panel=APP,
+        help="Accept connections from other machines. Anyone who can reach this one can then use the app.",
     ),
 ]
 
@@ -76,31 +57,30 @@ def app(
     engine: options.Engine = "auto",
     threads: options.Threads = None,
 ) -> None:
-    """Open a page in the browser: see noise, superpixels and votes, and the radius as it grows.
+    """Open the interactive app in a browser: noise, superpixels, votes and the growing radius.
 
-    It answers this machine only, stores nothing, and contacts no other machine.
+    Unless --expose is given, only this machine can connect. The app keeps no uploads and contacts no other machine.
 
     Example: pprs app --runs runs
     """
     if importlib.util.find_spec("gradio") is None:
-        raise PprsError("the page needs Gradio. Get it with: pip install 'pprs[app]'")
-    check_engine(engine)
+        raise PprsError("the app needs Gradio. Install it with: pip install 'pprs[app]'")
     if not runs.is_dir():
         raise ConfigurationError(
-            f"`runs` {runs} is not a folder. Give one that holds runs of `pprs certify --out`.", parameter="runs"
+            f"`runs` {runs} is not a folder. Give one with runs written by `pprs certify --out`.", parameter="runs"
         )
     options.set_threads(threads)
-    listener = serve.bind(port, serve.EVERYWHERE if expose else serve.LOCAL)
+    listener = serve.bind(port, serve.ALL_INTERFACES if expose else serve.LOCALHOST)
     catalog = make_catalog(model, data, split=split, classes=classes, engine=engine, progress=progress)
     if expose:
         progress.message(
-            "WARNING: --expose. Anyone who can reach this machine can open this page, use its processors, and see the "
-            f"runs in {runs.resolve()}. There is no password. Stop it with Ctrl-C as soon as you are done."
+            "WARNING: --expose. Anyone who can reach this machine can open the app, use its processors, and see the "
+            f"runs in {runs.resolve()}. There is no password. Stop the app with Ctrl-C as soon as you are done."
         )
     url = f"http://localhost:{listener.getsockname()[1]}"
     serve.serve(
         Context(catalog, runs),
         listener,
         local=not expose,
-        ready=lambda: progress.message(f"open {url} in a browser; Ctrl-C ends it"),
+        ready=lambda: progress.message(f"open {url} in a browser, and stop the app with Ctrl-C"),
     )

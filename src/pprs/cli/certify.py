@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -25,78 +25,62 @@ from pprs.task import Task, load_task, open_data
 
 Out = Annotated[
     str | None,
-    typer.Option(
+    options.option(
         "--out",
-        metavar="RUN",
-        rich_help_panel=Panel.OUTPUT,
-        help="The run's folder, or a url for it (s3://bucket/run). The same command again resumes it.",
+        "RUN",
+        Panel.OUTPUT,
+        "Folder or url (s3://bucket/run) to write the run to. Repeat the command to resume it.",
     ),
 ]
-N0 = Annotated[
-    int,
-    typer.Option("--n0", metavar="INT", rich_help_panel=Panel.SAMPLING, help="Samples that select the class."),
-]
-N = Annotated[
-    int,
-    typer.Option("--n", metavar="INT", rich_help_panel=Panel.SAMPLING, help="Samples that estimate its share."),
-]
-Alpha = Annotated[
-    float,
-    typer.Option(
-        "--alpha", metavar="NUM", rich_help_panel=Panel.SAMPLING, help="Probability that a certificate is wrong."
-    ),
-]
+N0 = Annotated[int, options.option("--n0", "INT", Panel.SAMPLING, "Samples that select a class.")]
+N = Annotated[int, options.option("--n", "INT", Panel.SAMPLING, "Samples that estimate the class's probability.")]
+Alpha = Annotated[float, options.option("--alpha", "NUM", Panel.SAMPLING, "Failure probability of a certificate.")]
 Bound = Annotated[
-    str,
-    typer.Option(
-        "--bound",
-        metavar="NAME",
-        rich_help_panel=Panel.SAMPLING,
-        help="one-sided, or two-sided: bounds the other classes too.",
+    Literal["one-sided", "two-sided"],
+    options.option(
+        "--bound", "NAME", Panel.SAMPLING, "one-sided bounds the selected class, two-sided the other classes too."
     ),
 ]
 Stop = Annotated[
     str | None,
-    typer.Option(
+    options.option(
         "--stop",
-        metavar="RULE",
-        rich_help_panel=Panel.SAMPLING,
-        help="End an image's sampling before n: radius:0.25,0.5 (decided there), width:0.02 (known so well), "
-        "abstain (hopeless). The guarantee stays.",
+        "RULE",
+        Panel.SAMPLING,
+        "End an image's sampling early: radius:0.25,0.5 (once decided at these radii), width:0.02 (once the "
+        "radius is known this well), or abstain (once it is unlikely to be certified). Certificates stay valid.",
     ),
 ]
 Budget = Annotated[
     str | None,
-    typer.Option(
+    options.option(
         "--budget",
-        metavar="COST",
-        rich_help_panel=Panel.SAMPLING,
-        help="Spend this in all, where it still changes an answer: 10m, 2h, 5e6samples. Repeat to resume.",
+        "COST",
+        Panel.SAMPLING,
+        "Time or samples to spend on the run, where they can still change a result: 10m, 2h, 5e6samples. "
+        "Repeat the command to continue.",
     ),
 ]
 TargetError = Annotated[
     float | None,
-    typer.Option(
+    options.option(
         "--target-accuracy-error",
-        metavar="NUM",
-        rich_help_panel=Panel.IMAGES,
-        help="Certify images, in a fair order, until certified accuracy is known to within this (95%).",
+        "NUM",
+        Panel.IMAGES,
+        "Certify images in random order until certified accuracy is known to within this error (95% confidence).",
     ),
 ]
 Compare = Annotated[
     bool,
     typer.Option(
         rich_help_panel=Panel.OUTPUT,
-        help="For a single picture with a partition: certify it with plain smoothing too.",
+        help="For a single image with a partition, also certify it with plain smoothing.",
     ),
 ]
 Show = Annotated[
     Path | None,
-    typer.Option(
-        "--show",
-        metavar="FILE",
-        rich_help_panel=Panel.OUTPUT,
-        help="For a single picture: draw what the network sees (.png, .svg, .pdf).",
+    options.option(
+        "--show", "FILE", Panel.OUTPUT, "For a single image, draw what the network sees (.png, .svg or .pdf)."
     ),
 ]
 
@@ -137,42 +121,49 @@ def certify(
     compare: Compare = True,
     show: Show = None,
 ) -> None:
-    """Certify pictures: a label each, and an L2 radius within which no change can alter it.
+    """Certify images: each gets a label, and an L2 radius within which it cannot change.
 
-    Example: pprs certify --model M.safetensors --data builtin:mnist5k --sigma 0.25 --partition slic:n_segments=50
-    --n 1000 --limit 100 --out runs/slic
+    The certificates hold for the smoothed classifier, each with a failure probability of at most --alpha.
+
+    Example: pprs certify --model M.safetensors --data mnist --sigma 0.25 --partition slic --limit 100 --out runs/slic
     """
-    # Everything that can be wrong with the words themselves is reported before anything is loaded.
-    law, scheme = noise_of(noise, sigma), parse_partition(partition)
+    # Invalid options are reported before anything is loaded.
+    run_noise, run_partition = noise_of(noise, sigma), parse_partition(partition)
     limits = RunLimits(None if budget is None else parse_budget(budget), target_error)
     sampling = Sampling(n0, n, alpha, bound, stop)
-    how = EngineOptions(engine, device, batch_size, None, autocast, channels_last)
+    engine_options = EngineOptions(engine, device, batch_size, None, autocast, channels_last)
     if show is not None:
         options.check_figure(show, "show")
-    place = options.make_runner(runner, workers, address, gpus_per_worker, split_samples, threads, device)
-    apply_limits(sampling, limits, place)
-    place.check_device(device)
+    run_on = options.make_runner(runner, workers, address, gpus_per_worker, split_samples, threads, device)
+    apply_limits(sampling, limits, run_on)
+    run_on.check_device(device)
     options.set_threads(threads)
     check_out(out)
     task = _load(model, data, split, classes, labels, Selection(start, stride, limit), several=out is not None)
     if show is not None and len(task.images) > 1:
         raise ConfigurationError(
-            f"`show` draws one picture, and {len(task.images)} are to be certified: use `start` and 1 as `limit`",
+            f"`show` draws a single image, and {len(task.images)} are selected. Choose one with `start`, and give 1 as "
+            "`limit`.",
             parameter="show",
         )
     run = certify_task(
-        task, law, scheme, sampling, seed=seed, out=out, runner=place, options=how, limits=limits, progress=progress
-    )
+        task, run_noise, run_partition, sampling, seed=seed, out=out, runner=run_on, options=engine_options,
+        limits=limits, progress=progress,
+    )  # fmt: skip
     summary = RunSummary.of(run)
     print_summary(summary, run.settings, out)
     resolved = run.settings.partition
     if compare and resolved is not None and len(task.images) == 1 and summary.first is not None:
-        # On the same engine, and in this process, which may not have its workers' device.
-        same = replace(how, engine=run.settings.engine or engine, device="cpu" if place.parallel else device)
-        plain = certify_task(task, law, None, run.settings.sampling, seed=seed, options=same, progress=progress.quiet())
+        # On the same engine, and in this process, which may lack the device of the workers.
+        used = replace(
+            engine_options, engine=run.settings.engine or engine, device="cpu" if run_on.parallel else device
+        )
+        plain = certify_task(
+            task, run_noise, None, run.settings.sampling, seed=seed, options=used, progress=progress.quiet()
+        )
         compare_with_plain(summary.first, resolved, plain.rows()[0], task.model.class_names)
     if show is not None:
-        write_image_rows(task.sample, law, [resolved], seed, show)
+        write_image_rows(task.sample, run_noise, [resolved], seed, show, parameter="show")
         say(f"wrote {show}")
     exit_if_failed(summary)
 
@@ -180,11 +171,11 @@ def certify(
 def _load(
     model: str, data: str, split: str | None, classes: Path | None, labels: str | None, images: Selection, several: bool
 ) -> Task:
-    """The task; without a run to write to, it is about one picture, which is checked before the model is loaded."""
-    pictures = open_data(data, split=split, classes=classes)
+    """Load the task. Unless several images are allowed, check that there is one before the model is loaded."""
+    dataset = open_data(data, split=split, classes=classes)
     if not several and labels is None:
-        _check_single(len(images.of(len(pictures))))
-    task = load_task(model, pictures, labels=labels, images=images)
+        _check_single(len(images.of(len(dataset))))
+    task = load_task(model, dataset, labels=labels, images=images)
     if not several:
         _check_single(len(task.images))
     return task
@@ -193,6 +184,6 @@ def _load(
 def _check_single(images: int) -> None:
     if images > 1:
         raise ConfigurationError(
-            f"name a folder for the {images} rows as `out`. If interrupted, the same command resumes it.",
+            f"give a folder for the {images} rows as `out`, from which the run can also be resumed",
             parameter="out",
         )

@@ -1,4 +1,4 @@
-"""What commands print: a run's outcome in words, and their progress."""
+"""What commands print: progress, and the results of a run."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from pprs.progress import TerminalProgress
 from pprs.runs import Failure, Row, Run, RunSettings
 
 REASONS = {
-    "decided": "it is decided at the radii asked for",
-    "width": "the radius is known to the precision asked for",
-    "hopeless": "it would hardly be certified",
+    "decided": "the image is decided at the given radii",
+    "width": "the radius is known to the given width",
+    "hopeless": "the image is unlikely to be certified",
     "budget": "the budget is spent",
 }
 
 
 class CommandProgress(TerminalProgress):
-    """Messages that name the library's parameters name the command's flags instead."""
+    """Replaces the library's parameters in messages by the command's flags."""
 
     def message(self, text: str) -> None:
         super().message(with_flags(text))
@@ -37,7 +37,7 @@ say = progress.message
 
 @dataclass
 class RunSummary:
-    """The outcome of a run's images, none of whose rows is kept but the first."""
+    """Totals over the rows of a run, of which only the first is kept in memory."""
 
     first: Row | None = None
     rows: int = 0
@@ -51,42 +51,42 @@ class RunSummary:
 
     @classmethod
     def of(cls, run: Run) -> RunSummary:
-        """Of the images that the run was made for."""
+        """Summarise the images that the run was called for."""
         chosen = None if run.images is None else set(run.images)
-        made = cls(failures=[f for f in run.failures() if chosen is None or f.idx in chosen])
+        summary = cls(failures=[f for f in run.failures() if chosen is None or f.idx in chosen])
         for row in run.iter_rows():
             if chosen is not None and row.idx not in chosen:
                 continue
-            made.first = made.first or row
-            made.rows += 1
-            made.certified += row.prediction is not None
-            made.radii += row.radius if row.prediction is not None else 0.0
-            made.correct += row.correct
-            made.labelled |= row.label is not None
-            made.samples += row.samples
-            made.partial += row.status == "partial"
-        return made
+            summary.first = summary.first or row
+            summary.rows += 1
+            summary.certified += row.prediction is not None
+            summary.radii += row.radius if row.prediction is not None else 0.0
+            summary.correct += row.correct
+            summary.labelled |= row.label is not None
+            summary.samples += row.samples
+            summary.partial += row.status == "partial"
+        return summary
 
 
 def print_summary(summary: RunSummary, settings: RunSettings, out: str | None) -> None:
-    """The outcome, in words for one picture, in a line for many."""
+    """Print the certificate of a single image, or the totals of several."""
     if summary.rows == 1 and not summary.failures and summary.first is not None:
         _print_one(summary.first, settings)
     else:
         _print_many(summary, settings)
     if out is not None:
-        say(f"rows in {out}; see them with: pprs report {out} --out report.html")
+        say(f"the rows are in {out}. Compare runs with: pprs report {out} --out report.html")
 
 
 def exit_if_failed(summary: RunSummary) -> None:
-    """End the command with exit code 1 if images failed, and say which."""
+    """If images failed, list them and exit with code 1."""
     if summary.failures:
         typer.echo(f"pprs: {with_flags(describe_failures(summary.failures))}", err=True)
         raise typer.Exit(FAILED)
 
 
 def describe_row(row: Row, names: Sequence[str] | None) -> str:
-    """A row in a few words."""
+    """A row in a few words: label, radius and votes."""
     top = names[row.selected] if names else f"class {row.selected}"
     votes = f"{row.counts[row.selected]} of {sum(row.counts)} votes"
     if row.prediction is None:
@@ -95,7 +95,7 @@ def describe_row(row: Row, names: Sequence[str] | None) -> str:
 
 
 def compare_with_plain(row: Row, partition: Partition, plain: Row, names: Sequence[str] | None) -> None:
-    """How plain smoothing does on the same picture, with as many samples."""
+    """Print the row next to that of plain smoothing on the same image, with the same number of samples."""
     say(f"  {partition.short}: {describe_row(row, names)}")
     say(f"  plain smoothing: {describe_row(plain, names)}")
 
@@ -103,13 +103,13 @@ def compare_with_plain(row: Row, partition: Partition, plain: Row, names: Sequen
 def _print_one(row: Row, settings: RunSettings) -> None:
     names = settings.class_names
     if row.stopped != "n":
-        why = REASONS.get(row.stopped, row.stopped)
-        say(f"stopped after {row.samples} of at most {settings.n} samples: {why}")
+        reason = REASONS.get(row.stopped, row.stopped)
+        say(f"stopped after {row.samples} of at most {settings.n} samples: {reason}")
     if row.prediction is None:
         top = names[row.selected] if names else row.selected
         say(
-            f"abstained: class {top} got {row.counts[row.selected]} of {row.samples} votes, which does not prove a "
-            "majority. More samples (--n), less noise (--sigma) or another partition may help."
+            f"abstained: class {top} got {row.counts[row.selected]} of {row.samples} votes, too few to prove a "
+            "majority. More samples (--n), less noise (--sigma) or another --partition may help."
         )
         return
     name = f"{names[row.prediction]} (class {row.prediction})" if names else f"class {row.prediction}"
@@ -123,10 +123,9 @@ def _print_many(summary: RunSummary, settings: RunSettings) -> None:
     text = f"{summary.certified} of {summary.rows + len(summary.failures)} images certified"
     if settings.decided_radii is None:
         text += f", mean radius {round_down(summary.radii / max(summary.certified, 1))}"
-    say(text + (f"; {summary.correct} with the correct label" if summary.labelled else ""))
+    say(text + (f", {summary.correct} with the correct label" if summary.labelled else ""))
     if settings.stop is not None:
-        undecided = f"; {summary.partial} images are undecided: repeat the command to resume" if summary.partial else ""
-        say(
-            f"{summary.samples:,} samples, {summary.samples / max(summary.rows, 1):,.0f} per image, of at most "
-            f"{settings.n:,}{undecided}"
-        )
+        average = summary.samples / max(summary.rows, 1)
+        say(f"{summary.samples:,} samples, {average:,.0f} per image (at most {settings.n:,})")
+    if summary.partial:
+        say(f"{summary.partial} images are undecided: repeat the command to resume")

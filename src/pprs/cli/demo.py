@@ -26,11 +26,14 @@ METHODS = {"rs": "none", "blur": "blur:size=3", "slic": "slic:n_segments=50,blur
 @guarded
 def demo(
     out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="A folder for the classifier, the runs and the report.")
+        Path, typer.Option("--out", metavar="DIR", help="Folder for the classifier, the runs and the report.")
     ] = Path("pprs-demo"),
     threads: options.Threads = None,
 ) -> None:
-    """From nothing to a report: train on built-in digits, certify with and without superpixels, draw the page."""
+    """Train a small classifier, certify it with and without superpixels, and write a report.
+
+    It uses built-in images of digits, and takes a few minutes. Repeat the command to resume.
+    """
     options.set_threads(threads)
     model = out / "digits.safetensors"
     if not model.exists():
@@ -49,4 +52,4 @@ def demo(
         exit_if_failed(summary)
     page = out / "report.html"
     print_report(write_report(runs, page))
-    say(f"\nThe report, with pictures: {page.resolve()}")
+    say(f"\nThe report with example images: {page.resolve()}")

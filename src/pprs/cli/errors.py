@@ -1,4 +1,4 @@
-"""From the library's errors to messages that name a command's flags, and to exit codes."""
+"""Turn the library's errors into messages that name a command's flags, and into exit codes."""
 
 from __future__ import annotations
 
@@ -17,62 +17,62 @@ from pprs.errors import PprsError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-FAILED, BAD_INPUT, STOPPED = 1, 2, 130
+FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 _flags: ContextVar[dict[str, str]] = ContextVar("flags", default={})  # noqa: B039  never changed
 
 
 def guarded(command: F) -> F:
-    """Turn what a user can put right into one clear message and exit code 2, without a traceback."""
+    """Turn errors that the user can correct into a message and exit code 2, without a traceback."""
 
     @functools.wraps(command)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        before = _flags.set(flags_of(command))
+        token = _flags.set(flags_of(command))
         try:
             return command(*args, **kwargs)
         except PprsError as error:
             raise _fail(with_flags(str(error), error.parameter)) from None
         except KeyboardInterrupt:
-            typer.echo("\npprs: stopped. What was finished is kept; repeat the command to resume.", err=True)
-            raise typer.Exit(STOPPED) from None
+            typer.echo("\npprs: interrupted. Finished work is kept: repeat the command to resume.", err=True)
+            raise typer.Exit(INTERRUPTED) from None
         except MemoryError:
-            raise _fail("out of memory. Give a smaller --batch-size, or smaller pictures.") from None
+            raise _fail("out of memory. Give a smaller --batch-size, or smaller images.") from None
         except OSError as error:
             if error.errno == errno.EPIPE:
-                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader went away: nothing left to tell
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader of the pipe is gone
                 raise typer.Exit(0) from None
             if error.errno == errno.ENOSPC:
                 raise _fail(
-                    f"the disk is full ({error}). Free some space and repeat; what was finished is kept."
+                    f"the disk is full ({error}). Free some space and repeat the command: finished work is kept."
                 ) from None
-            raise _fail(f"{error}. Check the name, and that you may read or write there.") from None
+            raise _fail(f"{error}. Check the path and your permissions.") from None
         finally:
-            _flags.reset(before)
+            _flags.reset(token)
 
     return wrapper  # type: ignore[return-value]
 
 
 def with_flags(message: str, parameter: str | None = None) -> str:
-    """The message with the running command's flags instead of the library's parameters, which it writes in backticks.
+    """Replace the library's parameters, written in backticks, by the flags of the running command.
 
-    The flag of `parameter` comes first where the message does not name it.
+    If the message does not name the flag of `parameter`, the flag is put in front.
     """
     flags = _flags.get()
-    text = re.sub(r"`(\w+)`", lambda found: flags.get(found[1], found[0]), message)
+    text = re.sub(r"`(\w+)`", lambda match: flags.get(match[1], match[0]), message)
     flag = flags.get(parameter or "")
     return text if flag is None or flag in text else f"{flag}: {text}"
 
 
 def flags_of(command: Callable[..., Any]) -> dict[str, str]:
-    """The flag of every option of a command, by its parameter."""
-    found = {}
+    """The flags of a command's options, by parameter."""
+    flags = {}
     for name, hint in get_type_hints(command, include_extras=True).items():
         for info in getattr(hint, "__metadata__", ()):
             if isinstance(info, OptionInfo):
-                # In Annotated, Typer keeps the first declaration where a default would stand.
+                # In Annotated, Typer stores the first declaration as the default.
                 declared = [d for d in (info.default, *(info.param_decls or ())) if isinstance(d, str)]
                 long = next((d.partition("/")[0] for d in declared if d.startswith("--")), None)
-                found[name] = long or f"--{name.replace('_', '-')}"
-    return found
+                flags[name] = long or f"--{name.replace('_', '-')}"
+    return flags
 
 
 def _fail(message: str) -> typer.Exit:

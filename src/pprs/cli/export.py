@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -14,14 +14,18 @@ from pprs.runs import open_run
 
 @guarded
 def export(
-    run: Annotated[str, typer.Argument(help="The run's folder, or its url.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Folder or url of the run.")],
     format: Annotated[
-        str, typer.Option("--format", metavar="NAME", help="tsv (Cohen's), csv, parquet or json.")
+        Literal["tsv", "csv", "parquet", "json"],
+        typer.Option("--format", metavar="NAME", help="tsv (the log format of Cohen et al.), csv, parquet or json."),
     ] = "tsv",
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="The file to write; standard output unless given.")
+        Path | None, typer.Option("--out", metavar="FILE", help="File to write. Default: standard output.")
     ] = None,
 ) -> None:
-    """Rows out of a run, for other tools."""
+    """Export the rows of a run as tsv, csv, parquet or json.
+
+    Example: pprs export runs/slic --format parquet --out slic.parquet
+    """
     opened = open_run(run)
     typer.echo(export_rows(opened.outcomes(), opened.settings, format, out), nl=False)

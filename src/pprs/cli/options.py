@@ -1,17 +1,17 @@
-"""Options that mean the same in every command, and how their text becomes the library's objects."""
+"""Options shared by several commands, and their conversion to the library's objects."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import torch
 import typer
 
 from pprs import _threads
-from pprs.errors import ConfigurationError, suggest
-from pprs.runners import RUNNERS, Local, Processes, Ray, Runner
+from pprs.errors import ConfigurationError
+from pprs.runners import Local, Processes, Ray, Runner
 
 
 class Panel(StrEnum):
@@ -26,119 +26,100 @@ class Panel(StrEnum):
     WORKERS = "Workers"
 
 
+def option(flag: str, metavar: str, panel: str, help: str, **settings: Any) -> Any:
+    """An option of a command, in a panel of its help."""
+    return typer.Option(flag, metavar=metavar, rich_help_panel=panel, help=help, **settings)
+
+
+Engines = Literal["auto", "torch", "onnxruntime"]
+Runners = Literal["local", "processes", "ray"]
+
 Model = Annotated[
     str,
-    typer.Option(
+    option(
         "--model",
-        metavar="MODEL",
-        rich_help_panel=Panel.INPUT,
-        help="M.safetensors from `pprs train`, M.onnx, M.pt2 (torch.export), a folder or hub id of Hugging Face "
-        "transformers (org/name), torchvision:NAME, timm:NAME, efficientnet-lite0, or module:factory.",
+        "MODEL",
+        Panel.INPUT,
+        "The classifier: a file (M.safetensors from `pprs train`, M.onnx, or M.pt2 from torch.export), a folder "
+        "or hub id of Hugging Face transformers (org/name), torchvision:NAME, timm:NAME, efficientnet-lite0, or your "
+        "own code as module:factory.",
     ),
 ]
 Data = Annotated[
     str,
-    typer.Option(
+    option(
         "--data",
-        metavar="DATA",
-        rich_help_panel=Panel.INPUT,
-        help="builtin:mnist5k, builtin:cat (a photo; coffee, rocket, astronaut), mnist, fashion-mnist, cifar10, "
-        "a folder (parquet, or pictures in a subfolder per class), a .npz file, a picture, or a Hugging Face id.",
+        "DATA",
+        Panel.INPUT,
+        "The images: mnist, fashion-mnist, cifar10, builtin:mnist5k, a built-in photo (builtin:cat, coffee, "
+        "rocket or astronaut), a folder (parquet files, or one subfolder per class), a .npz file, an image file, or "
+        "a Hugging Face id.",
     ),
 ]
 Split = Annotated[
-    str | None,
-    typer.Option(
-        "--split", metavar="NAME", rich_help_panel=Panel.INPUT, help="The split; test, else validation, else train."
-    ),
+    str | None, option("--split", "NAME", Panel.INPUT, "Split of the data. Default: test, else validation, else train.")
 ]
 Classes = Annotated[
     Path | None,
-    typer.Option(
-        "--classes",
-        metavar="FILE",
-        rich_help_panel=Panel.INPUT,
-        help="Class names, one per line, in the model's order.",
-    ),
+    option("--classes", "FILE", Panel.INPUT, "File with the data's class names in the model's order, one per line."),
 ]
 Labels = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--labels",
-        metavar="LIST",
-        rich_help_panel=Panel.INPUT,
-        help="Choose among these of the model's labels only: numbers or names (3,7,tench), or a file with one per "
-        "line. Images with other labels are left out.",
+        "LIST",
+        Panel.INPUT,
+        "Restrict the classifier to these labels: numbers or names (3,7,tench), or a file with one per line. "
+        "Images with other labels are left out.",
     ),
 ]
 Sigma = Annotated[
-    float,
-    typer.Option(
-        "--sigma",
-        metavar="NUM",
-        rich_help_panel=Panel.NOISE,
-        help="Standard deviation of the noise, for pictures in [0, 1].",
-    ),
+    float, option("--sigma", "NUM", Panel.NOISE, "Standard deviation of the noise, for pixel values in [0, 1].")
 ]
 NoiseText = Annotated[
     str,
-    typer.Option(
+    option(
         "--noise",
-        metavar="NAME",
-        rich_help_panel=Panel.NOISE,
-        help="gaussian, exponential or powerlaw (or powerlaw:a=NUMBER; a is dim + 10 otherwise).",
+        "NAME",
+        Panel.NOISE,
+        "gaussian, exponential, powerlaw, or powerlaw:a=NUM (a is the dimension + 10 by default).",
     ),
 ]
 PartitionText = Annotated[
     str,
-    typer.Option(
+    option(
         "--partition",
-        metavar="TEXT",
-        rich_help_panel=Panel.NOISE,
-        help="none (plain smoothing), slic:n_segments=100, slic/soft/shifts:k=4, felzenszwalb, quickshift, grid, or "
-        "a baseline: blur:size=3, gauss, median, tv, nlm. A+B is a mean. Options that are not given follow the noise.",
+        "TEXT",
+        Panel.NOISE,
+        "none (plain smoothing), slic:n_segments=100, felzenszwalb, quickshift, grid:size=4, a chain such as "
+        "slic/soft/shifts:k=4, a mean A+B, or a baseline: blur:size=3, gauss, median, tv, nlm. Options left out are "
+        "chosen for the noise.",
     ),
 ]
-Start = Annotated[int, typer.Option("--start", metavar="INT", rich_help_panel=Panel.IMAGES, help="The first image.")]
-Stride = Annotated[
-    int, typer.Option("--stride", metavar="INT", rich_help_panel=Panel.IMAGES, help="Take every n-th image.")
-]
-Limit = Annotated[
-    int | None,
-    typer.Option("--limit", metavar="INT", rich_help_panel=Panel.IMAGES, help="Maximum number of images."),
-]
-Seed = Annotated[int, typer.Option("--seed", metavar="INT", min=0, rich_help_panel=Panel.SAMPLING, help="Random seed.")]
+Start = Annotated[int, option("--start", "INT", Panel.IMAGES, "Index of the first image.")]
+Stride = Annotated[int, option("--stride", "INT", Panel.IMAGES, "Take every n-th image.")]
+Limit = Annotated[int | None, option("--limit", "INT", Panel.IMAGES, "Maximum number of images.")]
+Seed = Annotated[int, option("--seed", "INT", Panel.SAMPLING, "Random seed.", min=0)]
 Engine = Annotated[
-    str,
-    typer.Option(
+    Engines,
+    option(
         "--engine",
-        metavar="NAME",
-        rich_help_panel=Panel.SPEED,
-        help="auto, torch or onnxruntime. auto: on a CPU the faster of the two, measured.",
+        "NAME",
+        Panel.SPEED,
+        "Engine that runs the network: torch, onnxruntime, or auto, which measures both on a CPU and takes the faster.",
     ),
 ]
 BatchSize = Annotated[
-    int | None,
-    typer.Option(
-        "--batch-size",
-        metavar="INT",
-        rich_help_panel=Panel.SPEED,
-        help="Pictures per batch. Changes speed, never results.",
-    ),
+    int | None, option("--batch-size", "INT", Panel.SPEED, "Noisy samples per batch. Affects speed, never results.")
 ]
-Threads = Annotated[
-    int | None,
-    typer.Option("--threads", metavar="INT", rich_help_panel=Panel.SPEED, help="CPU threads; all cores unless given."),
-]
-Device = Annotated[
-    str, typer.Option("--device", metavar="NAME", rich_help_panel=Panel.SPEED, help="cpu, cuda, cuda:1, mps.")
-]
+Threads = Annotated[int | None, option("--threads", "INT", Panel.SPEED, "CPU threads. Default: all cores.")]
+Device = Annotated[str, option("--device", "NAME", Panel.SPEED, "Torch device: cpu, cuda, cuda:1 or mps.")]
 Autocast = Annotated[
     bool,
     typer.Option(
         "--autocast",
         rich_help_panel=Panel.SPEED,
-        help="Mixed precision: faster on a GPU. Changes the base classifier slightly.",
+        help="Use mixed precision. Faster on a GPU, but changes the base classifier slightly.",
     ),
 ]
 ChannelsLast = Annotated[
@@ -146,44 +127,45 @@ ChannelsLast = Annotated[
     typer.Option(
         "--channels-last",
         rich_help_panel=Panel.SPEED,
-        help="Torch's channels-last layout. Changes rounding, and speed on a GPU.",
+        help="Use the channels-last memory layout. Can be faster on a GPU, but changes rounding.",
     ),
 ]
 RunnerName = Annotated[
-    str,
-    typer.Option(
+    Runners,
+    option(
         "--runner",
-        metavar="NAME",
-        rich_help_panel=Panel.WORKERS,
-        help="local (this machine; with --workers in processes of their own) or ray (a cluster). Results are the same.",
+        "NAME",
+        Panel.WORKERS,
+        "Where images are certified: local (this process, or worker processes with --workers), processes "
+        "(worker processes on this machine), or ray (a cluster). Does not affect results.",
     ),
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(
+    option(
         "--workers",
-        metavar="INT",
-        rich_help_panel=Panel.WORKERS,
-        help="Processes that certify images side by side, with a model and a thread each (--threads is divided among "
-        "them). Unless given: none for local, for ray as many as the cluster has room for.",
+        "INT",
+        Panel.WORKERS,
+        "Number of worker processes, each with its own model. They share --threads, or have one thread each. "
+        "Default: none for local, one per core for processes, as many as there is room for with ray.",
     ),
 ]
 Address = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--address",
-        metavar="URL",
-        rich_help_panel=Panel.WORKERS,
-        help="The Ray cluster: auto, host:port or ray://host:port. Otherwise one is started here for the run.",
+        "URL",
+        Panel.WORKERS,
+        "Ray cluster: auto, host:port or ray://host:port. Default: start Ray on this machine for the run.",
     ),
 ]
 Gpus = Annotated[
     float | None,
-    typer.Option(
+    option(
         "--gpus-per-worker",
-        metavar="NUM",
-        rich_help_panel=Panel.WORKERS,
-        help="With ray: 0, 1, or a part like 0.5. Unless given: 1 with --device cuda.",
+        "NUM",
+        Panel.WORKERS,
+        "GPUs per Ray worker: 0, 1, or a fraction such as 0.5. Default: 1 with --device cuda, else 0.",
     ),
 ]
 SplitSamples = Annotated[
@@ -191,13 +173,13 @@ SplitSamples = Annotated[
     typer.Option(
         "--split-samples",
         rich_help_panel=Panel.WORKERS,
-        help="Split every image's samples over all workers: for very large n.",
+        help="Split the samples of every image over all workers. Helps if --n is very large.",
     ),
 ]
 
 
 def set_threads(threads: int | None) -> None:
-    """Use so many threads at once, whatever they do; and memory that is used again."""
+    """Set the number of threads of torch and of the image kernels, and keep freed memory for reuse."""
     if threads is not None and not 1 <= threads <= 1024:
         raise ConfigurationError(f"`threads` must be 1 to 1024, not {threads}", parameter="threads")
     count = threads or _threads.cpu_count()
@@ -215,33 +197,31 @@ def make_runner(
     threads: int | None,
     device: str,
 ) -> Runner:
-    """The runner that these options describe; `threads` are divided among its workers."""
-    if name not in RUNNERS:
-        raise ConfigurationError(f'no runner is called "{name}". {suggest(name, RUNNERS)}', parameter="runner")
-    each = 1 if threads is None or not workers or workers < 1 else max(1, threads // workers)
+    """The runner for these options. `threads` are divided among its workers."""
+    threads_each = 1 if threads is None or not workers or workers < 1 else max(1, threads // workers)
     if name == Ray.name:
         if threads is not None and workers is None:
             raise ConfigurationError(
-                "`threads` is divided among the workers: with the runner ray give `workers` too", parameter="threads"
+                "`threads` are divided among the workers, so the runner ray needs `workers` too", parameter="threads"
             )
         if gpus is None:
             gpus = 1.0 if device == "cuda" else 0.0
-        return Ray(workers, each, address, gpus, split)
+        return Ray(workers, threads_each, address, gpus, split)
     for parameter, value in (("address", address), ("gpus_per_worker", gpus)):
         if value is not None:
-            raise ConfigurationError(f"`{parameter}` is for the `runner` ray", parameter=parameter)
+            raise ConfigurationError(f"`{parameter}` needs ray as `runner`", parameter=parameter)
     if name == Local.name and workers is None:
         if split:
             raise ConfigurationError(
-                "`split_samples` needs workers to split among: give `workers`, or ray as `runner`",
+                "`split_samples` needs workers: give `workers`, or ray as `runner`",
                 parameter="split_samples",
             )
         return Local()
-    return Processes(_threads.cpu_count() if workers is None else workers, each, split)
+    return Processes(_threads.cpu_count() if workers is None else workers, threads_each, split)
 
 
 def check_figure(path: Path, parameter: str) -> str:
-    """The kind of figure that a file's name asks for."""
+    """The figure format that a file name asks for."""
     kind = path.suffix.lstrip(".").lower()
     if kind not in ("png", "svg", "pdf"):
         raise ConfigurationError(f"`{parameter}` must end in .png, .svg or .pdf, not {path.name}", parameter=parameter)

@@ -26,16 +26,11 @@ def predict(
     sigma: options.Sigma,
     partition: options.PartitionText = "none",
     noise: options.NoiseText = "gaussian",
-    n: Annotated[
-        int, typer.Option("--n", metavar="INT", rich_help_panel=Panel.SAMPLING, help="Samples per image.")
-    ] = 1_000,
+    n: Annotated[int, options.option("--n", "INT", Panel.SAMPLING, "Samples per image.")] = 1_000,
     alpha: Annotated[
         float,
-        typer.Option(
-            "--alpha",
-            metavar="NUM",
-            rich_help_panel=Panel.SAMPLING,
-            help="Probability that a label is not the smoothed classifier's.",
+        options.option(
+            "--alpha", "NUM", Panel.SAMPLING, "Largest probability that a label is not the smoothed classifier's."
         ),
     ] = 0.001,
     split: options.Split = None,
@@ -50,14 +45,21 @@ def predict(
     threads: options.Threads = None,
     device: options.Device = "cpu",
 ) -> None:
-    """Label pictures with the smoothed classifier, abstaining where the vote is too close; no radius."""
-    law, scheme = noise_of(noise, sigma), parse_partition(partition)
-    how, images = EngineOptions(engine, device, batch_size), Selection(start, stride, limit)
+    """Predict labels with the smoothed classifier, abstaining where the vote is too close.
+
+    Prints a tab-separated table. There are no radii, so this takes fewer samples than `pprs certify`.
+
+    Example: pprs predict --model M.safetensors --data builtin:mnist5k --sigma 0.25 --limit 10
+    """
+    run_noise, run_partition = noise_of(noise, sigma), parse_partition(partition)
+    engine_options, images = EngineOptions(engine, device, batch_size), Selection(start, stride, limit)
     Local().check_device(device)
     options.set_threads(threads)
     task = load_task(model, data, split=split, classes=classes, labels=labels, images=images)
     names, messages = task.model.class_names, TerminalProgress(Console(stderr=True))
-    predicted = predict_task(task, law, scheme, n=n, alpha=alpha, seed=seed, options=how, progress=messages)
+    predicted = predict_task(
+        task, run_noise, run_partition, n=n, alpha=alpha, seed=seed, options=engine_options, progress=messages
+    )
     typer.echo("idx\tlabel\tpredict\tp_value\tname")
     for image in predicted:
         label, prediction = image.label, image.prediction.prediction

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -17,39 +17,46 @@ from pprs.report import Report, write_report
 def report(
     runs: Annotated[
         list[str],
-        typer.Argument(help="Run folders or their urls, or rows exported from them (tsv, csv, parquet, json)."),
+        typer.Argument(
+            metavar="RUN...", help="Folders or urls of runs, or rows exported from them (tsv, csv, parquet, json)."
+        ),
     ],
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="The file to write; report.html unless given.")
+    path: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="File to write. Default: report.html.")
     ] = None,
     format: Annotated[
-        str | None,
-        typer.Option("--format", metavar="NAME", help="html, png, svg, md or json; else by the ending of --out."),
+        Literal["html", "png", "svg", "md", "json"] | None,
+        typer.Option("--format", metavar="NAME", help="html, png, svg, md or json. Default: by the suffix of --out."),
     ] = None,
-    radii: Annotated[str | None, typer.Option("--radii", metavar="LIST", help="Radii of the table: 0,0.25,0.5")] = None,
+    radii: Annotated[
+        str | None, typer.Option("--radii", metavar="LIST", help="Radii of the table, for example 0,0.25,0.5.")
+    ] = None,
 ) -> None:
-    """Draw runs together: curves, a table and pictures, on one page."""
-    target = out or Path(f"report.{format or 'html'}")
-    print_report(write_report(runs, target, kind=format, radii=_numbers(radii)))
-    say(f"wrote {target}")
+    """Write a report that compares runs: curves, a table and example images.
+
+    Example: pprs report runs/rs runs/slic --out report.html
+    """
+    path = path or Path(f"report.{format or 'html'}")
+    print_report(write_report(runs, path, kind=format, radii=_parse_radii(radii)))
+    say(f"wrote {path}")
 
 
 def print_report(report: Report) -> None:
-    """The report's table, on the terminal."""
+    """Print the table of a report and its notes."""
     console.print(report.table().to_rich())
     for note in report.notes():
         say(note)
 
 
-def _numbers(text: str | None) -> list[float] | None:
+def _parse_radii(text: str | None) -> list[float] | None:
     if text is None:
         return None
     try:
         values = [float(part) for part in text.split(",")]
     except ValueError:
         raise ConfigurationError(
-            f'`radii` "{text}" is not numbers separated by commas: e.g. 0,0.25,0.5', parameter="radii"
+            f'`radii` must be numbers separated by commas, for example 0,0.25,0.5, not "{text}"', parameter="radii"
         ) from None
     if any(not 0 <= v < float("inf") for v in values):
-        raise ConfigurationError(f'`radii` "{text}": a radius is at least 0', parameter="radii")
+        raise ConfigurationError(f'`radii` must be at least 0, not "{text}"', parameter="radii")
     return values

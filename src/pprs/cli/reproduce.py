@@ -20,43 +20,49 @@ def reproduce(
     experiment: Annotated[
         str,
         typer.Argument(
-            help="table1, curves, methods, segments, sigma, gallery, noises, training, or all; several with commas."
+            metavar="EXPERIMENT",
+            help="table1, curves, methods, segments, sigma, gallery, noises, training, or all. Separate several by "
+            "commas.",
         ),
     ],
     out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="A folder. The same command again resumes there.")
+        Path, typer.Option("--out", metavar="DIR", help="Folder for the results. Repeat the command to resume.")
     ] = Path("reproduction"),
     data_root: Annotated[
         Path | None,
         typer.Option(
             "--data-root",
             metavar="DIR",
-            help="Holds mnist, fashion-mnist, cifar10, imagenet-sample; otherwise they come from the hub.",
+            help="Folder with mnist, fashion-mnist, cifar10 and imagenet-sample. Default: download them.",
         ),
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option("--data", metavar="LIST", help="Only these data sets of the plan: mnist,cifar10."),
+        typer.Option("--data", metavar="LIST", help="Only these data sets of the plan, for example mnist,cifar10."),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="On the built-in digits, in minutes.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A small version on the built-in digits, which takes minutes.")
+    ] = False,
     plan: Annotated[
         Path | None,
-        typer.Option("--plan", metavar="FILE", help="Another plan; --write-plan FILE gives you this one to edit."),
+        typer.Option("--plan", metavar="FILE", help="Your own plan. Start from the one that --write-plan writes."),
     ] = None,
     write_plan: Annotated[
-        Path | None, typer.Option("--write-plan", metavar="FILE", help="Write the plan there, and stop.")
+        Path | None, typer.Option("--write-plan", metavar="FILE", help="Write the default plan to this file and exit.")
     ] = None,
     draw_only: Annotated[
-        bool, typer.Option("--draw-only", help="Draw again from the rows in OUT/rows; no classifier is needed.")
+        bool, typer.Option("--draw-only", help="Draw again from the rows in OUT; no classifier is needed.")
     ] = False,
     threads: options.Threads = None,
 ) -> None:
-    """Rebuild the paper's tables and figures: train, certify what is missing, draw.
+    """Reproduce the paper's tables and figures.
+
+    Trains the classifiers and certifies the images that are missing in --out, then draws everything.
 
     Example: pprs reproduce all --quick
     """
     if write_plan is not None:
-        with atomic_write(write_plan) as part:
+        with atomic_write(write_plan, "write_plan") as part:
             part.write_bytes(PLANS[quick].read_bytes())
         say(f"wrote {write_plan}")
         return

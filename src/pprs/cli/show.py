@@ -10,6 +10,7 @@ import typer
 from pprs.cli import options
 from pprs.cli.console import say
 from pprs.cli.errors import guarded
+from pprs.cli.options import Panel
 from pprs.data import open_dataset
 from pprs.errors import ConfigurationError
 from pprs.noise import noise_of
@@ -20,24 +21,35 @@ from pprs.report import write_image_rows
 
 @guarded
 def show(
-    image: Annotated[str, typer.Argument(help="A picture, or data as for --data (with --index).")],
+    image: Annotated[str, typer.Argument(metavar="IMAGE", help="An image file, or data as for `pprs certify --data`.")],
     sigma: options.Sigma,
     noise: options.NoiseText = "gaussian",
     partition: Annotated[
-        list[str] | None, typer.Option("--partition", metavar="TEXT", help="May be given several times.")
+        list[str] | None,
+        options.option(
+            "--partition",
+            "TEXT",
+            Panel.NOISE,
+            "Partition, as for `pprs certify`. Repeat the option to draw several. Default: slic.",
+        ),
     ] = None,
-    index: Annotated[int, typer.Option("--index", metavar="INT", help="Which picture of the data.")] = 0,
+    index: Annotated[int, options.option("--index", "INT", Panel.IMAGES, "Index of the image in the data.")] = 0,
     seed: options.Seed = 0,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The picture to write.")] = Path("show.png"),
+    out: Annotated[Path, options.option("--out", "FILE", Panel.OUTPUT, "Figure to write (.png, .svg or .pdf).")] = Path(
+        "show.png"
+    ),
 ) -> None:
-    """Draw what partitions make of a noisy picture: original, noisy, superpixel borders, averaged."""
-    law = noise_of(noise, sigma)
-    methods = [parse_partition(text) for text in partition or ["slic"]]
+    """Draw what noise and partitions do to an image: original, noisy, superpixel borders, averaged.
+
+    Example: pprs show builtin:cat --sigma 0.25 --partition slic --partition blur:size=3
+    """
+    run_noise = noise_of(noise, sigma)
+    partitions = [parse_partition(text) for text in partition or ["slic"]]
     options.check_figure(out, "out")
-    pictures = open_dataset(image)
-    if not 0 <= index < len(pictures):
-        raise ConfigurationError(f"`index` {index}: {image} has pictures 0 to {len(pictures) - 1}", parameter="index")
-    example = pictures[index]
-    check_image_shape(tuple(example.image.shape))
-    write_image_rows(example, law, methods, seed, out)
+    data = open_dataset(image)
+    if not 0 <= index < len(data):
+        raise ConfigurationError(f"`index` must be 0 to {len(data) - 1} for {image}, not {index}", parameter="index")
+    sample = data[index]
+    check_image_shape(tuple(sample.image.shape))
+    write_image_rows(sample, run_noise, partitions, seed, out, parameter="out")
     say(f"wrote {out}")

@@ -1,4 +1,4 @@
-"""Which images, in what order, how far each, where, and what is written when."""
+"""Runners decide where images are certified. The driver hands them out and writes the results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pprs.runners.processes import Processes, ProcessPool
 from pprs.runners.ray import Ray, RayPool
 from pprs.runners.worker import Job
 
-# What the command's `--runner` may name.
+# The names for `--runner`.
 RUNNERS: dict[str, type[Runner]] = {runner.name: runner for runner in (Local, Processes, Ray)}
 
 __all__ = [

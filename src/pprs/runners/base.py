@@ -1,4 +1,4 @@
-"""What every runner is: it certifies the images that it is handed. The driver alone writes."""
+"""The base class of runners. A runner certifies the images it is given, and only the driver writes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OnSamples = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Item:
-    """An image that is to be certified. `read` gives its picture [C, H, W]; `partial` is its row so far, if any."""
+    """An image to certify. `read` returns its pixels [C, H, W], and `partial` is its row so far, if any."""
 
     index: int
     read: Callable[[], torch.Tensor]
@@ -32,6 +32,8 @@ class Item:
 
 @dataclass(frozen=True)
 class Done:
+    """The certificate of an image."""
+
     index: int
     certificate: Certificate
     seconds: float
@@ -39,13 +41,15 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
+    """The error of an image that could not be certified."""
+
     index: int
     error: str
 
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be done for a run's images, whoever does it."""
+    """Everything a runner needs to certify the images of a run."""
 
     task: Task
     choice: EngineChoice
@@ -58,13 +62,11 @@ class Work:
 
 
 class Runner(ABC):
-    """Where images are certified: in this process, in others, on a cluster. Rows are the same everywhere."""
+    """Where images are certified: in this process, in other processes, or on a cluster. Rows do not depend on it."""
 
     name: ClassVar[str]
-    workers: int | None = (
-        None  # processes that certify side by side; None: this one alone, or as many as there is room for
-    )
-    threads: int = 1  # of each worker
+    workers: int | None = None  # None means no workers, or as many as there is room for
+    threads: int = 1  # per worker
     gpus_per_worker: float = 0.0
 
     @property
@@ -73,23 +75,23 @@ class Runner(ABC):
         return True
 
     def check_device(self, device: str) -> str:
-        """The device of whoever does the work, if it can be used: on this machine, unless a runner knows better."""
+        """Return the device that images are certified on, or raise an error if it cannot be used."""
         try:
             torch.empty(0, device=device)
         except (RuntimeError, AssertionError) as error:
             reason = str(error).splitlines()[0]
             raise ConfigurationError(
-                f'`device` {device} cannot be used here: {reason}. "cpu" always can.', parameter="device"
+                f'`device` {device} cannot be used here: {reason}. "cpu" always works.', parameter="device"
             ) from error
         return device
 
     @abstractmethod
     def start(self, work: Work) -> Execution:
-        """Start whoever does the work."""
+        """Start the workers, if any."""
 
 
 def check_workers(workers: int | None, threads: int) -> None:
-    """Refuse numbers of workers and threads that make no sense."""
+    """Reject invalid numbers of workers and threads."""
     if workers is not None and not 1 <= workers <= 100_000:
         raise ConfigurationError(f"`workers` must be 1 to 100000, not {workers}", parameter="workers")
     if not 1 <= threads <= 1024:
@@ -97,24 +99,24 @@ def check_workers(workers: int | None, threads: int) -> None:
 
 
 class Execution(ABC):
-    """A runner at work."""
+    """A runner that has been started."""
 
     workers = 1
 
     @abstractmethod
     def certify(self, items: Iterator[Item | None], count: OnSamples) -> Iterator[Done | Failed]:
-        """Certify the items, in any order; `count` is told of samples as they are drawn.
+        """Certify the items in any order, and call `count` with the number of new samples.
 
-        An item is taken when there is somebody to work on it and not before, so that memory does not grow with their
-        number. None among them means: none now, ask again when something is done.
+        An item is only taken when a worker is free, so memory does not grow with the number of items. An item of None
+        means that there is none at the moment: ask again after the next result.
         """
 
     def rates(self) -> list[float]:
-        """Samples per second of every worker, where there are several."""
+        """Samples per second of each worker, if there are workers."""
         return []
 
-    def close(self) -> None:  # noqa: B027  not every runner has workers to end
-        """End the workers. What they were at is lost; what they have returned is not."""
+    def close(self) -> None:  # noqa: B027  not every runner has workers to stop
+        """Stop the workers. Images in progress are lost."""
 
     def __enter__(self) -> Self:
         return self
@@ -124,8 +126,8 @@ class Execution(ABC):
 
 
 def certify_image(certification: Certification, item: Item, image: torch.Tensor, count: OnSamples) -> Done:
-    """One image's turn, from its first sample or from where it was left."""
-    began = time.perf_counter()
+    """Certify one image from its first sample, or from where it was left."""
+    started = time.perf_counter()
     certification.advance(image, on_samples=count)
-    seconds = time.perf_counter() - began + (0.0 if item.partial is None else item.partial.seconds)
+    seconds = time.perf_counter() - started + (0.0 if item.partial is None else item.partial.seconds)
     return Done(item.index, certification.certificate(), seconds)

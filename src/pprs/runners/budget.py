@@ -1,4 +1,4 @@
-"""Certify as much as a budget allows, where it changes an answer."""
+"""Certification under a budget, which is spent on the images whose result can still change."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pprs.runners.driver import ImageReader, Recorder, RunProgress
 from pprs.runs import Row, RunWriter
 from pprs.sampling import Sampling
 
-FIRST_ROUND = 128  # samples of every image before any is given more, under a budget
+FIRST_ROUND = 128  # samples of every image in the first round
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How much may be spent on a run: seconds, samples, or both."""
+    """The seconds, samples or both that a run may spend."""
 
     seconds: float = math.inf
     samples: float = math.inf
@@ -30,7 +30,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def parse_budget(text: str) -> Budget:
-    """`90s`, `10m`, `1.5h`, `2d`, or a number of samples as in `500000samples` or `2e6samples`.
+    """Parse a budget: a time (`90s`, `10m`, `1.5h`, `2d`) or a number of samples (`500000samples`, `2e6samples`).
 
     >>> parse_budget("10m"), parse_budget("2e6samples")
     (Budget(seconds=600.0, samples=inf), Budget(seconds=inf, samples=2000000.0))
@@ -57,17 +57,17 @@ def run_budget(
     progress: RunProgress,
     budget: Budget,
 ) -> None:
-    """Certify as much as a budget allows: in rounds, each of which doubles the samples of what is not yet decided.
+    """Certify images in rounds until the budget is spent. Each round doubles the samples of the undecided images.
 
-    So every image soon has an answer, and what is left is spent where it still can change one, the most promising
-    first. After each turn an image's row holds what is proved of it; a run that was stopped resumes from there.
+    So every image soon has a result, and the rest of the budget goes to the images whose result can still change, the
+    most promising first. After each round an image's row holds the radius proved so far, from which a run resumes.
     """
-    ends, done, partial = time.monotonic() + budget.seconds, run.file.completed(), run.file.partial()
-    turns = [_Turns(classifier, sampling, index, partial.get(index)) for index in images if index not in done]
+    deadline, done, partial = time.monotonic() + budget.seconds, run.file.completed(), run.file.partial()
+    undecided = [_ImageInRounds(classifier, sampling, i, partial.get(i)) for i in images if i not in done]
     goal, drawn = FIRST_ROUND, 0
 
     def spent() -> bool:
-        return drawn >= budget.samples or time.monotonic() >= ends
+        return drawn >= budget.samples or time.monotonic() >= deadline
 
     def count(samples: int) -> None:
         nonlocal drawn
@@ -75,38 +75,38 @@ def run_budget(
         progress.samples(samples)
 
     with Recorder(ImageReader(data, classifier.num_classes), images, run, progress) as recorder:
-        while turns and not spent():
-            for image in turns:
+        while undecided and not spent():
+            for image in undecided:
                 if not spent() and image.certification.samples < goal:
-                    image.turn(recorder, lambda total, goal=goal: total >= goal or spent(), count)  # type: ignore[misc]
-            turns = [image for image in turns if image.certification.stopped is None and not image.failed]
-            turns.sort(key=lambda image: -image.certification.possible_gain)
+                    image.advance(recorder, lambda n, goal=goal: n >= goal or spent(), count)  # type: ignore[misc]
+            undecided = [image for image in undecided if image.certification.stopped is None and not image.failed]
+            undecided.sort(key=lambda image: -image.certification.possible_gain)
             goal *= 2
 
 
-class _Turns:
-    """An image that is certified in turns."""
+class _ImageInRounds:
+    """An image that is certified in several rounds."""
 
     def __init__(self, classifier: SmoothedClassifier, sampling: Sampling, index: int, partial: Row | None) -> None:
         self.index, self.certification, self.failed = index, classifier.start(sampling, index, partial), False
         self._seconds = 0.0 if partial is None else partial.seconds
 
-    def turn(self, recorder: Recorder, pause: Callable[[int], bool], count: OnSamples) -> None:
+    def advance(self, recorder: Recorder, pause: Callable[[int], bool], count: OnSamples) -> None:
         try:
             image = recorder.reader.read(self.index)
         except ConfigurationError:
             raise
-        except Exception as error:  # libraries that read pictures raise many kinds
+        except Exception as error:  # image libraries raise many types
             return self._fail(recorder, error)
-        failure, began = None, time.perf_counter()
+        failure, started = None, time.perf_counter()
         try:
             self.certification.advance(image, pause, count)
         except (ConfigurationError, OSError):
             raise
         except Exception as error:  # a user's model may raise anything
             failure = error
-        finally:  # also when it is interrupted
-            self._seconds += time.perf_counter() - began
+        finally:  # also when interrupted
+            self._seconds += time.perf_counter() - started
             if self.certification.begun:
                 recorder.record(Done(self.index, self.certification.certificate(), self._seconds))
         if failure is not None:

@@ -1,4 +1,4 @@
-"""The one who writes: hands images to a runner, and puts what comes back into the run."""
+"""The driver hands images to a runner and writes the results to the run."""
 
 from __future__ import annotations
 
@@ -23,52 +23,52 @@ from pprs.runners.base import Done, Execution, Failed, Item
 from pprs.runs import Failure, Row, RunWriter
 from pprs.sampling import Sampling
 
-GALLERY = 6  # pictures that a run keeps for the report
-EVERY = 0.2  # seconds between two writes at least: a disk takes tens of milliseconds to be sure of one
-HOPELESS = 10  # if the first so many images fail, and none does not, the images are not the cause
+GALLERY = 6  # thumbnails that a run stores for the report
+WRITE_INTERVAL = 0.2  # minimum seconds between two writes, since syncing a disk takes tens of milliseconds
+MAX_FIRST_FAILURES = 10  # if the first images all fail, the images are not the cause
 
 
 class RunProgress:
-    """What a person wants to know of a run at work, for any `Progress`: images, failures and speed in the note.
+    """Reports a run to any `Progress`, with images, failures and speed in the note.
 
-    `unit` is what progress is measured in: samples where it is known how many an image takes, else images, or seconds
-    of a budget. `rates` gives samples per second of every worker.
+    `unit` is "samples" if the number of samples per image is fixed, "images" if it is not, or "s" under a time budget.
+    `rates` returns the samples per second of each worker.
     """
 
     def __init__(self, progress: Progress, images: int, unit: str, rates: Callable[[], Sequence[float]] = list) -> None:
         self._progress, self._images, self._unit, self._rates = progress, images, unit, rates
         self._rows = self._failed = self._certified = self._drawn = 0
-        self._began, self._elapsed, self._noted, self._note = time.monotonic(), 0.0, 0.0, ""
+        self._started, self._elapsed, self._noted, self._note = time.monotonic(), 0.0, 0.0, ""
 
     def samples(self, count: int) -> None:
         self._drawn += count
         if self._unit == "s":
-            before, self._elapsed = self._elapsed, time.monotonic() - self._began
-            self._progress.advance(self._elapsed - before, self._current_note())
+            previous, self._elapsed = self._elapsed, time.monotonic() - self._started
+            self._progress.advance(self._elapsed - previous, self._current_note())
         else:
             self._progress.advance(count if self._unit == "samples" else 0, self._current_note())
 
     def row(self, row: Row) -> None:
         self._rows += 1
         self._certified += row.prediction is not None
-        self._image_over()
+        self._finish_image()
 
     def failure(self, failure: Failure) -> None:
-        """An image that could not be certified: shown at once, since somebody may want to stop."""
+        """Report a failed image at once, since the user may want to stop the run."""
         self._failed += 1
         self._progress.message(f"failed: {failure}")
-        self._image_over()
+        self._finish_image()
 
-    def _image_over(self) -> None:
+    def _finish_image(self) -> None:
         last = self._rows + self._failed >= self._images
         if last or self._unit == "images":
             self._progress.advance(1 if self._unit == "images" else 0, self._current_note(now=last))
 
     def _current_note(self, *, now: bool = False) -> str:
-        """Images, failures and speed; brought up to date ten times a second, or now."""
+        """Images, failures and speed, updated at most ten times a second unless `now` is set."""
         clock = time.monotonic()
         if now or clock - self._noted >= 0.1:
-            self._noted, elapsed = clock, max(clock - self._began, 1e-9)
+            self._noted, elapsed = clock, max(clock - self._started, 1e-9)
             failed = f", {self._failed} failed" if self._failed else ""
             self._note = (
                 f"{self._rows}/{self._images} images, {self._certified} certified{failed}, "
@@ -91,15 +91,15 @@ def run_images(
     num_classes: int,
     target_error: float | None = None,
 ) -> list[int]:
-    """Certify the images that have no row yet; returns those that were asked for and now have one, or failed.
+    """Certify the images that have no row yet, and return the requested images that now have one or failed.
 
-    With a target error only until certified accuracy is known to within it. Then the images' order should be fair, and
-    a row that was there before counts when its turn comes.
+    With a target error, stop when certified accuracy is known to within it. Then the images should be in random order,
+    and an existing row counts when its image's turn comes.
     """
     with Recorder(ImageReader(data, num_classes), images, run, progress) as recorder:
         if target_error is not None:
-            ahead = 4 * execution.workers
-            return _FairOrder(recorder, images, run, target_error, sampling, ahead).through(execution)
+            max_started = 4 * execution.workers
+            return _UntilAccurate(recorder, images, run, target_error, sampling, max_started).certify(execution)
         done = run.file.completed()
         items = (recorder.item(i) for i in images if i not in done)
         with contextlib.closing(_results(execution, items, recorder)) as results:
@@ -113,32 +113,32 @@ def _results(execution: Execution, items: Iterator[Item | None], recorder: Recor
 
 
 class ImageReader:
-    """The pictures of images whose turn has come; their labels wait here for their rows."""
+    """Reads images when their turn comes, and keeps their labels for their rows."""
 
     def __init__(self, data: ImageSet, num_classes: int) -> None:
         self._data, self._num_classes = data, num_classes
-        self._labels: dict[int, int | None] = {}  # of images under way
-        self.first: list[int] = []  # the first few that were read, in order
+        self._labels: dict[int, int | None] = {}  # of images in progress
+        self.first: list[int] = []  # the first images that were read, in order
 
     def read(self, index: int) -> torch.Tensor:
-        """The picture of an image that is to be certified."""
-        if len(self.first) < HOPELESS and index not in self.first:
+        """Read an image [C, H, W] to certify."""
+        if len(self.first) < MAX_FIRST_FAILURES and index not in self.first:
             self.first.append(index)
-        example = self._data[index]
-        if example.label is not None and example.label >= self._num_classes:
+        sample = self._data[index]
+        if sample.label is not None and sample.label >= self._num_classes:
             raise ConfigurationError(
-                f"it has label {example.label}, and the model only {self._num_classes} classes. "
-                "Put the data's classes in the model's order with a file given as `classes`.",
+                f"it has label {sample.label}, but the model has only {self._num_classes} classes. "
+                "List the class names in the model's order in a file, and give it as `classes`.",
                 parameter="classes",
                 index=index,
             )
-        self._labels[index] = example.label
-        return example.image
+        self._labels[index] = sample.label
+        return sample.image
 
     def take_label(self, index: int) -> int | None:
-        """The label of an image that is over; looked up if its picture was not read."""
+        """The label of a finished image, looked up in the data if the image was not read."""
         if index not in self._labels:
-            with contextlib.suppress(Exception):  # it may be just this that cannot be read
+            with contextlib.suppress(Exception):  # the label may be what cannot be read
                 return self._data.label_of(index)
         return self._labels.pop(index, None)
 
@@ -147,15 +147,15 @@ class ImageReader:
 
 
 class Recorder:
-    """Puts what comes back of an image into the run: its row, or why it failed."""
+    """Writes the results of images to the run: rows, thumbnails and failures."""
 
     def __init__(self, reader: ImageReader, images: Sequence[int], run: RunWriter, progress: RunProgress) -> None:
         self.reader, self.progress = reader, progress
-        there = run.file
-        # The first images, whichever is done first.
-        self._wanted, self._kept = set(images[:GALLERY]), set(there.thumbnails())
-        self._partial = there.partial()
-        self._hopeful = bool(there.completed())  # some image was certified
+        file = run.file
+        # Thumbnails of the first images, in whichever order they finish.
+        self._gallery, self._stored = set(images[:GALLERY]), set(file.thumbnails())
+        self._partial = file.partial()
+        self._any_succeeded = bool(file.completed())
         self._failed: set[int] = set()
         self._buffer = RowBuffer(run)
 
@@ -169,18 +169,18 @@ class Recorder:
         return Item(index, functools.partial(self.reader.read, index), self._partial.get(index))
 
     def record(self, result: Done | Failed) -> Row | None:
-        """Its row, final or as far as it is; None if it failed."""
+        """Record a result and return the row, final or partial, or None if the image failed."""
         index = result.index
         label = self.reader.take_label(index)
         if isinstance(result, Failed):
             self._fail(Failure(index, label, result.error))
             return None
         row = Row.of(index, label, result.certificate, result.seconds)
-        keep = index in self._wanted and index not in self._kept and len(self._kept) < GALLERY
-        self._buffer.add(row, self.reader.png(index) if keep else None)
-        if keep:
-            self._kept.add(index)
-        self._hopeful = True
+        store = index in self._gallery and index not in self._stored and len(self._stored) < GALLERY
+        self._buffer.add(row, self.reader.png(index) if store else None)
+        if store:
+            self._stored.add(index)
+        self._any_succeeded = True
         if row.status == "done":
             self.progress.row(row)
         return row
@@ -188,19 +188,20 @@ class Recorder:
     def _fail(self, failure: Failure) -> None:
         self._buffer.fail(failure)
         self._failed.add(failure.idx)
-        # The first to begin, not the first to end: where there are many workers, those are the ones that fail at once.
+        # The first images to start, not to end: with many workers, the first to end are those that fail at once.
         first = self.reader.first
-        if not self._hopeful and len(first) == HOPELESS and self._failed.issuperset(first):
+        if not self._any_succeeded and len(first) == MAX_FIRST_FAILURES and self._failed.issuperset(first):
             raise ConfigurationError(
-                f"the first {HOPELESS} images failed, so the images are not the cause. The last: {failure.error}"
+                f"the first {MAX_FIRST_FAILURES} images failed, so the cause is not a single image. "
+                f"The last error: {failure.error}"
             )
         self.progress.failure(failure)
 
 
 class RowBuffer:
-    """Rows on their way to the disk: those that come in quick succession are written together, by a thread.
+    """Writes rows to the disk from a thread. Rows that arrive in quick succession are written together.
 
-    Nobody who certifies waits for a disk, and no row waits for the next one to be written.
+    Certification does not wait for the disk, and a row does not wait for the next row.
     """
 
     def __init__(self, run: RunWriter) -> None:
@@ -213,8 +214,8 @@ class RowBuffer:
         self._thread = threading.Thread(target=self._work, name="pprs-rows", daemon=True)
         self._thread.start()
 
-    def add(self, row: Row, picture: bytes | None) -> None:
-        self._put(lambda: self._rows.append((row, picture)))
+    def add(self, row: Row, thumbnail: bytes | None) -> None:
+        self._put(lambda: self._rows.append((row, thumbnail)))
 
     def fail(self, failure: Failure) -> None:
         self._put(lambda: self._failures.append(failure))
@@ -223,11 +224,11 @@ class RowBuffer:
         with self._changed:
             append()
             self._changed.notify()
-            if self._error is not None:  # what was added is not lost: it is written at the end, if that is possible
+            if self._error is not None:  # the row is not lost: `close` tries to write it again
                 raise self._error
 
     def close(self) -> None:
-        """Write what is left, also what could not be written before."""
+        """Write the remaining rows, including those that could not be written before."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -242,14 +243,14 @@ class RowBuffer:
                     return
             try:
                 self._write()
-            except Exception as error:  # told to whoever adds the next row, or at the end
+            except Exception as error:  # raised when the next row is added, or by `close`
                 self._error = error
                 return
             with self._changed:
-                self._changed.wait_for(lambda: self._closed, timeout=EVERY)
+                self._changed.wait_for(lambda: self._closed, timeout=WRITE_INTERVAL)
 
     def _write(self) -> None:
-        """What fails to be written stays, to be written when asked again."""
+        """Write all rows. On an error they stay in the buffer, for another attempt."""
         with self._writing:
             with self._changed:
                 rows, failures = list(self._rows), list(self._failures)
@@ -260,11 +261,11 @@ class RowBuffer:
                     del self._failures[: len(failures)]
 
 
-class _FairOrder:
-    """Images in a fair order until certified accuracy is known well enough.
+class _UntilAccurate:
+    """Certifies images in the given order until certified accuracy is known well enough.
 
-    Workers finish them in an order of their own, quick ones first, which is not fair. So each counts when its turn
-    comes, and what was done beyond the last one is left out: the same images are taken whoever runs them.
+    Workers finish quick images first, which would bias the sample. So a result counts when its image's turn comes, and
+    results beyond the last counted image are discarded. The images do not depend on the runner then.
     """
 
     def __init__(
@@ -274,60 +275,61 @@ class _FairOrder:
         run: RunWriter,
         target: float,
         sampling: Sampling,
-        ahead: int,
+        max_started: int,
     ) -> None:
-        self._recorder, self._images, self._target, self._ahead = recorder, images, target, ahead
+        self._recorder, self._images, self._target, self._max_started = recorder, images, target, max_started
         self._radii = sampling.decided_radii
-        self._there = {row.idx: _without_counts(row) for row in run.file.iter_rows() if row.status == "done"}
-        self._begun: deque[int] = deque()  # in order
+        self._existing = {row.idx: _without_counts(row) for row in run.file.iter_rows() if row.status == "done"}
+        self._started: deque[int] = deque()  # in order
         self._results: dict[int, Done | Failed] = {}
-        self._taken: dict[int, Row | None] = {}
-        self._enough = False
+        self._counted: dict[int, Row | None] = {}
+        self._accurate = False
 
-    def through(self, execution: Execution) -> list[int]:
+    def certify(self, execution: Execution) -> list[int]:
         with contextlib.closing(_results(execution, self._items(), self._recorder)) as results:
             for result in results:
                 self._results[result.index] = result
-                self._take()
-                if self._enough:
+                self._count_next()
+                if self._accurate:
                     break
-        return list(self._taken)
+        return list(self._counted)
 
     def _items(self) -> Iterator[Item | None]:
         for index in self._images:
-            while len(self._begun) >= self._ahead and not self._enough:
+            while len(self._started) >= self._max_started and not self._accurate:
                 yield None
-            if self._enough:
+            if self._accurate:
                 return
-            self._begun.append(index)
-            if index in self._there:
-                self._take()
+            self._started.append(index)
+            if index in self._existing:
+                self._count_next()
             else:
                 yield self._recorder.item(index)
 
-    def _take(self) -> None:
-        while self._begun and not self._enough:
-            index = self._begun[0]
-            if index in self._there:
-                self._taken[index] = self._there[index]
+    def _count_next(self) -> None:
+        """Count the results of the next images, as far as they are available."""
+        while self._started and not self._accurate:
+            index = self._started[0]
+            if index in self._existing:
+                self._counted[index] = self._existing[index]
             elif index in self._results:
                 row = self._recorder.record(self._results.pop(index))
-                self._taken[index] = None if row is None else _without_counts(row)
+                self._counted[index] = None if row is None else _without_counts(row)
             else:
                 return
-            self._begun.popleft()
-            rows = [row for row in self._taken.values() if row is not None]
-            failed = len(self._taken) - len(rows)
-            self._enough = accuracy_error(rows, self._radii, failed=failed) <= self._target
+            self._started.popleft()
+            rows = [row for row in self._counted.values() if row is not None]
+            failed = len(self._counted) - len(rows)
+            self._accurate = accuracy_error(rows, self._radii, failed=failed) <= self._target
 
 
 def _without_counts(row: Row) -> Row:
-    """Counts take nearly all of a row's memory."""
+    """The row without its counts, which take nearly all of its memory."""
     return dataclasses.replace(row, counts=())
 
 
 def png(image: torch.Tensor) -> bytes:
-    """A picture [C, H, W] in [0, 1] as PNG."""
+    """An image [C, H, W] in [0, 1] as PNG."""
     pixels = image.mul(255).round().clamp(0, 255).byte().permute(1, 2, 0).numpy()
     buffer = io.BytesIO()
     Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(buffer, "PNG")

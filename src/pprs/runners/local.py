@@ -1,4 +1,4 @@
-"""One image after the other in this process, on as many threads as there are cores."""
+"""The runner that certifies one image after the other in this process."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pprs.errors import ConfigurationError, describe_error
 from pprs.runners.base import Done, Execution, Failed, Item, OnSamples, Runner, Work, certify_image
 from pprs.runs import Row
 
-Start = Callable[[int, Row | None], Certification]  # of an image: its index, and its row so far
+Start = Callable[[int, Row | None], Certification]  # from the index of an image and its row so far
 
 
 @dataclass(frozen=True)
 class Local(Runner):
-    """This process."""
+    """Certify images in this process."""
 
     name = "local"
 
@@ -28,14 +28,14 @@ class Local(Runner):
 
 
 class LocalExecution(Execution):
-    """Certifies images one by one; their samples may be counted elsewhere."""
+    """Certify images one by one. `start` decides where their samples are drawn."""
 
     def __init__(self, start: Start) -> None:
         self._start = start
 
     def certify(self, items: Iterator[Item | None], count: OnSamples) -> Iterator[Done | Failed]:
         for item in items:
-            assert item is not None, "nothing is ever under way here that could be waited for"
+            assert item is not None, "there is no other image to wait for"
             yield self._certify(item, count)
 
     def _certify(self, item: Item, count: OnSamples) -> Done | Failed:
@@ -43,11 +43,11 @@ class LocalExecution(Execution):
             image = item.read()
         except ConfigurationError:
             raise
-        except Exception as error:  # libraries that read pictures raise many kinds
+        except Exception as error:  # image libraries raise many types
             return Failed(item.index, describe_error(error))
         try:
             return certify_image(self._start(item.index, item.partial), item, image, count)
-        except (ConfigurationError, OSError):  # the latter is of whoever shows progress: a terminal that went away
+        except (ConfigurationError, OSError):  # an OSError comes from reporting progress to a closed terminal
             raise
         except Exception as error:  # a user's model may raise anything
             return Failed(item.index, describe_error(error))

@@ -1,7 +1,7 @@
-"""Workers in other processes: who gets which image, and what happens when one of them dies.
+"""Pools of workers in other processes: handing out images, and replacing workers that die.
 
-A worker is handed its next image when it is about to be free, so that a slow image keeps nobody else waiting, and the
-driver holds no more pictures than workers do. An image whose worker died goes to another one.
+A worker gets its next image only when it is about to be free. So a slow image holds up no other worker, and the driver
+holds only as many images as there are workers. The image of a worker that died goes to another worker.
 """
 
 from __future__ import annotations
@@ -24,32 +24,34 @@ from pprs.noise import parse_noise
 from pprs.partition import Partition, parse_partition
 from pprs.runners.base import Done, Execution, Failed, Item, OnSamples
 from pprs.runners.local import LocalExecution
-from pprs.runners.worker import Assignment, Job, Picture
+from pprs.runners.worker import Assignment, ImageArray, Job
 from pprs.voting import Votes, chunk_size
 
-ATTEMPTS = 6  # workers that an image may take with it before it has failed
-MAX_FAILED_STARTS = 5  # workers that may die in a row before any of them is ready
-QUICK = 0.25  # seconds: images that take less are sent ahead, so that no worker waits for the next
-SLICE = 32  # chunks at most in a slice of a split image
+ATTEMPTS = 6  # workers that may die over an image before it has failed
+MAX_FAILED_STARTS = 5  # consecutive workers that may die before they are ready
+QUICK_TASK = 0.25  # seconds; a worker with quicker tasks gets the next one in advance, so that it never waits
+MAX_SLICE = 32  # chunks per task when an image is split
 
 
 @dataclass(frozen=True)
 class WorkerEvent:
-    """From a worker. made and raised: of a task, with the samples that it took; samples: of a task so far.
+    """A message from a worker.
 
-    refused: it must not work on this; unable: it could not load the model, which another one may.
+    A task has "finished" or "raised" an error, with the number of samples it took, or reports its "samples" so far. A
+    worker has "refused" the job, which would be the same for any worker, or was "unable" to load the model, which
+    another worker may be able to.
     """
 
     worker: int
-    kind: Literal["ready", "refused", "unable", "samples", "made", "raised", "died"]
+    kind: Literal["ready", "refused", "unable", "samples", "finished", "raised", "died"]
     task: int = -1
     samples: int = 0
     value: Any = None
 
 
 @dataclass(frozen=True)
-class _Order:
-    """A task, and how to get at its picture."""
+class _PendingTask:
+    """A task, and a function that reads its image."""
 
     task: Assignment
     read: Callable[[], torch.Tensor]
@@ -57,45 +59,45 @@ class _Order:
 
 @dataclass
 class _State:
-    """What is known of a worker."""
+    """The state of a worker."""
 
-    place: int = 0  # the lowest that nobody else had when it was hired
-    ready: float | None = None  # since when
-    orders: dict[int, _Order] = field(default_factory=dict)  # the first is at work
-    told: dict[int, int] = field(default_factory=dict)  # samples of these
+    slot: int = 0  # the lowest that was free when it started
+    ready: float | None = None  # time since which it is ready
+    pending: dict[int, _PendingTask] = field(default_factory=dict)  # the first one is in progress
+    reported: dict[int, int] = field(default_factory=dict)  # samples so far, by pending task
     samples: int = 0
 
 
 class WorkerPool(Execution):
-    """Workers of a runner. Subclasses start them, send to them, hear from them and end them."""
+    """The workers of a runner. Subclasses start and stop them, and exchange messages with them."""
 
     def __init__(self, job: Job, workers: int, *, split: bool = False, attempts: int = ATTEMPTS) -> None:
         self.workers, self._job, self._split, self._attempts = workers, job, split, attempts
         self._workers: dict[int, _State] = {}
-        self._again: deque[_Order] = deque()  # whose worker died
+        self._retries: deque[_PendingTask] = deque()  # tasks whose worker died
         self._deaths: Counter[int] = Counter()  # of workers, by task
-        self._failed_starts = self._started = self._numbers = 0
-        self._any_ready = False  # whether any worker has been ready
-        self._seconds = math.inf  # that a task takes, lately
+        self._failed_starts = self._started = self._last_task = 0
+        self._any_ready = False  # whether any worker has ever been ready
+        self._seconds = math.inf  # moving average per task
 
     @abstractmethod
-    def _start(self, worker: int, place: int) -> None:
-        """Start a worker of this number, in this place (of a dead one, perhaps). It is heard of when it is ready."""
+    def _start(self, worker: int, slot: int) -> None:
+        """Start a worker with this number, which sends an event when it is ready. The slot may be a dead worker's."""
 
     @abstractmethod
-    def _send(self, worker: int, task: Assignment, picture: Picture) -> None: ...
+    def _send(self, worker: int, task: Assignment, array: ImageArray) -> None: ...
 
     @abstractmethod
-    def _hear(self, seconds: float) -> list[WorkerEvent]:
-        """What there is, after waiting for it so long at most."""
+    def _receive_events(self, seconds: float) -> list[WorkerEvent]:
+        """The events that have arrived, after waiting at most this many seconds for the first."""
 
     @abstractmethod
     def _end(self, worker: int) -> None: ...
 
     def rates(self) -> list[float]:
         now = time.monotonic()
-        known = [state for state in self._workers.values() if state.ready is not None]
-        return [state.samples / max(now - (state.ready or now), 1e-9) for state in known]
+        ready = [state for state in self._workers.values() if state.ready is not None]
+        return [state.samples / max(now - (state.ready or now), 1e-9) for state in ready]
 
     def close(self) -> None:
         for worker in list(self._workers):
@@ -108,15 +110,15 @@ class WorkerPool(Execution):
         if self._split:
             source, sampling = PoolVotes(self, self._job), self._job.sampling
             return LocalExecution(lambda i, partial: Certification(source, sampling, i, partial)).certify(items, count)
-        return self._whole(items, count)
+        return self._certify_images(items, count)
 
-    def _whole(self, items: Iterator[Item | None], count: OnSamples) -> Iterator[Done | Failed]:
-        """An image is one worker's."""
+    def _certify_images(self, items: Iterator[Item | None], count: OnSamples) -> Iterator[Done | Failed]:
+        """Certify each image on one worker."""
         more = True
         while True:
-            while (self._again or more) and self._free() is not None:
-                if self._again:
-                    order = self._again.popleft()
+            while (self._retries or more) and self._free_worker() is not None:
+                if self._retries:
+                    pending_task = self._retries.popleft()
                 else:
                     try:
                         item = next(items)
@@ -125,154 +127,154 @@ class WorkerPool(Execution):
                         break
                     if item is None:
                         break
-                    order = _Order(self._task(item.index, item.partial), item.read)
-                failed = self._give(order)
+                    pending_task = _PendingTask(self._new_task(item.index, item.partial), item.read)
+                failed = self._dispatch(pending_task)
                 if failed is not None:
                     yield failed
-            if not (more or self._again or self._busy()):
+            if not (more or self._retries or self._any_busy()):
                 return
-            for _, made in self._listen(count):
-                yield made
+            for _, result in self._wait(count):
+                yield result
 
-    def parts(
+    def split_votes(
         self, x: torch.Tensor, samples: range, index: int, phase: int, eager: bool, more: Callable[[], bool]
     ) -> Generator[Votes]:
-        """The votes of one image's samples, in order, each slice of them from whoever is free."""
+        """The votes of one image's samples, in order, with slices of them counted by different workers."""
         chunk = chunk_size(x.numel())
-        # Where it may end early, little is drawn ahead.
+        # If sampling may end early, few samples are drawn in advance.
         most = math.ceil(len(samples) / chunk / (4 * self.workers))
-        step = chunk * max(1, min(most, SLICE if eager else 4))
-        ahead = self.workers * (2 if eager else 1)
-        todo, found, turn = deque(samples[::step]), dict[int, list[Votes]](), samples.start
-        mine: dict[int, int] = {}  # first sample by task
-        while turn < samples.stop:
+        step = chunk * max(1, min(most, MAX_SLICE if eager else 4))
+        max_tasks = self.workers * (2 if eager else 1)
+        todo, votes, position = deque(samples[::step]), dict[int, list[Votes]](), samples.start
+        first_samples: dict[int, int] = {}  # by task
+        while position < samples.stop:
             if not more():
                 todo.clear()
-                if not mine:
+                if not first_samples:
                     return
-            while (todo or self._again) and self._free() is not None:
-                if self._again:
-                    order = self._again.popleft()
-                    if order.task.number not in mine:  # of an image that is done with
+            while (todo or self._retries) and self._free_worker() is not None:
+                if self._retries:
+                    pending_task = self._retries.popleft()
+                    if pending_task.task.number not in first_samples:  # of an earlier image
                         continue
-                elif len(mine) < ahead:
+                elif len(first_samples) < max_tasks:
                     first = todo.popleft()
-                    past = min(first + step, samples.stop)
-                    order = _Order(self._task(index, None, phase, first, past, not eager), lambda: x)
-                    mine[order.task.number] = first
+                    stop = min(first + step, samples.stop)
+                    pending_task = _PendingTask(self._new_task(index, None, phase, first, stop, not eager), lambda: x)
+                    first_samples[pending_task.task.number] = first
                 else:
                     break
-                self._give(order)
-            for task, made in self._listen(lambda _: None):
-                if task.number not in mine:
+                self._dispatch(pending_task)
+            for task, result in self._wait(lambda _: None):
+                if task.number not in first_samples:
                     continue
-                if isinstance(made, Failed):
-                    raise PprsError(made.error, index=index)
-                found[mine.pop(task.number)] = made
-            while turn in found:
-                yield from found.pop(turn)
-                turn += step
+                if isinstance(result, Failed):
+                    raise PprsError(result.error, index=index)
+                votes[first_samples.pop(task.number)] = result
+            while position in votes:
+                yield from votes.pop(position)
+                position += step
 
-    def _task(self, index: int, *rest: Any) -> Assignment:
-        self._numbers += 1
-        return Assignment(self._numbers, index, *rest)
+    def _new_task(self, index: int, *rest: Any) -> Assignment:
+        self._last_task += 1
+        return Assignment(self._last_task, index, *rest)
 
-    def _free(self) -> int | None:
-        """The worker with the least to do, if it can do with more."""
-        depth = 2 if self._seconds < QUICK else 1
-        able = ((len(s.orders), w) for w, s in self._workers.items() if s.ready is not None and len(s.orders) < depth)
+    def _free_worker(self) -> int | None:
+        """The worker with the fewest pending tasks, or None if no worker can take another."""
+        depth = 2 if self._seconds < QUICK_TASK else 1
+        able = ((len(s.pending), w) for w, s in self._workers.items() if s.ready is not None and len(s.pending) < depth)
         return min(able, default=(0, None))[1]
 
-    def _busy(self) -> bool:
-        return any(state.orders for state in self._workers.values())
+    def _any_busy(self) -> bool:
+        return any(state.pending for state in self._workers.values())
 
-    def _give(self, order: _Order) -> Failed | None:
-        """Hand it to a worker; it failed if there is no picture to hand over."""
-        worker = self._free()
+    def _dispatch(self, pending_task: _PendingTask) -> Failed | None:
+        """Send a task to a free worker. If its image cannot be read, the task has failed."""
+        worker = self._free_worker()
         assert worker is not None
         try:
-            picture = np.ascontiguousarray(order.read().numpy(), np.float32)
+            array = np.ascontiguousarray(pending_task.read().numpy(), np.float32)
         except ConfigurationError:
             raise
-        except Exception as error:  # libraries that read pictures raise many kinds
-            return Failed(order.task.index, describe_error(error))
-        self._workers[worker].orders[order.task.number] = order
-        self._send(worker, order.task, picture)
+        except Exception as error:  # image libraries raise many types
+            return Failed(pending_task.task.index, describe_error(error))
+        self._workers[worker].pending[pending_task.task.number] = pending_task
+        self._send(worker, pending_task.task, array)
         return None
 
     def _start_worker(self) -> None:
         self._started += 1
-        taken = {state.place for state in self._workers.values()}
-        place = next(i for i in itertools.count() if i not in taken)
-        self._workers[self._started] = _State(place)
-        self._start(self._started, place)
+        taken = {state.slot for state in self._workers.values()}
+        slot = next(i for i in itertools.count() if i not in taken)
+        self._workers[self._started] = _State(slot)
+        self._start(self._started, slot)
 
-    def _listen(self, count: OnSamples) -> list[tuple[Assignment, Any]]:
-        """Wait a little; gives back the tasks that are over, with what was made of them or why they failed."""
-        over: list[tuple[Assignment, Any]] = []
-        news = self._hear(1.0)
-        count(0)  # that time goes by is news too
-        for heard in news:
-            state = self._workers.get(heard.worker)
-            if state is None:  # it was given up
+    def _wait(self, count: OnSamples) -> list[tuple[Assignment, Any]]:
+        """Wait up to a second for events, and return the finished tasks with their results or failures."""
+        finished: list[tuple[Assignment, Any]] = []
+        events = self._receive_events(1.0)
+        count(0)  # progress also shows the time
+        for event in events:
+            state = self._workers.get(event.worker)
+            if state is None:  # it was already replaced
                 continue
-            if heard.kind == "refused" or (heard.kind == "unable" and not self._any_ready):
-                raise ConfigurationError(heard.value)
-            if heard.kind == "ready":
+            if event.kind == "refused" or (event.kind == "unable" and not self._any_ready):
+                raise ConfigurationError(event.value)
+            if event.kind == "ready":
                 state.ready, self._failed_starts, self._any_ready = time.monotonic(), 0, True
-            elif heard.kind in ("died", "unable"):
-                over += self._lost(heard, state, count)
-            elif heard.task in state.orders:
-                new = heard.samples - state.told.get(heard.task, 0)
+            elif event.kind in ("died", "unable"):
+                finished += self._replace_dead(event, state, count)
+            elif event.task in state.pending:
+                new = event.samples - state.reported.get(event.task, 0)
                 if new > 0:
-                    state.told[heard.task] = heard.samples
+                    state.reported[event.task] = event.samples
                     state.samples += new
                     count(new)
-                if heard.kind != "samples":
-                    over.append(self._over(heard, state))
-        return over
+                if event.kind != "samples":
+                    finished.append(self._finish(event, state))
+        return finished
 
-    def _over(self, heard: WorkerEvent, state: _State) -> tuple[Assignment, Any]:
-        task = state.orders.pop(heard.task).task
-        state.told.pop(heard.task, None)
-        self._deaths.pop(heard.task, None)
-        if heard.kind == "raised":
-            return task, Failed(task.index, heard.value)
-        made, seconds = heard.value
+    def _finish(self, event: WorkerEvent, state: _State) -> tuple[Assignment, Any]:
+        task = state.pending.pop(event.task).task
+        state.reported.pop(event.task, None)
+        self._deaths.pop(event.task, None)
+        if event.kind == "raised":
+            return task, Failed(task.index, event.value)
+        result, seconds = event.value
         self._seconds = seconds if self._seconds == math.inf else 0.8 * self._seconds + 0.2 * seconds
-        return task, made
+        return task, result
 
-    def _lost(self, heard: WorkerEvent, state: _State, count: OnSamples) -> list[tuple[Assignment, Any]]:
-        """A worker died: somebody else takes over what it had, but for an image that has cost too many."""
-        del self._workers[heard.worker]
-        self._end(heard.worker)
+    def _replace_dead(self, event: WorkerEvent, state: _State, count: OnSamples) -> list[tuple[Assignment, Any]]:
+        """Replace a dead worker and retry its tasks, except an image over which too many workers have died."""
+        del self._workers[event.worker]
+        self._end(event.worker)
         if state.ready is None:
             self._failed_starts += 1
             if self._failed_starts >= MAX_FAILED_STARTS:
-                cause = "The usual cause is too little memory for so many of them: give fewer `workers`."
+                cause = "The usual cause is too little memory for all of them: give fewer `workers`."
                 raise ConfigurationError(
-                    f"{self._failed_starts} workers in a row died before they were ready. The last: {heard.value}. "
-                    + (cause if heard.kind == "died" else "What is finished is kept: put this right and repeat.")
+                    f"{self._failed_starts} workers in a row died before they were ready. The last: {event.value}. "
+                    + (cause if event.kind == "died" else "Finished images are kept: correct this and repeat.")
                 )
-        count(-sum(state.told.values()))
+        count(-sum(state.reported.values()))
         failed: list[tuple[Assignment, Any]] = []
-        for place, order in enumerate(state.orders.values()):
-            number = order.task.number
-            self._deaths[number] += place == 0
+        for position, pending_task in enumerate(state.pending.values()):
+            number = pending_task.task.number
+            self._deaths[number] += position == 0  # the others had not started
             if self._deaths[number] < self._attempts:
-                self._again.append(order)
+                self._retries.append(pending_task)
                 continue
             text = (
-                f"{self._deaths[number]} workers died over it. The last: {heard.value}. The usual cause is that it ran "
-                "out of memory: give a smaller `batch_size`, or fewer `workers`."
+                f"{self._deaths[number]} workers died over it. The last: {event.value}. The usual cause is too little "
+                "memory: give a smaller `batch_size`, or fewer `workers`."
             )
-            failed.append((order.task, Failed(order.task.index, text)))
+            failed.append((pending_task.task, Failed(pending_task.task.index, text)))
         self._start_worker()
         return failed
 
 
 class PoolVotes:
-    """A vote source whose votes are counted by a pool, many workers on one image."""
+    """A vote source that splits the samples of one image over the workers of a pool."""
 
     device = torch.device("cpu")
 
@@ -297,4 +299,4 @@ class PoolVotes:
         eager: bool = True,
         more: Callable[[], bool] = lambda: True,
     ) -> Generator[Votes]:
-        return self._pool.parts(x, samples, index, phase, eager, more)
+        return self._pool.split_votes(x, samples, index, phase, eager, more)

@@ -1,4 +1,4 @@
-"""Workers on this machine, each in a process of its own."""
+"""The runner with worker processes on this machine."""
 
 from __future__ import annotations
 
@@ -19,17 +19,22 @@ from pprs._threads import cpu_count
 from pprs.errors import describe_error
 from pprs.runners.base import Execution, Runner, Work, check_workers
 from pprs.runners.pool import WorkerEvent, WorkerPool
-from pprs.runners.worker import Assignment, Job, Picture, Worker, failed, unfit
+from pprs.runners.worker import Assignment, ImageArray, Job, Worker, start_failure, task_failure
 
-EVERY = 0.5  # seconds between two words on progress
+REPORT_INTERVAL = 0.5  # seconds between two progress messages of a worker
 
 
 @dataclass(frozen=True)
 class Processes(Runner):
-    """Processes on this machine, with a model each.
+    """Certify images in worker processes on this machine. Each worker opens the model itself.
 
-    workers: as many as there are cores unless given. split_samples: every image's samples are split over all workers,
-    for very large n.
+    Args:
+        workers: Number of processes, by default the number of cores.
+        threads: CPU threads per worker.
+        split_samples: Split the samples of every image over all workers, which helps if `n` is very large.
+
+    Raises:
+        ConfigurationError: If a number is out of range.
     """
 
     name = "processes"
@@ -48,41 +53,41 @@ class Processes(Runner):
 
 
 class ProcessPool(WorkerPool):
-    """Processes are started afresh (`spawn`): a fork would copy threads' locks without the threads."""
+    """A pool of spawned processes. A fork would copy the locks of threads without the threads."""
 
     def __init__(self, job: Job, workers: int, **options: Any) -> None:
         super().__init__(job, workers, **options)
         self._context = multiprocessing.get_context("spawn")
-        self._all: dict[int, tuple[BaseProcess, Connection]] = {}
+        self._processes: dict[int, tuple[BaseProcess, Connection]] = {}
 
-    def _start(self, worker: int, place: int) -> None:
-        ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=_serve, args=(theirs, self._job, place), daemon=True)
-        with _deaf():
+    def _start(self, worker: int, slot: int) -> None:
+        driver_end, worker_end = self._context.Pipe()
+        process = self._context.Process(target=_run_worker, args=(worker_end, self._job, slot), daemon=True)
+        with _interrupts_blocked():
             process.start()
-            self._all[worker] = process, ours
-        theirs.close()
+            self._processes[worker] = process, driver_end
+        worker_end.close()
 
-    def _send(self, worker: int, task: Assignment, picture: Picture) -> None:
-        with contextlib.suppress(OSError):  # it has died: that is heard of in its turn
-            self._all[worker][1].send((task, picture))
+    def _send(self, worker: int, task: Assignment, array: ImageArray) -> None:
+        with contextlib.suppress(OSError):  # it has died, which `_receive_events` will notice
+            self._processes[worker][1].send((task, array))
 
-    def _hear(self, seconds: float) -> list[WorkerEvent]:
-        numbers = {connection: worker for worker, (_, connection) in self._all.items()}
-        found: list[WorkerEvent] = []
+    def _receive_events(self, seconds: float) -> list[WorkerEvent]:
+        numbers = {connection: worker for worker, (_, connection) in self._processes.items()}
+        events: list[WorkerEvent] = []
         ready = wait(list(numbers), seconds)
         for connection, worker in numbers.items():
             if connection not in ready:
                 continue
             try:
                 while connection.poll():
-                    found.append(WorkerEvent(worker, *connection.recv()))
+                    events.append(WorkerEvent(worker, *connection.recv()))
             except (EOFError, OSError):
-                found.append(WorkerEvent(worker, "died", value=self._why(worker)))
-        return found
+                events.append(WorkerEvent(worker, "died", value=self._death_reason(worker)))
+        return events
 
-    def _why(self, worker: int) -> str:
-        process = self._all[worker][0]
+    def _death_reason(self, worker: int) -> str:
+        process = self._processes[worker][0]
         process.join(10)
         code = process.exitcode
         if code is not None and code < 0:
@@ -90,30 +95,30 @@ class ProcessPool(WorkerPool):
         return f"its process ended with code {code}"
 
     def _end(self, worker: int) -> None:
-        if worker not in self._all:  # interrupted before it was started
+        if worker not in self._processes:  # interrupted before it was started
             return
-        process, connection = self._all.pop(worker)
-        process.kill()  # it writes nothing that could be left in halves
+        process, connection = self._processes.pop(worker)
+        process.kill()  # safe, since workers write no files
         process.join()
         process.close()
-        connection.close()  # not before: what it is sending would break, and it would tell of that
+        connection.close()  # closed earlier, a worker that is sending would print an error
 
 
 @contextlib.contextmanager
-def _deaf() -> Iterator[None]:
-    """Who is started now never gets a Ctrl-C, which a terminal sends to all: the driver ends its workers itself."""
+def _interrupts_blocked() -> Iterator[None]:
+    """Start processes that ignore Ctrl-C, which a terminal sends to all. The driver stops its workers itself."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 
-def _serve(connection: Connection, job: Job, number: int) -> None:
-    """The life of a worker."""
+def _run_worker(connection: Connection, job: Job, number: int) -> None:
+    """Main loop of a worker process."""
 
     def send(message: tuple[Any, ...]) -> None:
         try:
@@ -121,35 +126,35 @@ def _serve(connection: Connection, job: Job, number: int) -> None:
         except OSError:  # the driver is gone
             os._exit(0)
 
-    inbox: queue.SimpleQueue[tuple[Assignment, Picture]] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(connection, inbox), daemon=True).start()
+    inbox: queue.SimpleQueue[tuple[Assignment, ImageArray]] = queue.SimpleQueue()
+    threading.Thread(target=_receive_tasks, args=(connection, inbox), daemon=True).start()
     try:
         worker = Worker(job, number)
-    except Exception as error:  # loading a model raises anything
-        send((unfit(error), -1, 0, describe_error(error)))
+    except Exception as error:  # loading a model may raise anything
+        send((start_failure(error), -1, 0, describe_error(error)))
         return
     send(("ready",))
     while True:
-        task, picture = inbox.get()
-        began, told, drawn = time.monotonic(), time.monotonic(), 0
+        task, array = inbox.get()
+        started, reported_at, drawn = time.monotonic(), time.monotonic(), 0
 
-        def tell(samples: int, task: Assignment = task) -> None:
-            nonlocal told, drawn
+        def report(samples: int, task: Assignment = task) -> None:
+            nonlocal reported_at, drawn
             drawn = samples
-            if time.monotonic() - told >= EVERY:
-                told = time.monotonic()
+            if time.monotonic() - reported_at >= REPORT_INTERVAL:
+                reported_at = time.monotonic()
                 send(("samples", task.number, samples))
 
         try:
-            made = worker.do(task, picture, tell)
+            result = worker.run(task, array, report)
         except Exception as error:  # a user's model may raise anything
-            send((failed(error), task.number, drawn, describe_error(error)))
+            send((task_failure(error), task.number, drawn, describe_error(error)))
         else:
-            send(("made", task.number, drawn, (made, time.monotonic() - began)))
+            send(("finished", task.number, drawn, (result, time.monotonic() - started)))
 
 
-def _receive(connection: Connection, inbox: queue.SimpleQueue[tuple[Assignment, Picture]]) -> None:
-    """Take in what is sent, at once, so that the sender never waits. When the driver is gone, so is the worker."""
+def _receive_tasks(connection: Connection, inbox: queue.SimpleQueue[tuple[Assignment, ImageArray]]) -> None:
+    """Receive tasks at once, so that the driver never waits. Exit the worker when the driver is gone."""
     while True:
         try:
             inbox.put(connection.recv())

@@ -1,4 +1,4 @@
-"""Certification runs: their settings, rows and files, wherever they are kept."""
+"""Certification runs: settings, rows, storage and export."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows out of a run for other tools, and back: tsv (the log of Cohen et al.), csv, parquet, json."""
+"""Export rows for other tools, and read them back: tsv (the log of Cohen et al.), csv, parquet, json."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ from pprs.runs.row import COLUMNS, Row, to_record
 from pprs.runs.settings import EXPORTED, RunSettings
 
 FORMATS = ("tsv", "csv", "parquet", "json")
+# In a file that joins the rows of several runs: columns that `pprs reproduce` writes under another name.
+JOINED = {"model": "model_source", "data": "data_source", "noise": "noise_text", "partition": "partition_text"}
 _COHEN = [column for column in COLUMNS if column.cohen is not None]
 
 
 def export(rows: Sequence[Row], settings: RunSettings, kind: str, out: Path | None) -> str:
-    """Write the rows to `out`; without `out` the text itself is returned (not for parquet).
+    """Write the rows to `out`, or return the text if `out` is None (not for parquet).
 
-    An image that failed is a row that abstains, with "failed" as the reason why it stopped, so that an accuracy taken
-    from the rows counts it.
+    A failed image is exported as a row that abstains, with `stopped` set to "failed". So an accuracy computed from the
+    rows counts it as not certified.
     """
     if kind not in FORMATS:
         raise ConfigurationError(f'unknown format "{kind}". {suggest(kind, FORMATS)}', parameter="format")
     if kind == "parquet":
         if out is None:
-            raise ConfigurationError("parquet is not text: name a file as `out`", parameter="out")
+            raise ConfigurationError("parquet is a binary format: give a file as `out`", parameter="out")
         write_parquet(to_arrow(rows, settings), out)
         return ""
     text = {"tsv": _tsv, "csv": _csv, "json": _json}[kind](rows, settings)
@@ -43,12 +45,12 @@ def export(rows: Sequence[Row], settings: RunSettings, kind: str, out: Path | No
 
 
 def to_arrow(rows: Sequence[Row], settings: RunSettings) -> pyarrow.Table:
-    """The rows with what is known of their run, as a table with fixed types."""
+    """The rows, with the settings of their run, as a table with fixed column types."""
     return records_to_arrow(_records(rows, settings))
 
 
 def records_to_arrow(records: Sequence[Mapping[str, Any]]) -> pyarrow.Table:
-    """Exported rows as a table with fixed types."""
+    """Exported rows as a table with fixed column types."""
     kinds = {column.name: column.arrow for column in COLUMNS} | EXPORTED
     schema = pyarrow.schema([(name, pyarrow.type_for_alias(kind)) for name, kind in kinds.items()])
     return pyarrow.Table.from_pylist(list(records), schema=schema)
@@ -61,23 +63,22 @@ def write_parquet(table: pyarrow.Table, out: Path, **options: Any) -> None:
 
 def _records(rows: Sequence[Row], settings: RunSettings) -> list[dict[str, Any]]:
     stored = settings.to_dict()
-    told = {key: stored[key] for key in EXPORTED}
-    return [to_record(row) | told for row in rows]
+    columns = {key: stored[key] for key in EXPORTED}
+    return [to_record(row) | columns for row in rows]
 
 
 def _tsv(rows: Sequence[Row], settings: RunSettings) -> str:
-    """Cohen's log: idx, label, predict (-1 = abstain), radius (rounded down), correct, time."""
-    remedy = "Use csv, parquet or json as `format`."
+    """The log of Cohen et al.: idx, label, predict (-1 if abstained), radius (rounded down), correct, time."""
     if any(row.status == "partial" for row in rows):
         raise ConfigurationError(
-            "a budget left images of this run undecided, which a tsv cannot tell its readers. Resume the run, or use "
-            "csv, parquet or json as `format`.",
+            "a budget left images of this run undecided, which a tsv cannot express. Resume the run, or use csv, "
+            "parquet or json as `format`.",
             parameter="format",
         )
     if settings.decided_radii is not None:
         raise ConfigurationError(
-            f"the run stopped at {settings.stop}: its rows are decided at these radii alone, which a tsv cannot "
-            f"tell its readers. {remedy}",
+            f"the run stopped at {settings.stop}, so its rows are decided at these radii only, which a tsv cannot "
+            "express. Use csv, parquet or json as `format`.",
             parameter="format",
         )
     lines = ["\t".join(str(column.cohen) for column in _COHEN)]
@@ -87,8 +88,8 @@ def _tsv(rows: Sequence[Row], settings: RunSettings) -> str:
 
 def _csv(rows: Sequence[Row], settings: RunSettings) -> str:
     buffer = io.StringIO()
-    heads = [*(column.name for column in COLUMNS), *EXPORTED]
-    writer = csv.DictWriter(buffer, heads, lineterminator="\n")
+    header = [*(column.name for column in COLUMNS), *EXPORTED]
+    writer = csv.DictWriter(buffer, header, lineterminator="\n")
     writer.writeheader()
     writer.writerows(_records(rows, settings))
     return buffer.getvalue()
@@ -99,7 +100,7 @@ def _json(rows: Sequence[Row], settings: RunSettings) -> str:
 
 
 def read_exported(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Exported rows with their types, and what they say of their run's settings."""
+    """Exported rows with typed values, and the settings of their run as far as they are recorded."""
     try:
         records, settings = _READERS.get(path.suffix, _read_tsv)(path)
         rows = [_typed(record) for record in records]
@@ -116,21 +117,21 @@ def read_exported(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
 
 
 def _typed(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A row's values as the types of their columns; Cohen's names and times are understood."""
+    """A record with values of its columns' types. The column names and times of Cohen's log are accepted too."""
     named = {**record, "predict": record.get("predict", record.get("prediction"))}
     named.setdefault("seconds", record.get("time"))
-    made: dict[str, Any] = {}
+    typed: dict[str, Any] = {}
     for column in COLUMNS:
         value = named.get(column.name)
         if value is None or value == "":
             if column.name in ("idx", "predict", "radius"):
                 raise ValueError(f'row {record["idx"]} has no value for "{column.name}"')
-            made[column.name] = None
+            typed[column.name] = None
         else:
-            made[column.name] = str(value) if column.arrow == "string" else _number(value, column.arrow)
-    if not 0 <= made["radius"] < float("inf"):
+            typed[column.name] = str(value) if column.arrow == "string" else _number(value, column.arrow)
+    if not 0 <= typed["radius"] < float("inf"):
         raise ValueError(f"row {record['idx']} has radius {record['radius']}")
-    return made
+    return typed
 
 
 def _number(value: Any, kind: str) -> int | float:
@@ -165,7 +166,16 @@ def _read_json(path: Path) -> Read:
 
 
 def _read_parquet(path: Path) -> Read:
-    return pyarrow.parquet.read_table(path).to_pylist(), {}
+    records = pyarrow.parquet.read_table(path).to_pylist()
+    cells = {record.get("cell") for record in records}
+    if len(cells) > 1:
+        raise PprsError(
+            f"{path} joins the rows of {len(cells)} cells of `pprs reproduce`. Write those of one to a file: "
+            'rows[rows.cell == "..."].to_parquet("one.parquet") with pandas.'
+        )
+    if cells - {None}:
+        records = [record | {name: record[joined] for name, joined in JOINED.items()} for record in records]
+    return records, {}
 
 
 _READERS = {".tsv": _read_tsv, ".csv": _read_csv, ".json": _read_json, ".parquet": _read_parquet}

@@ -1,4 +1,4 @@
-"""A run's rows as columns, which metrics, tables and figures are computed from."""
+"""A run's rows as columns, for metrics, tables and figures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class RunFrame:
-    """The rows of one run as columns. label -1: unknown; prediction -1: abstained."""
+    """The rows of a run as columns. A label of -1 means unknown, a prediction of -1 means abstained."""
 
     name: str
     idx: Array
@@ -29,13 +29,13 @@ class RunFrame:
     prediction: Array
     radius: Array
     seconds: Array
-    segments: Array  # mean number a picture; NaN where there are none
+    segments: Array  # mean number per noisy sample, NaN without a partition
     segment_size: Array
-    samples: Array  # that estimated the share; NaN where that is not known
-    undecided: Array  # a budget ended its sampling early: what is proved of it so far counts
+    samples: Array  # number of votes in the estimate, NaN if unknown
+    undecided: Array  # whether a budget ended the sampling early; the radius proved so far counts
     settings: RunSettings = field(default_factory=RunSettings)
     thumbnails: dict[int, bytes] = field(default_factory=dict)
-    # Could not be certified, and counts as not certified: leaving it out could flatter. One entry stands for all.
+    # A failed image counts as not certified, since leaving it out could flatter a classifier. Length 1 is broadcast.
     failed: Array = field(default_factory=lambda: np.zeros(1, bool))
 
     @classmethod
@@ -50,26 +50,26 @@ class RunFrame:
         def column(values: list[Any], kind: Any, missing: Any) -> Array:
             return np.array([missing if v is None else v for v in values], dtype=kind)
 
-        known = [row if row.status != "failed" else None for row in rows]
+        succeeded = [row if row.status != "failed" else None for row in rows]
         return cls(
             name,
             column([r.idx for r in rows], np.int64, -1),
             column([r.label for r in rows], np.int64, -1),
             column([r.prediction for r in rows], np.int64, -1),
             column([r.radius for r in rows], np.float64, 0.0),
-            column([r and r.seconds for r in known], np.float64, np.nan),
+            column([r and r.seconds for r in succeeded], np.float64, np.nan),
             column([r.mean_segments for r in rows], np.float64, np.nan),
             column([r.mean_segment_size for r in rows], np.float64, np.nan),
-            column([r and r.samples for r in known], np.float64, np.nan),
+            column([r and r.samples for r in succeeded], np.float64, np.nan),
             column([r.status == "partial" for r in rows], bool, False),
             settings,
             thumbnails,
-            column([r is None for r in known], bool, False),
+            column([r is None for r in succeeded], bool, False),
         )
 
     @property
     def full_name(self) -> str:
-        """The partition with all its options, and the noise, as far as the rows say."""
+        """The partition with all its options, and the noise, if they are recorded."""
         if self.settings.partition_text is None:
             return self.name
         partition = self.settings.partition_text.strip()
@@ -82,14 +82,14 @@ class RunFrame:
 
     @property
     def correct(self) -> Array:
-        """Certified with the correct label; where no image has a label, certified at all."""
+        """Whether each image is certified with the correct label or, if no image has a label, certified at all."""
         return is_correct(self.prediction, self.label)
 
     @property
     def decided(self) -> tuple[float, ...] | None:
-        """The radii at which the images were decided; None: at all.
+        """The radii at which the images were decided, or None for all radii.
 
-        Sampling stopped there once they were, so that elsewhere the rows of a run say too little.
+        Sampling stopped once an image was decided there, so its row says too little about other radii.
         """
         return self.settings.decided_radii
 
@@ -98,18 +98,21 @@ class RunFrame:
 
 
 def is_correct(prediction: Array, label: Array) -> Array:
-    """Certified with the correct label; where no image has a label, certified at all. -1: abstained, or unknown."""
+    """Whether each image is certified with the correct label or, if no image has a label, certified at all.
+
+    A prediction of -1 means abstained, a label of -1 unknown.
+    """
     correct: Array = (prediction >= 0) & ((prediction == label) | (not bool((label >= 0).any())))
     return correct
 
 
 def read_frame(source: Run | str | Path) -> RunFrame:
-    """The columns of a run: the run itself, its folder or url, or rows exported from it."""
+    """The columns of a run, given the run itself, its folder or url, or rows exported from it."""
     return RunFrame.of(source if isinstance(source, Run) else open_run(source))
 
 
 def read_frames(sources: Sequence[Run | str | Path]) -> list[RunFrame]:
-    """Several, with names that distinguish them."""
+    """The columns of several runs, with names that distinguish them."""
     runs = [source if isinstance(source, Run) else open_run(source) for source in sources]
     names = distinct_names([run.settings for run in runs], [run.path for run in runs])
     return [RunFrame.of(run, name) for run, name in zip(runs, names, strict=True)]

@@ -1,4 +1,4 @@
-"""Short names for runs in tables and figures, with as much of their settings as distinguishes them."""
+"""Short names for runs in tables and figures, with the settings that distinguish them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pprs.errors import PprsError
 from pprs.partition import PARTITIONS, PLUS
 from pprs.runs.settings import RunSettings
 
-Words = Mapping[tuple[Any, ...], tuple[str, str]]  # key -> value, and how it is written
-OptionKey = tuple[int, int, str, str]  # which part of a mean, which link of its chain, option, name of the link
+Words = Mapping[tuple[Any, ...], tuple[str, str]]  # key -> value, and its text in a name
+OptionKey = tuple[int, int, str, str]  # part of the mean, link of the chain, option, name of the link
 
 
 def method_name(settings: RunSettings, path: str) -> str:
-    """What a run is called in tables and figures: its partition without options, or its file where that is unknown.
+    """The name of a run in tables and figures: its partition without options, or its file if that is unknown.
 
     >>> method_name(RunSettings(partition_text="slic:n_segments=50,blur=3/soft:near=4+blur:size=3"), "runs/a")
     'slic/soft+blur'
@@ -32,7 +32,7 @@ def method_name(settings: RunSettings, path: str) -> str:
 
 
 def distinct_names(settings: Sequence[RunSettings], paths: Sequence[str]) -> list[str]:
-    """The runs' method names, with as much in brackets as distinguishes them: options, noise, seed, or path.
+    """The method names of runs, with options, noise, seed or path in brackets as needed to distinguish them.
 
     >>> def names(*runs):
     ...     settings = [RunSettings(partition_text=p, noise_text=f"gaussian:sigma={s}", seed=i) for p, s, i in runs]
@@ -50,20 +50,21 @@ def distinct_names(settings: Sequence[RunSettings], paths: Sequence[str]) -> lis
     """
     bases = [method_name(s, path) for s, path in zip(settings, paths, strict=True)]
     added: list[list[str]] = [[] for _ in bases]
-    for base in set(bases):  # of one chain each, so that their options are the same
-        alike = [i for i, other in enumerate(bases) if other == base]
-        for i, words in zip(alike, _differing(_option_words([settings[i] for i in alike])), strict=True):
+    for base in set(bases):  # runs with the same chain have the same options
+        group = [i for i, other in enumerate(bases) if other == base]
+        for i, words in zip(group, _differing(_option_words([settings[i] for i in group])), strict=True):
             added[i] += words
     for words_of in (_noise_words, _seed_words):
-        # If some runs need their noise to be distinguished, it is of interest for all.
-        longer = [mine + more for mine, more in zip(added, _differing([words_of(s) for s in settings]), strict=True)]
+        # If some runs need their noise to be distinguished, all names show it.
+        more = _differing([words_of(s) for s in settings])
+        longer = [words + extra for words, extra in zip(added, more, strict=True)]
         if len(set(_bracketed(bases, longer))) > len(set(_bracketed(bases, added))):
             added = longer
     names = _bracketed(bases, added)
     for name in set(names):
-        alike = [i for i, other in enumerate(names) if other == name]
-        if len(alike) > 1:
-            for i, end in zip(alike, _path_ends([paths[i] for i in alike]), strict=True):
+        group = [i for i, other in enumerate(names) if other == name]
+        if len(group) > 1:
+            for i, end in zip(group, _path_ends([paths[i] for i in group]), strict=True):
                 added[i].append(end)
     return _bracketed(bases, added)
 
@@ -72,28 +73,31 @@ def _bracketed(bases: Sequence[str], added: Sequence[Sequence[str]]) -> list[str
     return [f"{base} ({', '.join(words)})" if words else base for base, words in zip(bases, added, strict=True)]
 
 
-def _differing(words: Sequence[Words]) -> list[list[str]]:
-    """Of each, what is written for the keys whose values are not the same in all of them."""
-    keys = dict.fromkeys(key for of in words for key in of)
-    apart = [key for key in keys if len({of[key][0] if key in of else None for of in words}) > 1]
-    return [[of[key][1] for key in apart if key in of] for of in words]
+def _differing(runs: Sequence[Words]) -> list[list[str]]:
+    """For each run, the texts of the keys whose values differ between runs."""
+    keys = dict.fromkeys(key for words in runs for key in words)
+    differing = [key for key in keys if len({words[key][0] if key in words else None for words in runs}) > 1]
+    return [[words[key][1] for key in differing if key in words] for words in runs]
 
 
 def _option_words(settings: Sequence[RunSettings]) -> list[Words]:
-    """The options of partitions of the same chain, without those that only follow the noise: it says as much."""
-    options = [_options(of) for of in settings]
-    noises = [of.noise_text for of in settings]
-    count = Counter(key[2] for key in dict.fromkeys(key for of in options for key in of))
+    """The options of partitions with the same chain, without those that only follow from the noise."""
+    runs = [_options(s) for s in settings]
+    noises = [s.noise_text for s in settings]
+    count = Counter(key[2] for key in dict.fromkeys(key for options in runs for key in options))
 
-    def follows(key: OptionKey) -> bool:
-        values = {(noise, of.get(key)) for noise, of in zip(noises, options, strict=True)}
-        return len(set(noises)) > 1 and len(values) == len(set(noises)) and key[2] in _following_noise(key[3])
+    def follows_noise(key: OptionKey) -> bool:
+        values = {(noise, options.get(key)) for noise, options in zip(noises, runs, strict=True)}
+        return len(set(noises)) > 1 and len(values) == len(set(noises)) and key[2] in _noise_dependent(key[3])
 
     def write(key: OptionKey, value: str) -> str:
-        plain = count[key[2]] == 1 and key[2] != "sigma"  # which is the noise's
-        return f"{key[2]}={value}" if plain else f"{key[3]}.{key[2]}={value}"
+        unambiguous = count[key[2]] == 1 and key[2] != "sigma"  # the noise has a sigma too
+        return f"{key[2]}={value}" if unambiguous else f"{key[3]}.{key[2]}={value}"
 
-    return [{key: (value, write(key, value)) for key, value in of.items() if not follows(key)} for of in options]
+    return [
+        {key: (value, write(key, value)) for key, value in options.items() if not follows_noise(key)}
+        for options in runs
+    ]
 
 
 def _options(settings: RunSettings) -> dict[OptionKey, str]:
@@ -102,29 +106,29 @@ def _options(settings: RunSettings) -> dict[OptionKey, str]:
     return {
         (part, place, option, link): value
         for part, chain in enumerate(_chains(settings.partition_text))
-        for place, (link, given) in enumerate(chain)
-        for option, value in given.items()
+        for place, (link, options) in enumerate(chain)
+        for option, value in options.items()
     }
 
 
-def _following_noise(link: str) -> set[str]:
-    """The options of this partition that depend on the noise where they are "auto".
+def _noise_dependent(link: str) -> set[str]:
+    """The options of this partition whose "auto" value depends on the noise.
 
-    >>> sorted(_following_noise("slic")), _following_noise("grid")
+    >>> sorted(_noise_dependent("slic")), _noise_dependent("grid")
     (['blur', 'compactness'], set())
     """
     try:
-        one, other = (PARTITIONS[link].for_noise(sigma) for sigma in (0.25, 0.5))
+        weak, strong = (PARTITIONS[link].for_noise(sigma) for sigma in (0.25, 0.5))
     except (KeyError, PprsError):
         return set()
-    return {name for name, value in vars(one).items() if value != getattr(other, name)}
+    return {name for name, value in vars(weak).items() if value != getattr(strong, name)}
 
 
 def _noise_words(settings: RunSettings) -> Words:
     if settings.noise_text is None:
         return {}
-    name, given = _link(settings.noise_text)
-    return {(): (name, name)} | {(option,): (value, f"{option}={value}") for option, value in given.items()}
+    name, options = _link(settings.noise_text)
+    return {(): (name, name)} | {(option,): (value, f"{option}={value}") for option, value in options.items()}
 
 
 def _seed_words(settings: RunSettings) -> Words:
@@ -132,26 +136,27 @@ def _seed_words(settings: RunSettings) -> Words:
 
 
 def _path_ends(paths: Sequence[str]) -> list[str]:
-    """The last parts of these paths, as many as it takes for all to differ.
+    """The shortest endings of these paths that all differ.
 
     >>> _path_ends(["runs/a/slic", "runs/b/slic"]), _path_ends(["runs/a", "runs/a"])
     (['a/slic', 'b/slic'], ['a', 'a'])
     """
     parts = [PurePath(path).parts for path in paths]
     for length in range(1, max(map(len, parts)) + 1):
-        ends = ["/".join(of[-length:]) for of in parts]
+        ends = ["/".join(p[-length:]) for p in parts]
         if len(set(ends)) == len(set(paths)):
             return ends
     return list(paths)
 
 
 def _chains(text: str) -> list[list[tuple[str, dict[str, str]]]]:
-    """The parts of a mean, each a chain of names with their options. Partitions of other versions are read as well."""
+    """The parts of a mean, each a chain of names with their options. Accepts partitions of other versions."""
     return [[_link(link) for link in part.split("/")] for part in PLUS.split(text)]
 
 
 def _link(text: str) -> tuple[str, dict[str, str]]:
-    """
+    """The name and the options of one link of a chain.
+
     >>> _link("slic:n_segments=50, blur=3")
     ('slic', {'n_segments': '50', 'blur': '3'})
     """

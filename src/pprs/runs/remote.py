@@ -1,7 +1,7 @@
-"""Runs that are kept at a url: `s3://bucket/run`, `gs://...`, `file:///mnt/shared/run`, whatever fsspec knows.
+"""Runs stored at a url: `s3://bucket/run`, `gs://...`, `file:///mnt/shared/run`, or any other that fsspec supports.
 
-SQLite needs a local disk. So a run is written on the driver's machine, and what is finished is copied to the url now
-and then, and at the end; a run that is there already is fetched first and resumed.
+SQLite needs a local disk, so a run is written on the driver's machine and copied to the url periodically and at the
+end. A run that already exists at the url is downloaded first and resumed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pprs.runs.export import export
 from pprs.runs.store import FILE, RunFile, RunWriter
 
 ROWS = "rows.parquet"
-EVERY = 300.0  # seconds between two copies to a url while a run is at work
+COPY_INTERVAL = 300.0  # seconds between two copies to a url while a run is in progress
 
 
 def is_url(text: str) -> bool:
-    """Whether it is a url rather than a name on this disk.
+    """Whether the text is a url rather than a local path.
 
     >>> is_url("s3://bucket/run"), is_url("runs/slic"), is_url("C:/runs")
     (True, False, False)
@@ -38,13 +38,13 @@ def is_url(text: str) -> bool:
 
 
 def working_folder(url: str) -> Path:
-    """Where a run with this url is written on this machine."""
+    """The local folder in which a run with this url is written."""
     return cache_folder() / "runs" / hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:24]
 
 
-def fetch(url: str, name: str, to: Path) -> bool:
-    """Copy a file of that folder here; False if it is not there."""
-    with _explained(url, "read"):
+def fetch(url: str, name: str, to: Path, parameter: str | None = None) -> bool:
+    """Download a file from a remote folder. Returns False if it does not exist."""
+    with _explained(url, "read", parameter):
         system, root = _open(url)
         if not system.exists(f"{root}/{name}"):
             return False
@@ -56,21 +56,21 @@ def fetch(url: str, name: str, to: Path) -> bool:
 
 
 def check_writable(url: str) -> None:
-    """That a file can be written there: told before hours of work, not after."""
-    with _explained(url, "written"):
+    """Raise an error if files cannot be written to the url, before hours of work rather than after."""
+    with _explained(url, "written", "out"):
         system, root = _open(url)
         system.makedirs(root, exist_ok=True)
-        trial = f"{root}/.{secrets.token_hex(4)}.part"
-        system.pipe_file(trial, b"pprs")
-        system.rm_file(trial)
+        probe = f"{root}/.{secrets.token_hex(4)}.part"
+        system.pipe_file(probe, b"pprs")
+        system.rm_file(probe)
 
 
 def send(url: str, file: Path) -> None:
-    """Copy a file into that folder, whole or not at all."""
-    with _explained(url, "written"):
+    """Upload a file to a remote folder atomically."""
+    with _explained(url, "written", "out"):
         system, root = _open(url)
         system.makedirs(root, exist_ok=True)
-        part = f"{root}/.{file.name}.{secrets.token_hex(4)}.part"  # nobody else's
+        part = f"{root}/.{file.name}.{secrets.token_hex(4)}.part"  # other machines may upload at the same time
         system.put_file(str(file), part)
         system.mv(part, f"{root}/{file.name}")
 
@@ -81,27 +81,28 @@ def _open(url: str) -> tuple[Any, str]:
 
 
 @contextlib.contextmanager
-def _explained(url: str, done: str) -> Iterator[None]:
+def _explained(url: str, action: str, parameter: str | None) -> Iterator[None]:
+    """Turn the errors of a remote store into messages with a remedy. `action` is "read" or "written"."""
     try:
         yield
     except ImportError as error:
-        raise ConfigurationError(f"{url} needs another package: {error}", parameter="out") from error
-    except Exception as error:  # every store has errors of its own
+        raise ConfigurationError(f"{url} needs another package: {error}", parameter=parameter) from error
+    except Exception as error:  # every store raises its own types
         reason = (str(error).splitlines() or [""])[0] or type(error).__name__
         raise PprsError(
-            f"{url} cannot be {done} ({type(error).__name__}: {reason}). Check the url and your access.",
-            parameter="out",
+            f"{url} cannot be {action} ({type(error).__name__}: {reason}). Check the url and your access rights.",
+            parameter=parameter,
         ) from error
 
 
 def check_text(path: object, parameter: str) -> None:
-    """Refuse a url as a Path, which has lost one of its slashes."""
+    """Reject a url given as a Path, which loses one of its slashes."""
     if isinstance(path, Path) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]", path.as_posix()):
         raise ConfigurationError(f"give a url as text, not as a Path: {path}", parameter=parameter)
 
 
 def check_out(out: str | Path | None) -> None:
-    """Whether a run can be written to this url, if it is one: checked before anything is loaded."""
+    """Reject an `out` that a run cannot be written to, before anything is loaded."""
     if not isinstance(out, str | Path | None):
         raise ConfigurationError(f"`out` must be a folder or a url, not {out!r}", parameter="out")
     check_text(out, "out")
@@ -111,10 +112,9 @@ def check_out(out: str | Path | None) -> None:
 
 @contextlib.contextmanager
 def open_run_folder(out: str | Path | None, message: Callable[[str], None]) -> Iterator[Path | None]:
-    """The folder to write a run in. If `out` is a url, the run that is there is fetched first and copied back after.
+    """The local folder to write a run in. A run at a url is downloaded first and uploaded afterwards.
 
-    It is also copied now and then meanwhile, and after Ctrl-C, SIGTERM or an error: what was finished is there then,
-    for whoever resumes it, on any machine.
+    It is also uploaded periodically, and after Ctrl-C, SIGTERM or an error, so that it can be resumed on any machine.
     """
     if out is None or not is_url(str(out)):
         yield None if out is None else Path(out)
@@ -130,15 +130,15 @@ def open_run_folder(out: str | Path | None, message: Callable[[str], None]) -> I
         except BaseException:
             try:
                 _send_run(url, folder)
-            except PprsError as failed:  # the first error is the one to end with
-                message(str(failed))
+            except PprsError as error:  # the original error is the one to raise
+                message(str(error))
             raise
         _send_run(url, folder)
 
 
 @contextlib.contextmanager
 def _terminate_as_interrupt() -> Iterator[None]:
-    """Slurm and Kubernetes ask with SIGTERM before they end a job for good."""
+    """Treat SIGTERM, which Slurm and Kubernetes send before they kill a job, like Ctrl-C."""
 
     def interrupt(*_: Any) -> NoReturn:
         raise KeyboardInterrupt
@@ -146,38 +146,38 @@ def _terminate_as_interrupt() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, interrupt)
+    previous = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)
 
 
 @contextlib.contextmanager
 def _periodic_copies(url: str, folder: Path) -> Iterator[None]:
-    """Copies what there is, from a thread of its own. A copy that fails is tried again when its time comes."""
-    over = threading.Event()
+    """Upload the run periodically from a thread. A failed upload is repeated at the next interval."""
+    finished = threading.Event()
 
-    def work() -> None:
-        while not over.wait(EVERY):
+    def copy_periodically() -> None:
+        while not finished.wait(COPY_INTERVAL):
             with contextlib.suppress(PprsError):
                 _send_run(url, folder)
 
-    thread = threading.Thread(target=work, daemon=True)
+    thread = threading.Thread(target=copy_periodically, daemon=True)
     thread.start()
     try:
         yield
     finally:
-        over.set()
+        finished.set()
         thread.join()
 
 
 def _fetch_run(url: str, folder: Path) -> None:
     if not (folder / FILE).is_file():
-        fetch(url, FILE, folder / FILE)
+        fetch(url, FILE, folder / FILE, "out")
         return
-    with tempfile.TemporaryDirectory() as scratch:  # both have rows: another machine may have resumed it
-        if fetch(url, FILE, Path(scratch) / FILE):
+    with tempfile.TemporaryDirectory() as scratch:  # both may have rows, since another machine may have resumed it
+        if fetch(url, FILE, Path(scratch) / FILE, "out"):
             _merge(folder, Path(scratch))
 
 
@@ -187,15 +187,15 @@ def _merge(folder: Path, other: Path) -> None:
 
 
 def _send_run(url: str, folder: Path) -> None:
-    """Copy the run as it is now, together with what another machine has put there meanwhile."""
+    """Upload the current run, merged with rows that another machine has uploaded meanwhile."""
     if not (folder / FILE).is_file():
         return
     with tempfile.TemporaryDirectory() as scratch:
-        copy, there = Path(scratch) / "copy", Path(scratch) / "there"
+        copy, uploaded = Path(scratch) / "copy", Path(scratch) / "uploaded"
         try:
             RunFile(folder).copy_to(copy)
-            if fetch(url, FILE, there / FILE):
-                _merge(copy, there)
+            if fetch(url, FILE, uploaded / FILE, "out"):
+                _merge(copy, uploaded)
             send(url, copy / FILE)
             run = RunFile(copy)
             if run.completed():
@@ -203,4 +203,4 @@ def _send_run(url: str, folder: Path) -> None:
                 export(sorted(rows, key=lambda row: row.idx), run.settings, "parquet", Path(scratch) / ROWS)
                 send(url, Path(scratch) / ROWS)
         except PprsError as error:
-            raise PprsError(f"{error}\nThe rows are kept in {folder}; repeating copies them.") from error
+            raise PprsError(f"{error}\nThe rows are kept in {folder}. Repeat to upload them.") from error

@@ -1,4 +1,4 @@
-"""One certified image, and the one table of columns that SQLite, Arrow, csv and Cohen's tsv are written from."""
+"""The row of a certified image, and the table of columns behind SQLite, Arrow, csv and Cohen's tsv."""
 
 from __future__ import annotations
 
@@ -16,7 +16,22 @@ PARTIAL, FAILED = "budget", "failed"  # values of `stopped` for images that are 
 
 @dataclass(frozen=True)
 class Row:
-    """One certified image. label None: unknown; prediction None: abstained."""
+    """The row of one certified image.
+
+    Attributes:
+        idx: Index of the image in its data set.
+        label: True label, None if unknown.
+        prediction: Certified label, None if the classifier abstained.
+        selected: Class that the selection samples chose.
+        radius: Certified L2 radius, 0 if the classifier abstained.
+        p_lower: Lower confidence bound on the probability of the selected class.
+        counts: Votes of the estimation samples, per class.
+        mean_segments: Mean number of segments per noisy sample, None without a partition.
+        mean_segment_size: Mean number of pixels per segment, None without a partition.
+        seconds: Time that the image took.
+        p_upper: Upper confidence bound on the probability of any other class. None means 1 - p_lower.
+        stopped: Why sampling ended, as in `Certificate`, or "failed".
+    """
 
     idx: int
     label: int | None
@@ -28,28 +43,30 @@ class Row:
     mean_segments: float | None
     mean_segment_size: float | None
     seconds: float
-    p_upper: float | None = None  # above every other class's share; None: 1 - p_lower
-    stopped: str = "n"  # why sampling ended, as in Certificate; "failed": the image could not be certified
+    p_upper: float | None = None
+    stopped: str = "n"
 
     @property
     def status(self) -> Status:
-        """done; partial: a budget ended its sampling, and it can be resumed; failed: it could not be certified."""
+        """Status of the image: "done", "failed", or "partial" if a budget ended its sampling early."""
         return "partial" if self.stopped == PARTIAL else "failed" if self.stopped == FAILED else "done"
 
     @property
     def samples(self) -> int:
-        """How many votes the bound is made from."""
+        """Number of votes that the bound is computed from."""
         return sum(self.counts)
 
     @property
     def correct(self) -> bool:
-        """Certified with the correct label."""
+        """Whether the image is certified with the correct label."""
         return self.prediction is not None and self.prediction == self.label
 
     @classmethod
     def of(cls, index: int, label: int | None, certificate: Certificate, seconds: float) -> Row:
         if certificate.assumes is not None:
-            raise PprsError(f"a certificate that assumes something ({certificate.assumes}) cannot be stored in a run")
+            raise PprsError(
+                f"a certificate that rests on an assumption ({certificate.assumes}) cannot be stored in a run"
+            )
         return cls(
             index,
             label,
@@ -75,7 +92,7 @@ class Failure:
     error: str
 
     def row(self) -> Row:
-        """How it counts: not certified. Leaving it out could flatter a classifier."""
+        """The row of the image, which is not certified. Leaving failed images out could flatter a classifier."""
         return Row(self.idx, self.label, None, -1, 0.0, 0.0, (), None, None, 0.0, stopped=FAILED)
 
     def __str__(self) -> str:
@@ -84,19 +101,19 @@ class Failure:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a row: how SQLite and exports write it, and how they read it back."""
+    """How a column is stored in SQLite and written to exports."""
 
-    name: str  # of the exported column; of SQLite's too, unless `stored` says otherwise
+    name: str  # in exports, and in SQLite unless `stored` is given
     arrow: Literal["int64", "double", "string"]
-    sql: str | None = None  # its type in SQLite; None: derived from other columns, and only exported
-    stored: str | None = None  # its name in SQLite and in Row where that is another
-    export: Callable[[Row], Any] | None = None  # where the exported value is not the row's own
-    cohen: str | None = None  # its name in the log of Cohen et al.
+    sql: str | None = None  # type in SQLite; None if it is derived from other columns and only exported
+    stored: str | None = None  # name in SQLite and in Row, if different
+    export: Callable[[Row], Any] | None = None  # computes the exported value, if different from the row's
+    cohen: str | None = None  # name in the log of Cohen et al.
     cohen_text: Callable[[Any], str] = str
 
     @property
     def field(self) -> str:
-        """Its name in Row and in SQLite."""
+        """The name in Row and in SQLite."""
         return self.stored or self.name
 
     def exported(self, row: Row) -> Any:
@@ -141,26 +158,26 @@ def from_sql(values: Iterable[Any]) -> Row:
 
 
 def to_record(row: Row) -> dict[str, Any]:
-    """The row as it is exported."""
+    """The exported values of a row, by column."""
     return {column.name: column.exported(row) for column in COLUMNS}
 
 
 def from_record(record: Mapping[str, Any]) -> Row:
-    """A row of an export; what Cohen's log does not have is as if nothing were known."""
+    """The row of an exported record. Columns that Cohen's log lacks are treated as unknown."""
 
     def number(name: str, missing: Any) -> Any:
         value = record.get(name)
         return missing if value is None else value
 
-    def known(name: str) -> int | None:
+    def class_or_none(name: str) -> int | None:
         value = number(name, -1)
         return None if value < 0 else int(value)
 
     counts = record.get("counts")
     return Row(
         int(record["idx"]),
-        known("label"),
-        known("predict"),
+        class_or_none("label"),
+        class_or_none("predict"),
         int(number("selected", -1)),
         float(record["radius"]),
         float(number("p_lower", 0.0)),

@@ -1,4 +1,4 @@
-"""A run as its readers see it: settings and rows, wherever they are kept."""
+"""Reading runs: settings and rows, wherever they are stored."""
 
 from __future__ import annotations
 
@@ -21,38 +21,44 @@ if TYPE_CHECKING:
 
 
 class Run(ABC):
-    """The rows of a certification run, and the settings that they were made with."""
+    """A certification run: its settings, and one row per image.
 
-    path: str  # of its folder or file, or its url
+    Attributes:
+        path: Folder, file or url of the run.
+        settings: The settings that the rows were computed with.
+        images: Indices of the images that `certify_dataset` was called for, None for an opened run.
+    """
+
+    path: str
     settings: RunSettings
-    images: Sequence[int] | None = None  # of the call that made it, where it was made just now
+    images: Sequence[int] | None = None
 
     @abstractmethod
     def iter_rows(self) -> Iterator[Row]:
-        """The certified images one by one, by index."""
+        """Iterate over the rows in the order of image indices, without holding all of them in memory."""
 
     @abstractmethod
     def failures(self) -> list[Failure]:
-        """The images that could not be certified."""
+        """The images that could not be certified, with the reasons."""
 
     def rows(self) -> list[Row]:
-        """The certified images, by index."""
+        """The rows in the order of image indices. Failed images have none."""
         return list(self.iter_rows())
 
     def thumbnails(self) -> dict[int, bytes]:
-        """The pictures kept for the report, as PNG, by image."""
+        """Images stored for the report, as PNG, by index."""
         return {}
 
     def outcomes(self) -> list[Row]:
-        """The rows, and one for every image that failed, which counts as not certified."""
+        """The rows of all images, including one for each failed image, which counts as not certified."""
         return sorted([*self.iter_rows(), *(failure.row() for failure in self.failures())], key=lambda row: row.idx)
 
     def to_arrow(self) -> pyarrow.Table:
-        """A table with a line an image, as `pprs export` writes it; an image that failed is not certified."""
+        """The outcomes as an Arrow table, with one row per image and the columns of `pprs export`."""
         return to_arrow(self.outcomes(), self.settings)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The same as a data frame."""
+        """The outcomes as a data frame, with one row per image and the columns of `pprs export`."""
         return self.to_arrow().to_pandas()
 
     def __len__(self) -> int:
@@ -61,17 +67,17 @@ class Run(ABC):
     def __repr__(self) -> str:
         rows, failed = self.rows(), len(self.failures())
         certified = sum(row.prediction is not None for row in rows)
-        what = f"{certified} of {len(rows) + failed} images certified" + (f", {failed} failed" if failed else "")
-        made = (
+        counts = f"{certified} of {len(rows) + failed} images certified" + (f", {failed} failed" if failed else "")
+        method = (
             f"{self.settings.partition_text or 'unknown partition'} under {self.settings.noise_text or 'unknown noise'}"
         )
-        return f"<Run {self.path}: {what}, {made}>"
+        return f"<Run {self.path}: {counts}, {method}>"
 
 
 class StoredRun(Run):
-    """A run in a folder. What is written to it later is seen.
+    """A run in a folder. Rows that are written later become visible too.
 
-    `images` are those that the call which made it was about; `keep` is whatever must live as long as the run does.
+    `keep` is any object that must live as long as the run, such as a temporary folder.
     """
 
     def __init__(
@@ -91,7 +97,7 @@ class StoredRun(Run):
 
 
 class ExportedRun(Run):
-    """Rows that `pprs export` wrote, or a log of Cohen et al."""
+    """Rows written by `pprs export`, or a log of Cohen et al."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
@@ -103,18 +109,29 @@ class ExportedRun(Run):
 
     def failures(self) -> list[Failure]:
         failed = (row for row in map(from_record, self._records) if row.status == "failed")
-        return [Failure(row.idx, row.label, "failed when its run was made") for row in failed]
+        return [Failure(row.idx, row.label, "failed in the exported run") for row in failed]
 
 
 def open_run(path: str | Path) -> Run:
-    """A run to look at: its folder, its url (`s3://bucket/run`), or rows exported from it (tsv, csv, parquet, json)."""
+    """Open a run for reading.
+
+    Args:
+        path: Folder of the run, its url (`s3://bucket/run`), or rows exported from it (tsv, csv, parquet, json).
+
+    Returns:
+        The run.
+
+    Raises:
+        ConfigurationError: If there is no run at `path`.
+        PprsError: If exported rows cannot be read.
+    """
     text = str(path)
     remote.check_text(path, "path")
     if remote.is_url(text):
         scratch = tempfile.TemporaryDirectory()
         folder = Path(scratch.name) / (text.rstrip("/").rpartition("/")[2] or "run")
         if not remote.fetch(text, FILE, folder / FILE):
-            raise ConfigurationError(f"{text} is not a run: there is no {FILE}. Check the url.")
+            raise ConfigurationError(f"{text} is not a run: it has no {FILE}. Check the url.")
         return StoredRun(folder, text, keep=scratch)
     local = Path(path)
     if local.is_file() or (local.suffix in (".tsv", ".csv", ".parquet", ".json") and not local.is_dir()):

@@ -1,4 +1,4 @@
-"""What a run was made with. The stored keys are its file format; resuming compares those that are its identity."""
+"""The settings of a run. Resuming a run compares those that belong to its identity."""
 
 from __future__ import annotations
 
@@ -16,28 +16,52 @@ from pprs.noise import Noise, parse_noise
 from pprs.partition import Partition, parse_partition
 from pprs.sampling import Sampling, decided_radii
 
-# Where a model's file and the data lie may differ between two parts of one run; what they are (their digests) may not.
+# The paths of the model and the data may change when a run is resumed. Their contents (digests) may not.
 IDENTITY = (
     "model", "model_digest", "preprocess", "labels", "data_fingerprint", "num_classes", "class_names", "noise",
     "partition", "n0", "n", "alpha", "bound", "stop", "seed", "engine", "device", "autocast", "channels_last",
 )  # fmt: skip
-_FILE = re.compile(r"(\.safetensors|\.onnx|\.pt2)(:[^/]*)?$")  # a model that is a file, perhaps with an output
-# What an exported row repeats of its run's settings.
+_FILE = re.compile(r"(\.safetensors|\.onnx|\.pt2)(:[^/]*)?$")  # a model file, perhaps with the name of an output
+# Settings that every exported row repeats.
 EXPORTED = {
     "model": "string", "data": "string", "noise": "string", "partition": "string", "n0": "int64", "n": "int64",
     "alpha": "double", "bound": "string", "stop": "string", "seed": "int64", "engine": "string",
 }  # fmt: skip
-_TEXTS = {"noise": "noise_text", "partition": "partition_text"}  # stored key -> field, where they differ
+_TEXTS = {"noise": "noise_text", "partition": "partition_text"}  # stored key -> field, if different
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Everything that a run's rows depend on. A value is None where it is unknown, as in rows exported from a run."""
+    """All settings that the rows of a run depend on. Unknown values, as in exported rows, are None.
+
+    Attributes:
+        model: Text that names the model.
+        model_digest: Digest of the model's weights.
+        preprocess: Preprocessing that belongs to the model.
+        labels: Labels that the classifier is restricted to, None for all.
+        data: Text that names the data.
+        split: Split of the data.
+        data_fingerprint: Digest of the images.
+        num_classes: Number of classes.
+        class_names: Names of the classes.
+        noise_text: The noise as text. `noise` is the object.
+        partition_text: The partition as text, "none" for plain smoothing. `partition` is the object.
+        n0: Samples that select a class.
+        n: Samples that estimate its probability.
+        alpha: Failure probability of a certificate.
+        bound: "one-sided" or "two-sided".
+        stop: Rule for ending an image's sampling before `n`.
+        seed: Random seed.
+        engine: "torch" or "onnxruntime".
+        device: Torch device.
+        autocast: Whether mixed precision is used.
+        channels_last: Whether the channels-last memory layout is used.
+    """
 
     model: str | None = None
     model_digest: str | None = None
     preprocess: str | None = None
-    labels: tuple[str, ...] | None = None  # the classifier chooses among these only
+    labels: tuple[str, ...] | None = None
     data: str | None = None
     split: str | None = None
     data_fingerprint: str | None = None
@@ -58,30 +82,32 @@ class RunSettings:
 
     @functools.cached_property
     def noise(self) -> Noise:
+        """The noise."""
         if self.noise_text is None:
-            raise PprsError("these rows do not say which noise they were made with")
+            raise PprsError("the noise of these rows is not recorded")
         return parse_noise(self.noise_text)
 
     @functools.cached_property
     def partition(self) -> Partition | None:
-        """The partition, with options resolved where the model's input size is known; None: plain smoothing."""
+        """The partition, or None for plain smoothing. Options are resolved if the model's input size is known."""
         if self.partition_text is None:
-            raise PprsError("these rows do not say which partition they were made with")
+            raise PprsError("the partition of these rows is not recorded")
         return parse_partition(self.partition_text)
 
     @functools.cached_property
     def sampling(self) -> Sampling:
+        """Sample sizes, failure probability, bound and stop rule."""
         if self.n0 is None or self.n is None or self.alpha is None:
-            raise PprsError("these rows do not say how they were sampled")
+            raise PprsError("the sample sizes and alpha of these rows are not recorded")
         return Sampling(self.n0, self.n, self.alpha, self.bound, self.stop)
 
     @property
     def decided_radii(self) -> tuple[float, ...] | None:
-        """The radii at which sampling stopped once images were decided; None: it did not stop there."""
+        """The radii at which images were decided, or None if sampling did not stop at given radii."""
         return decided_radii(self.stop)
 
     def to_dict(self) -> dict[str, Any]:
-        """As it is stored."""
+        """The settings as they are stored."""
         names = {field: key for key, field in _TEXTS.items()}
         values = {names.get(f.name, f.name): getattr(self, f.name) for f in dataclasses.fields(self)}
         stored: dict[str, Any] = json.loads(json.dumps({"format": 1, **values}))
@@ -89,35 +115,35 @@ class RunSettings:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> RunSettings:
-        """From stored values; from an exported row too, where all may be text and most are missing."""
+        """Settings from stored values, or from an exported row, where all may be text and most are missing."""
         kinds = typing.get_type_hints(cls)
         values = {}
         for key, value in stored.items():
             name = _TEXTS.get(key, key)
             if name in kinds and value is not None:
-                values[name] = _read(value, kinds[name])
+                values[name] = _convert(value, kinds[name])
         return cls(**values)
 
     def differences(self, wanted: RunSettings) -> dict[str, tuple[Any, Any]]:
-        """What another run must not differ in, and does: key -> (here, wanted)."""
-        mine, theirs = self.to_dict(), wanted.to_dict()
-        differing = {key: (mine[key], theirs[key]) for key in sorted(IDENTITY) if mine[key] != theirs[key]}
+        """Identity settings in which the two differ, as key -> (own value, wanted value)."""
+        own, other = self.to_dict(), wanted.to_dict()
+        differing = {key: (own[key], other[key]) for key in sorted(IDENTITY) if own[key] != other[key]}
         if "model" in differing and _file_kind(self.model) == _file_kind(wanted.model) is not None:
-            del differing["model"]  # the digest covers a file; code, as in module:factory, is known by its name only
+            del differing["model"]  # the digest identifies a file; code, as in module:factory, has only its name
         return differing
 
 
 def _file_kind(model: str | None) -> tuple[str | None, ...] | None:
-    """What is left of a model's file when its place is forgotten; None: it is not a file.
+    """The type of a model's file and its output, or None if the model is not a file.
 
     >>> _file_kind("a/m.onnx:scores"), _file_kind("package.module:factory")
     (('.onnx', ':scores'), None)
     """
-    found = _FILE.search(model or "")
-    return found.groups() if found else None
+    match = _FILE.search(model or "")
+    return match.groups() if match else None
 
 
-def _read(value: Any, kind: Any) -> Any:
+def _convert(value: Any, kind: Any) -> Any:
     if isinstance(value, list):
         return tuple(value)
     for number in (int, float):

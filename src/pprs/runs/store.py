@@ -1,7 +1,7 @@
-"""A run on disk: its settings, then one row an image, in RUN/run.sqlite.
+"""A run on disk: its settings and one row per image, in RUN/run.sqlite.
 
-Rows are written in transactions, so a run that is killed at any moment holds whole rows only, and the same call
-resumes with the images that are missing.
+Rows are written in transactions. So a run that is killed at any moment holds only complete rows, and the same call
+resumes it with the missing images.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pprs.runs.row import PARTIAL, STORED, Failure, Row, from_sql, to_sql
 from pprs.runs.settings import RunSettings
 
 FILE, LOCK = "run.sqlite", ".lock"
-VERSION = 1  # of the file, as `PRAGMA user_version`; earlier versions of pprs wrote 0
+VERSION = 1  # of the file format, as `PRAGMA user_version`; earlier versions of pprs wrote 0
 _COLUMNS = ", ".join(column.field for column in STORED)
 _TABLES = (
     "CREATE TABLE settings (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
@@ -32,10 +32,10 @@ _FAILED = "CREATE TABLE IF NOT EXISTS failed (idx INTEGER PRIMARY KEY, label INT
 
 
 class RunFile:
-    """A run's file, to look at. Each call opens it anew, so that holding one holds nothing."""
+    """The file of a run, for reading. Each call opens and closes it, so no resources are held in between."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder.absolute()  # it is opened again and again, wherever the program has gone meanwhile
+        self.folder = folder.absolute()  # the program may change its working directory
         if not (folder / FILE).is_file():
             raise ConfigurationError(
                 f"{folder} is not a run: it has no {FILE}. A run is a folder that `pprs certify` or "
@@ -55,7 +55,7 @@ class RunFile:
                 except sqlite3.OperationalError as error:
                     if "readonly" not in str(error):
                         raise
-                    # Killed in the middle of a write: what was begun has to be undone first, which is a write.
+                    # The writer was killed during a transaction, which must be rolled back first. That is a write.
                     db.close()
                     db = sqlite3.connect(path)
                     db.execute("SELECT count(*) FROM settings").fetchone()
@@ -65,24 +65,25 @@ class RunFile:
 
     @property
     def settings(self) -> RunSettings:
+        """The stored settings."""
         with self._open() as db:
-            return _settings(db)
+            return _read_settings(db)
 
     def iter_rows(self, *, partial_only: bool = False) -> Iterator[Row]:
-        """The rows one by one, by index: all of a large run at once take much memory."""
+        """Iterate over the rows by index, since all rows of a large run take much memory."""
         with self._open() as db:
-            names = ", ".join(_names(db))
+            columns = ", ".join(_column_expressions(db))
             where = f"WHERE {_stopped(db)} = '{PARTIAL}'" if partial_only else ""
-            for values in db.execute(f"SELECT {names} FROM rows {where} ORDER BY idx"):
+            for values in db.execute(f"SELECT {columns} FROM rows {where} ORDER BY idx"):
                 yield from_sql(values)
 
     def completed(self) -> set[int]:
-        """The images that have their final row."""
+        """Indices of the images that have their final row."""
         with self._open() as db:
             return {idx for (idx,) in db.execute(f"SELECT idx FROM rows WHERE {_stopped(db)} != '{PARTIAL}'")}
 
     def partial(self) -> dict[int, Row]:
-        """The rows of images whose sampling a budget ended early: resuming continues them."""
+        """Rows of the images whose sampling a budget ended early, by index. Resuming continues them."""
         return {row.idx: row for row in self.iter_rows(partial_only=True)}
 
     def failures(self) -> list[Failure]:
@@ -90,32 +91,31 @@ class RunFile:
         with self._open() as db:
             if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'failed'").fetchone():
                 return []  # a run of an earlier version
-            found = db.execute(
+            failures = db.execute(
                 "SELECT idx, label, error FROM failed WHERE idx NOT IN (SELECT idx FROM rows) ORDER BY idx"
             )
-            return [Failure(*values) for values in found]
+            return [Failure(*values) for values in failures]
 
     def thumbnails(self) -> dict[int, bytes]:
-        """The pictures kept for the report, as PNG, by image."""
+        """Images stored for the report, as PNG, by index."""
         with self._open() as db:
             return dict(db.execute("SELECT idx, png FROM pictures ORDER BY idx").fetchall())
 
     def copy_to(self, folder: Path) -> None:
-        """The run as it is now, in another folder, even while it is being written."""
+        """Copy the run to another folder, even while it is being written."""
         folder.mkdir(parents=True, exist_ok=True)
         with self._open() as db, contextlib.closing(sqlite3.connect(folder / FILE)) as copy:
             db.backup(copy)
 
 
 class RunWriter:
-    """A run that this process alone may write to: a new one, or one whose identity settings are the same."""
+    """Exclusive write access to a run: a new one, or one with the same identity settings."""
 
     def __init__(self, folder: Path, settings: RunSettings) -> None:
-        existing = folder / FILE
-        if folder.exists() and not existing.exists() and (not folder.is_dir() or _others(folder)):
+        file = folder / FILE
+        if folder.exists() and not file.exists() and (not folder.is_dir() or _has_other_files(folder)):
             raise ConfigurationError(
-                f"{folder} exists and is not a run. Nothing there was changed: give another name as `out`.",
-                parameter="out",
+                f"{folder} exists and is not a run. Nothing was changed. Give another `out`.", parameter="out"
             )
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -126,14 +126,15 @@ class RunWriter:
             self._lock.acquire(timeout=0)
         except Timeout:
             raise ConfigurationError(
-                f"another process is writing the run {folder}. Wait for it, or give another `out`.", parameter="out"
+                f"another process is writing the run {folder}. Wait for it, or give another `out`.",
+                parameter="out",
             ) from None
         except OSError as error:
             raise cannot_write(folder, error) from error
         try:
-            with _explained(folder):
-                # Rows are written from a thread of their own, one at a time.
-                self._db = sqlite3.connect(existing, isolation_level=None, check_same_thread=False)
+            with _explained(folder, "out"):
+                # Rows are written from a separate thread, which is the only one that writes.
+                self._db = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
                 self._prepare(settings)
         except BaseException:
             self._lock.release()
@@ -149,64 +150,62 @@ class RunWriter:
                 self._db.executemany("INSERT INTO settings VALUES (?, ?)", rows)
                 self._db.execute(f"PRAGMA user_version = {VERSION}")
                 return
-            there = _settings(self._db)
-            differing = there.differences(settings)
+            differing = _read_settings(self._db).differences(settings)
             if differing:
                 lines = [
                     f"  {key}: the run has {old!r}, you asked for {new!r}" for key, (old, new) in differing.items()
                 ]
                 raise ConfigurationError(
-                    f"the run {self.folder} was made with other settings:\n" + "\n".join(lines) + "\n"
-                    "Nothing was changed. Give another name as `out`, or repeat the settings that the run has.",
+                    f"the run {self.folder} has other settings:\n" + "\n".join(lines) + "\n"
+                    "Nothing was changed. Give another `out`, or the settings of the run.",
                     parameter="out",
                 )
             self._upgrade()
 
     def _upgrade(self) -> None:
-        """Add what runs of earlier versions do not have."""
+        """Add the tables and columns that runs of earlier versions lack."""
         self._db.execute(_FAILED)
-        there = _columns(self._db)
+        existing = _existing_columns(self._db)
         for column in STORED:
-            if column.field not in there:
+            if column.field not in existing:
                 self._db.execute(f"ALTER TABLE rows ADD COLUMN {column.field} {column.sql}")
         self._db.execute(f"PRAGMA user_version = {VERSION}")
 
     @property
     def file(self) -> RunFile:
-        """To look at what is there."""
+        """The run's file, for reading."""
         return RunFile(self.folder)
 
     def add(self, rows: Iterable[tuple[Row, bytes | None]], failures: Iterable[Failure] = ()) -> None:
-        """Rows with their pictures, and images that failed, in one transaction: all of it or nothing.
+        """Write rows with their thumbnails, and failures, in one transaction.
 
-        A row replaces that of an image whose sampling a budget ended early, and no other; the row of a failed image
-        stays.
+        A row only replaces the row of an image whose sampling a budget ended early. A failure removes no row.
         """
-        with _explained(self.folder), self._transaction():
-            for row, picture in rows:
-                self._add(row, picture)
+        with _explained(self.folder, "out"), self._transaction():
+            for row, thumbnail in rows:
+                self._add(row, thumbnail)
             for failure in failures:
                 values = (failure.idx, failure.label, failure.error)
                 self._db.execute("INSERT OR REPLACE INTO failed (idx, label, error) VALUES (?, ?, ?)", values)
 
-    def _add(self, row: Row, picture: bytes | None) -> None:
+    def _add(self, row: Row, thumbnail: bytes | None) -> None:
         values = to_sql(row)
         if self._db.execute(f"SELECT {_COLUMNS} FROM rows WHERE idx = ?", (row.idx,)).fetchone() == values:
-            return  # it is there: its writer was interrupted before it knew
+            return  # already written: the caller was interrupted before it knew
         self._db.execute(f"DELETE FROM rows WHERE idx = ? AND stopped = '{PARTIAL}'", (row.idx,))
         self._db.execute("DELETE FROM failed WHERE idx = ?", (row.idx,))
         self._db.execute(f"INSERT INTO rows ({_COLUMNS}) VALUES ({', '.join('?' * len(values))})", values)
-        if picture is not None:
-            self._db.execute("INSERT OR IGNORE INTO pictures VALUES (?, ?)", (row.idx, picture))
+        if thumbnail is not None:
+            self._db.execute("INSERT OR IGNORE INTO pictures VALUES (?, ?)", (row.idx, thumbnail))
 
     def merge(self, other: RunFile) -> None:
-        """Add what another copy of this run has and this one has not: rows, and images that failed."""
-        mine = self.file
-        if mine.settings.differences(other.settings):
+        """Add the rows and failures that another copy of this run has and this one lacks."""
+        own = self.file
+        if own.settings.differences(other.settings):
             raise ConfigurationError(f"{other.folder} and {self.folder} are runs with different settings")
-        done, partial, pictures = mine.completed(), mine.partial(), other.thumbnails()
+        done, partial, thumbnails = own.completed(), own.partial(), other.thumbnails()
         new = [
-            (row, pictures.get(row.idx))
+            (row, thumbnails.get(row.idx))
             for row in other.iter_rows()
             if row.idx not in done
             and (row.idx not in partial or row.status == "done" or row.samples > partial[row.idx].samples)
@@ -235,29 +234,29 @@ class RunWriter:
             raise
 
 
-def _settings(db: sqlite3.Connection) -> RunSettings:
+def _read_settings(db: sqlite3.Connection) -> RunSettings:
     stored = {key: json.loads(value) for key, value in db.execute("SELECT key, value FROM settings")}
     return RunSettings.from_dict(stored)
 
 
-def _columns(db: sqlite3.Connection) -> set[str]:
+def _existing_columns(db: sqlite3.Connection) -> set[str]:
     return {str(name) for _, name, *_ in db.execute("PRAGMA table_info(rows)")}
 
 
-def _names(db: sqlite3.Connection) -> list[str]:
-    """The stored columns; for one that a run of an earlier version lacks, its default."""
-    there = _columns(db)
-    return [c.field if c.field in there else _default(c.sql or "") for c in STORED]
+def _column_expressions(db: sqlite3.Connection) -> list[str]:
+    """SQL for each stored column: its name or, in a run of an earlier version that lacks it, its default."""
+    existing = _existing_columns(db)
+    return [c.field if c.field in existing else _default_value(c.sql or "") for c in STORED]
 
 
 def _stopped(db: sqlite3.Connection) -> str:
-    return _names(db)[[c.field for c in STORED].index("stopped")]
+    return _column_expressions(db)[[c.field for c in STORED].index("stopped")]
 
 
-def _default(sql: str) -> str:
-    """The value of a column that is not there: its default.
+def _default_value(sql: str) -> str:
+    """The default of a column, from its type in SQL.
 
-    >>> _default("TEXT NOT NULL DEFAULT 'n'"), _default("REAL")
+    >>> _default_value("TEXT NOT NULL DEFAULT 'n'"), _default_value("REAL")
     ("'n'", 'NULL')
     """
     return sql.partition("DEFAULT ")[2] or "NULL"
@@ -267,27 +266,27 @@ def _check_version(db: sqlite3.Connection, folder: Path) -> None:
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if version > VERSION:
         raise ConfigurationError(
-            f"the run {folder} has format {version}, and this version of pprs knows formats up to {VERSION}. "
+            f"the run {folder} has format {version}, and this version of pprs supports formats up to {VERSION}. "
             "Nothing was changed. Upgrade pprs to open it."
         )
 
 
-def _others(folder: Path) -> bool:
-    """Whether the folder holds anything that a run killed at its very start would not leave."""
+def _has_other_files(folder: Path) -> bool:
+    """Whether the folder holds more than the lock that a run killed at its start leaves behind."""
     return any(path.name != LOCK for path in folder.iterdir())
 
 
 @contextlib.contextmanager
-def _explained(folder: Path) -> Iterator[None]:
-    """SQLite's errors, as what they mean for the run."""
+def _explained(folder: Path, parameter: str | None = None) -> Iterator[None]:
+    """Turn errors of SQLite into messages with a remedy. `parameter` is the argument that `folder` came from."""
     try:
         yield
     except sqlite3.Error as error:
-        text = str(error)
+        text, other = str(error), "another run" if parameter is None else f"another `{parameter}`"
         if "full" in text or "disk I/O" in text:
-            remedy = "The disk is full or failing: free some space and repeat; the rows so far are kept."
+            remedy = "The disk is full or failing. Free some space and repeat: the rows so far are kept."
         elif "readonly" in text or "unable to open" in text:
-            remedy = "You may not be allowed to write there: give another `out`."
+            remedy = f"You may lack permission to use it: give {other}."
         else:
-            remedy = "The file is damaged, or does not belong to a run: give another `out`."
-        raise PprsError(f"the run {folder}: {text}. {remedy}", parameter="out") from error
+            remedy = f"The file is damaged or is not a run: give {other}."
+        raise PprsError(f"the run {folder}: {text}. {remedy}", parameter=parameter) from error
