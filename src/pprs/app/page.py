@@ -1,4 +1,4 @@
-"""The page, put together from its tabs."""
+"""The page, assembled from its tabs."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from typing import Any
 import gradio as gr
 
 from pprs._version import __version__
-from pprs.app import tab_compare, tab_explore, tab_radius, tab_tune
-from pprs.app.context import Context
-from pprs.app.rendering import render
+from pprs.app.render import render
+from pprs.app.server.context import Context
+from pprs.app.tabs import compare, explore, radius, tune
 
-TITLE = "pprs: certificates that one can see"
+TITLE = "pprs: certified robustness you can see"
 
 
-def build(context: Context) -> Any:
-    """The page as Gradio's Blocks."""
+def build_page(context: Context) -> Any:
+    """Build the page as Gradio Blocks."""
     with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(600, 3600)) as page:
         gr.HTML(render("header.html", version=__version__), padding=False)
         with gr.Tabs(elem_id="tabs"):
             with gr.Tab("Explore", id="explore"):
-                made, (load, start) = tab_explore.tab(context)
-            with gr.Tab("See a radius", id="radius") as radius:
-                _, draw = tab_radius.tab(context, made)
-            with gr.Tab("Compare", id="compare") as compare:
-                runs = tab_compare.tab(context)
+                controls, (preview, certify) = explore.build_tab(context)
+            with gr.Tab("See a radius", id="radius") as radius_tab:
+                draw = radius.build_tab(context, controls)
+            with gr.Tab("Compare", id="compare") as compare_tab:
+                list_runs, draw_runs = compare.build_tab(context)
             with gr.Tab("Tune", id="tune"):
-                tab_tune.tab(context, made, load, start)
-        page.load(**load).success(**start)
-        radius.select(**draw)
-        compare.select(**runs["look"]).then(**runs["draw"])
-    page.queue(max_size=context.limits.waiting, default_concurrency_limit=context.limits.at_once, api_open=False)
+                tune.build_tab(context, controls, preview, certify)
+        page.load(**preview).success(**certify)
+        radius_tab.select(**draw)
+        compare_tab.select(**list_runs).then(**draw_runs)
+    page.queue(max_size=context.limits.queue_size, default_concurrency_limit=context.limits.concurrent, api_open=False)
     return page

@@ -1,53 +1,51 @@
-"""The partitions that the page offers, each with the options that visitors can set."""
+"""The partitions that the page offers, each with a form for its options."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pprs.app.limits import MOST, check_number, check_partition
+from pprs.app.server.limits import MAX_VALUES, check_number, check_partition
 from pprs.errors import PprsError, suggest
 from pprs.partition import Partition, parse_partition
 
-SLOTS = 4  # the most options that a form has
+SLOTS = 4  # the largest number of options in a form
 AS_TEXT = "as text"
 
 
 @dataclass(frozen=True)
 class Option:
-    """A number in a form. Left empty, it follows the noise where the partition has a rule for that."""
+    """A number in a form. If left empty, it follows the noise, for partitions that have a rule for this."""
 
-    link: str  # the part of the text that takes it
+    part: str  # the part of the partition that it belongs to
     name: str
     title: str
-    about: str
-    least: float
-    whole: bool = False
-    start: float | None = None  # to begin with; None: left empty
+    help: str
+    minimum: float
+    integer: bool = False
+    initial: float | None = None  # None: left empty
 
 
 @dataclass(frozen=True)
 class PartitionForm:
-    """A partition as the page offers it: the links of its text, and its options."""
+    """A partition as the page offers it: the parts of its text, and its options."""
 
-    links: tuple[str, ...]
+    parts: tuple[str, ...]
     options: tuple[Option, ...]
 
 
 _SEGMENTS = Option(
-    "slic", "n_segments", "Superpixels (number)", "More of them: finer, and less noise averaged away.", 1, True
+    "slic", "n_segments", "Superpixels (number)", "More: finer detail, but less noise is averaged away.", 1, True
 )
 _COMPACT = Option(
     "slic",
     "compactness",
     "Compactness (colour, 0–1 scale)",
-    "Larger: rounder segments. Smaller: they follow colour.",
+    "Larger: rounder segments. Smaller: segments follow colour.",
     1e-4,
 )
-_BLUR = Option(
-    "slic", "blur", "Blur first (pixels, odd)", "Segments are found on the noisy picture blurred so.", 1, True
-)
-_SHIFTS = Option("shifts", "k", "Grids (number)", "So many shifted grids are averaged.", 1, True, 4)
+_BLUR = Option("slic", "blur", "Blur first (pixels, odd)", "Segments are computed on the blurred noisy image.", 1, True)
+_SHIFTS = Option("shifts", "k", "Grids (number)", "Number of shifted grids that are averaged.", 1, True, 4)
 
 FORMS: dict[str, PartitionForm] = {
     "SLIC superpixels": PartitionForm(("slic",), (_SEGMENTS, _COMPACT, _BLUR)),
@@ -57,77 +55,85 @@ FORMS: dict[str, PartitionForm] = {
         ("felzenszwalb",),
         (
             Option("felzenszwalb", "scale", "Scale (of 255)", "Larger: larger segments.", 1e-6),
-            Option("felzenszwalb", "min_size", "Smallest segment (pixels)", "Smaller ones are merged.", 1, True),
-            Option("felzenszwalb", "blur", "Blur first (pixels, odd)", "Segments are found on this blur.", 1, True),
+            Option("felzenszwalb", "min_size", "Smallest segment (pixels)", "Smaller segments are merged.", 1, True),
+            Option(
+                "felzenszwalb",
+                "blur",
+                "Blur first (pixels, odd)",
+                "Segments are computed on the blurred image.",
+                1,
+                True,
+            ),
         ),
     ),
     "Quickshift": PartitionForm(
         ("quickshift",),
         (
-            Option("quickshift", "kernel_size", "Kernel (pixels)", "How far density is felt.", 1),
-            Option("quickshift", "max_dist", "Longest step (pixels)", "Larger: larger segments.", 1e-6),
-            Option("quickshift", "ratio", "Colour against place (ratio)", "Larger: colour counts more.", 1e-6),
+            Option("quickshift", "kernel_size", "Kernel size (pixels)", "Width of the density estimate.", 1),
+            Option("quickshift", "max_dist", "Maximum distance (pixels)", "Larger: larger segments.", 1e-6),
+            Option("quickshift", "ratio", "Colour against position (ratio)", "Larger: colour matters more.", 1e-6),
         ),
     ),
     "grid": PartitionForm(
-        ("grid",), (Option("grid", "size", "Cell side (pixels)", "Fixed square cells.", 1, True, 4),)
+        ("grid",), (Option("grid", "size", "Cell size (pixels)", "Side of the fixed square cells.", 1, True, 4),)
     ),
     "box blur (baseline)": PartitionForm(
-        ("blur",), (Option("blur", "size", "Box side (pixels, odd)", "The baseline to beat.", 1, True, 3),)
+        ("blur",), (Option("blur", "size", "Box size (pixels, odd)", "Side of the box.", 1, True, 3),)
     ),
     "Gaussian blur (baseline)": PartitionForm(
-        ("gauss",), (Option("gauss", "sigma", "Width (pixels)", "Of the bell.", 0.01),)
+        ("gauss",), (Option("gauss", "sigma", "Sigma of the kernel (pixels)", "Larger: smoother.", 0.01),)
     ),
     "median (baseline)": PartitionForm(
-        ("median",), (Option("median", "size", "Window side (pixels, odd)", "From 3 to 15.", 3, True),)
+        ("median",), (Option("median", "size", "Window size (pixels, odd)", "From 3 to 15.", 3, True),)
     ),
     "total variation (baseline)": PartitionForm(
         ("tv",), (Option("tv", "weight", "Weight (0–1 scale)", "Larger: smoother.", 1e-6),)
     ),
     "non-local means (baseline)": PartitionForm(
-        ("nlm",), (Option("nlm", "h", "Likeness (0–1 scale)", "Larger: less alike patches are averaged.", 1e-4),)
+        ("nlm",),
+        (Option("nlm", "h", "Filter strength h (0–1 scale)", "Larger: less similar patches are averaged.", 1e-4),),
     ),
     AS_TEXT: PartitionForm((), ()),
 }
 
 
-def partition_text(form: str, values: Sequence[float | None], text: str = "") -> str:
-    """The partition's text, as the command line takes it.
+def format_partition(form: str, values: Sequence[float | None], text: str = "") -> str:
+    """Return the text of a partition, as the command line accepts it.
 
-    >>> partition_text("soft SLIC, shifted grids", [50, None, 4])
+    >>> format_partition("soft SLIC, shifted grids", [50, None, 4])
     'slic:n_segments=50/soft/shifts:k=4'
     """
     if form == AS_TEXT:
         if len(text or "") > 500:
-            raise PprsError("a partition's text has at most 500 characters on this page")
+            raise PprsError("the text of a partition must have at most 500 characters")
         return text.strip() if text and text.strip() else "none"
     if form not in FORMS:
-        raise PprsError(f'this page has no partition "{form}". {suggest(str(form), FORMS)}')
-    chosen = FORMS[form]
-    given: dict[str, list[str]] = {link: [] for link in chosen.links}
-    for option, value in zip(chosen.options, values, strict=False):
+        raise PprsError(f'unknown partition "{form}". {suggest(str(form), FORMS)}')
+    fields = FORMS[form]
+    options: dict[str, list[str]] = {part: [] for part in fields.parts}
+    for option, value in zip(fields.options, values, strict=False):
         if value is not None:
-            number = check_number(value, option.title, option.least, MOST[option.name], whole=option.whole)
-            given[option.link].append(f"{option.name}={int(number) if option.whole else f'{number:g}'}")
-        elif option.start is not None and option.name == "size" and option.link == "grid":
-            raise PprsError("the grid needs the side of its cells, in pixels: e.g. 4")
-    return "/".join(link + (":" + ",".join(given[link]) if given[link] else "") for link in chosen.links)
+            number = check_number(value, option.title, option.minimum, MAX_VALUES[option.name], integer=option.integer)
+            options[option.part].append(f"{option.name}={int(number) if option.integer else f'{number:g}'}")
+        elif option.name == "size" and option.part == "grid":
+            raise PprsError("the grid needs a cell size in pixels, such as 4")
+    return "/".join(part + (":" + ",".join(options[part]) if options[part] else "") for part in fields.parts)
 
 
 def make_partition(form: str, values: Sequence[float | None], text: str = "") -> Partition | None:
-    """The partition, refused where it would take very long."""
-    return check_partition(parse_partition(partition_text(form, values, text)))
+    """Return the partition that a form describes, refused if it would take very long."""
+    return check_partition(parse_partition(format_partition(form, values, text)))
 
 
-def read_numbers(form: str, texts: Sequence[str | None]) -> list[float | None]:
-    """The numbers in a form's boxes; an empty one, or "auto", follows the noise."""
-    found: list[float | None] = []
+def parse_numbers(form: str, texts: Sequence[str | None]) -> list[float | None]:
+    """Parse the text boxes of a form. None, for an empty box or "auto", means that the option follows the noise."""
+    numbers: list[float | None] = []
     for option, text in zip(FORMS[form].options if form in FORMS else (), texts, strict=False):
-        plain = str(text or "").strip()
+        stripped = str(text or "").strip()
         try:
-            found.append(None if plain in ("", "auto") else float(plain))
+            numbers.append(None if stripped in ("", "auto") else float(stripped))
         except ValueError:
             raise PprsError(
-                f'{option.title}: "{plain[:20]}" is not a number. Leave it empty to follow the noise.'
+                f'{option.title}: "{stripped[:20]}" is not a number. Leave it empty to follow the noise.'
             ) from None
-    return found
+    return numbers

@@ -1,4 +1,4 @@
-"""From runs to tables, curves and a page."""
+"""Reports on runs: tables, curves and a self-contained web page."""
 
 from __future__ import annotations
 
@@ -24,22 +24,28 @@ FORMATS = ("html", "png", "svg", "md", "json")
 
 @dataclass(frozen=True)
 class Report:
-    """What a report shows: the runs as columns, and their figures at some radii."""
+    """The content of a report.
+
+    Attributes:
+        frames: The runs, as columns.
+        summaries: The summary statistics of each run.
+        radii: The radii at which accuracies are given.
+    """
 
     frames: tuple[RunFrame, ...]
     summaries: tuple[Summary, ...]
     radii: tuple[float, ...]
 
     def table(self) -> Table:
-        """As narrow as a terminal is."""
+        """Return a summary table narrow enough for a terminal."""
         return summary.terminal_table(self.summaries, self.radii)
 
     def notes(self) -> list[str]:
-        """What a reader of the table must know besides."""
-        return summary.notes(self.summaries)
+        """Return the caveats that belong to the table."""
+        return summary.list_notes(self.summaries)
 
     def render(self, kind: str) -> bytes:
-        """The report in one of FORMATS."""
+        """Return the report as a file in one of FORMATS."""
         from pprs.report import figures, page  # matplotlib takes a second to import
 
         if kind in ("png", "svg"):
@@ -53,7 +59,12 @@ class Report:
 
 
 def make_report(runs: Sequence[Run | str | Path], radii: Sequence[float] | None = None) -> Report:
-    """Summarise runs (or their folders, urls or exported rows) at these radii, or at round ones."""
+    """Summarise runs, or their folders, urls or exported rows.
+
+    Args:
+        runs: The runs to compare.
+        radii: Radii at which accuracies are given; a few round ones by default.
+    """
     frames = read_frames(runs)
     at = np.array(radii) if radii else usual_radii(frames)
     return Report(tuple(frames), tuple(summarize(frame, at) for frame in frames), tuple(at.tolist()))
@@ -66,33 +77,48 @@ def write_report(
     kind: str | None = None,
     radii: Sequence[float] | None = None,
 ) -> Report:
-    """Draw runs together into one file: curves, a table and pictures.
+    """Write one report on several runs: curves, a table and example images.
 
-    runs: what `certify_dataset` returned, run folders or their urls, or rows exported from them. The ending of `path`
-    gives the format (html, png, svg, md, json) unless `kind` does.
+    Args:
+        runs: Runs as returned by `certify_dataset`, run folders or their urls, or files of exported rows.
+        path: The file to write.
+        kind: "html", "png", "svg", "md" or "json". By default, the suffix of `path` decides. Images (png, svg) hold
+            only the curves; md and json only the tables.
+        radii: Radii at which certified accuracies are tabulated; a few round ones by default.
+
+    Returns:
+        The content of the report.
+
+    Raises:
+        ConfigurationError: If the format is unknown.
+        PprsError: If a run cannot be read, or has no rows.
     """
     out = Path(path)
     kind = kind or out.suffix.lstrip(".").lower()
     if kind not in FORMATS:
-        raise ConfigurationError(
-            f'cannot tell a report\'s format from "{kind or out}". {suggest(kind, FORMATS)}', parameter="format"
-        )
+        raise ConfigurationError(f'unknown report format "{kind or out}". {suggest(kind, FORMATS)}', parameter="format")
     report = make_report(runs, radii)
-    with atomic_write(out) as part:
+    with atomic_write(out, parameter="path") as part:
         part.write_bytes(report.render(kind))
     return report
 
 
 def write_image_rows(
-    example: Example, noise: Noise, partitions: Sequence[Partition | None], seed: int, path: Path
+    example: Example,
+    noise: Noise,
+    partitions: Sequence[Partition | None],
+    seed: int,
+    path: Path,
+    *,
+    parameter: str = "path",
 ) -> None:
-    """Draw what partitions make of a noisy picture: original, noisy, superpixel borders, averaged."""
+    """Draw one row per partition: the original image, a noisy copy, the superpixel boundaries, the average."""
     from pprs.report import figures  # matplotlib takes a second to import
 
     noisy = noisy_chunk(example.image, noise, seed, example.index)[0].numpy()
     rows = [(partition.short if partition else "none", partition) for partition in partitions]
     figure = figures.plot_image_rows(example.image.numpy(), noisy, rows, noise)
-    with atomic_write(path) as part:
+    with atomic_write(path, parameter) as part:
         part.write_bytes(figures.to_bytes(figure, path.suffix.lstrip(".").lower()))
 
 

@@ -1,4 +1,4 @@
-"""Figures: the curves, and the rows of pictures."""
+"""Figures: certified-accuracy curves, the chart of a search, and rows of images."""
 
 from __future__ import annotations
 
@@ -20,52 +20,44 @@ from pprs.partition import Partition, Superpixels
 from pprs.runs import RunFrame
 
 Array = npt.NDArray[Any]
-# Okabe and Ito's colours, told apart with any colour vision, and dashes for print.
+# Okabe and Ito's palette, distinguishable with any colour vision; dashes tell a second round of it apart.
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 DASHES = ("-", "-", "-", "-", "--", "--", "--")
-BORDER = (1.0, 0.85, 0.0)
-BESIDE = 0.008  # of the width: how far apart points of methods at one radius are drawn
+BOUNDARY = (1.0, 0.85, 0.0)
+POINT_SPACING = 0.008  # share of the width by which the points of different methods at one radius are separated
 
 
-def plot_curves(methods: list[RunFrame]) -> Figure:
-    """Certified accuracy against radius, with a 95% band over the images."""
+def plot_curves(frames: list[RunFrame]) -> Figure:
+    """Plot certified accuracy against radius, with a 95% band over the images."""
     figure = Figure(figsize=(7.2, 4.4), layout="constrained")
-    draw_curves(figure.subplots(), methods)
+    draw_curves(figure.subplots(), frames)
     return figure
 
 
 def draw_curves(
-    axes: Any, methods: list[RunFrame], *, bands: bool = True, styles: list[tuple[str, str]] | None = None
+    axes: Any, frames: list[RunFrame], *, bands: bool = True, styles: list[tuple[str, str]] | None = None
 ) -> None:
-    """The curves of methods on these axes, with their bands if asked for; in these colours and dashes if given."""
-    usual = [(COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % 2 * 4]) for i in range(len(methods))]
-    largest = max(float(m.radius.max()) for m in methods)
+    """Draw one curve per run on these axes. styles: a colour and a dash pattern per run, the palette by default."""
+    palette = [(COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % 2 * 4]) for i in range(len(frames))]
+    largest = max(float(frame.radius.max()) for frame in frames)
     end = 0.0
-    for i, (method, (colour, line)) in enumerate(zip(methods, styles or usual, strict=True)):
-        label = f"{method.name} (n={len(method)})".replace("$", r"\$")
-        if method.decided is not None:  # points: between them its rows tell nothing
-            at = np.array(method.decided)
-            accuracy = certified_accuracy(method, at)
-            low, high = accuracy_interval(accuracy, len(method))
-            beside = BESIDE * max(largest, at[-1]) * (i - (len(methods) - 1) / 2)
-            end = max(end, at[-1] + beside)
-            axes.errorbar(
-                at + beside, accuracy, [accuracy - low, high - accuracy], fmt="o", color=colour, capsize=3, label=label
-            )
+    for i, (frame, (colour, dashes)) in enumerate(zip(frames, styles or palette, strict=True)):
+        label = f"{frame.name} (n={len(frame)})".replace("$", r"\$")
+        if frame.decided is not None:  # points: between these radii the rows prove nothing
+            radii = np.array(frame.decided)
+            accuracy = certified_accuracy(frame, radii)
+            low, high = accuracy_interval(accuracy, len(frame))
+            offset = POINT_SPACING * max(largest, radii[-1]) * (i - (len(frames) - 1) / 2)
+            end = max(end, radii[-1] + offset)
+            errors = [accuracy - low, high - accuracy]
+            axes.errorbar(radii + offset, accuracy, errors, fmt="o", color=colour, capsize=3, label=label)
             continue
-        # The curve falls just after each radius that an image reached: draw every one of those steps.
-        steps = np.unique(np.concatenate([[0.0], method.radius[method.correct], [largest * 1.03 + 1e-3]]))
+        # The curve drops just after each certified radius: draw every one of these steps.
+        steps = np.unique(np.concatenate([[0.0], frame.radius[frame.correct], [largest * 1.03 + 1e-3]]))
         end = max(end, steps[-1])
-        accuracy = certified_accuracy(method, steps)
-        low, high = accuracy_interval(accuracy, len(method))
-        axes.step(
-            steps,
-            accuracy,
-            where="pre",
-            color=colour,
-            linestyle=line,
-            label=label,
-        )
+        accuracy = certified_accuracy(frame, steps)
+        low, high = accuracy_interval(accuracy, len(frame))
+        axes.step(steps, accuracy, where="pre", color=colour, linestyle=dashes, label=label)
         if bands:
             axes.fill_between(steps, low, high, step="pre", color=colour, alpha=0.12, linewidth=0)
     axes.set(xlabel="L2 radius r", ylabel="certified accuracy at r", ylim=(0, 1.02), xlim=(0, 1.05 * end))
@@ -76,27 +68,30 @@ def draw_curves(
 def plot_tuning(
     points: list[tuple[str, float, float, float]], best: list[tuple[str, str, float, float]], noise: str
 ) -> Figure:
-    """What a search tried: (family, ms a sample, score, error) each, and (family, name, ms, score) of the best ones."""
+    """Plot the trials of a search: score against time.
+
+    points: (family, ms per sample, score, error) of each trial. best: (family, name, ms, score), which are named.
+    """
     figure = Figure(figsize=(7.6, 4.6), layout="constrained")
     axes = figure.subplots()
     families = list(dict.fromkeys(family for family, *_ in points))
     for i, family in enumerate(families):
-        mine = [(ms, score, error) for f, ms, score, error in points if f == family]
-        ms, score, error = (np.array(v) for v in zip(*mine, strict=True))
+        of_family = [(ms, score, error) for f, ms, score, error in points if f == family]
+        ms, score, error = (np.array(v) for v in zip(*of_family, strict=True))
         axes.errorbar(
             ms, score, error, fmt="os^D"[i % 4], ms=5, color=COLOURS[i % len(COLOURS)], alpha=0.7, elinewidth=0.3,
-            label=f"{family} ({len(mine)} tried)",
+            label=f"{family} ({len(of_family)} tried)",
         )  # fmt: skip
-    for family, name, at, height in best:
+    for family, name, x, y in best:
         short = name if len(name) <= 44 else name[:43] + "…"
         axes.annotate(
-            short, (at, height), (6, 6), textcoords="offset points", fontsize=7, color=COLOURS[families.index(family)]
+            short, (x, y), (6, 6), textcoords="offset points", fontsize=7, color=COLOURS[families.index(family)]
         )
     axes.set_xscale("log")
-    for axis in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
-        axis(FuncFormatter(lambda ms, _: f"{ms:g}"))
+    for set_formatter in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
+        set_formatter(FuncFormatter(lambda ms, _: f"{ms:g}"))
     axes.tick_params(axis="x", which="minor", labelsize=7)
-    axes.set(xlabel="time a sample, partition and network (ms)", ylabel=f"average radius promised under {noise}")
+    axes.set(xlabel="time per sample, partition and network (ms)", ylabel=f"estimated average radius under {noise}")
     axes.set_ylim(0, None)
     axes.grid(alpha=0.25)
     axes.legend(fontsize=8, frameon=False)
@@ -104,43 +99,47 @@ def plot_tuning(
 
 
 def to_bytes(figure: Figure, kind: str) -> bytes:
+    """Return the figure as a file of this format."""
     buffer = io.BytesIO()
     FigureCanvasAgg(figure)
-    # No date in the file, and no random names: the same rows give the same bytes.
+    # No date and no random identifiers in the file, so that the same rows give the same bytes.
     with rc_context({"svg.hashsalt": "pprs"}):
         figure.savefig(buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
     return buffer.getvalue()
 
 
-def draw_boundaries(picture: Array, labels: Array) -> Array:
-    """The picture [H, W, 3], enlarged if small, with the segments' borders drawn on it."""
+def draw_boundaries(image: Array, labels: Array) -> Array:
+    """Return the image [H, W, 3], enlarged if small, with the boundaries of the segments drawn on it."""
     zoom = max(1, 224 // max(labels.shape))
-    big, cells = (np.kron(a, np.ones((zoom, zoom) + (1,) * (a.ndim - 2), a.dtype)) for a in (picture, labels))
-    edge = np.zeros(cells.shape, bool)
-    edge[:, 1:] |= cells[:, 1:] != cells[:, :-1]
-    edge[1:] |= cells[1:] != cells[:-1]
-    big[edge] = BORDER
-    return big
+    enlarged, segments = (np.kron(a, np.ones((zoom, zoom) + (1,) * (a.ndim - 2), a.dtype)) for a in (image, labels))
+    edge = np.zeros(segments.shape, bool)
+    edge[:, 1:] |= segments[:, 1:] != segments[:, :-1]
+    edge[1:] |= segments[1:] != segments[:-1]
+    enlarged[edge] = BOUNDARY
+    return enlarged
 
 
-def to_rgb(picture: Array) -> Array:
-    """[C, H, W] as [H, W, 3] in [0, 1], for the eye only."""
-    colours: Array = np.clip(np.broadcast_to(picture, (3, *picture.shape[1:])), 0, 1)
-    return colours.transpose(1, 2, 0)
+def to_rgb(image: Array) -> Array:
+    """Convert [C, H, W] to [H, W, 3], clipped to [0, 1], for display only."""
+    rgb: Array = np.clip(np.broadcast_to(image, (3, *image.shape[1:])), 0, 1)
+    return rgb.transpose(1, 2, 0)
 
 
-def png(picture: Array) -> bytes:
-    """[H, W, 3] in [0, 1] as PNG, small pictures enlarged without smoothing."""
-    pixels = np.rint(np.asarray(picture) * 255).astype(np.uint8)
+def encode_png(image: Array) -> bytes:
+    """Encode [H, W, 3] in [0, 1] as PNG; small images are enlarged without interpolation."""
+    pixels = np.rint(np.asarray(image) * 255).astype(np.uint8)
     zoom = max(1, 160 // max(pixels.shape[:2]))
     buffer = io.BytesIO()
-    image = Image.fromarray(pixels)
-    image.resize((image.width * zoom, image.height * zoom), Image.Resampling.NEAREST).save(buffer, "PNG")
+    enlarged = (pixels.shape[1] * zoom, pixels.shape[0] * zoom)
+    Image.fromarray(pixels).resize(enlarged, Image.Resampling.NEAREST).save(buffer, "PNG")
     return buffer.getvalue()
 
 
-def method_views(noisy: Array, partition: Partition | None, noise: Noise) -> dict[str, Array]:
-    """What a method makes of one noisy picture [C, H, W]: borders where it has segments, and the average."""
+def render_views(noisy: Array, partition: Partition | None, noise: Noise) -> dict[str, Array]:
+    """Render what a method turns a noisy image [C, H, W] into.
+
+    The keys are "averaged", and "superpixels" (boundaries) if it has segments; only "noisy" without a partition.
+    """
     if partition is None:
         return {"noisy": to_rgb(noisy)}
     partition = partition.resolve(noise.sigma, noisy.shape)
@@ -151,36 +150,35 @@ def method_views(noisy: Array, partition: Partition | None, noise: Noise) -> dic
 
 
 def plot_image_rows(clean: Array, noisy: Array, methods: list[tuple[str, Partition | None]], noise: Noise) -> Figure:
-    """One row a method: original, noisy, superpixel borders, averaged."""
-    tall = (
-        2.5 * clean.shape[1] / clean.shape[2] + 0.3
-    )  # of one row, at a width of four pictures and room for its titles
-    figure = Figure(figsize=(10, tall * len(methods)), layout="constrained")
+    """Plot one row per method: original, noisy, superpixel boundaries, averaged."""
+    row_height = 2.5 * clean.shape[1] / clean.shape[2] + 0.3  # four images side by side, with room for their titles
+    figure = Figure(figsize=(10, row_height * len(methods)), layout="constrained")
     grid = figure.subplots(len(methods), 4, squeeze=False)
     for axes, (name, partition) in zip(grid, methods, strict=True):
-        made = method_views(noisy, partition, noise)
+        views = render_views(noisy, partition, noise)
         cells = [
             ("original", to_rgb(clean)),
             (f"noisy ({noise})", to_rgb(noisy)),
-            ("superpixels", made.get("superpixels")),
-            (name, made.get("averaged", made.get("noisy"))),
+            ("superpixels", views.get("superpixels")),
+            (name, views.get("averaged", views.get("noisy"))),
         ]
-        for ax, (title, picture) in zip(axes, cells, strict=True):
+        for ax, (title, image) in zip(axes, cells, strict=True):
             ax.axis("off")
-            if picture is not None:
-                ax.imshow(picture, interpolation="nearest")
+            if image is not None:
+                ax.imshow(image, interpolation="nearest")
                 ax.set_title(title, fontsize=8)
     return figure
 
 
-def class_name(label: int, names: tuple[str, ...] | None) -> str:
+def get_class_name(label: int, names: tuple[str, ...] | None) -> str:
+    """Return the name of a class, or its number if it has none."""
     return names[label] if names and label < len(names) else str(label)
 
 
-def verdict(prediction: int, label: int, radius: float, names: tuple[str, ...] | None) -> str:
-    """One image's outcome in words."""
+def describe_outcome(prediction: int, label: int, radius: float, names: tuple[str, ...] | None) -> str:
+    """Describe the certificate of one image in a few words."""
     if prediction < 0:
         return "abstained"
-    name = class_name(prediction, names)
-    judged = "" if label < 0 else (" ✓" if prediction == label else " ✗")
-    return f"{name}{judged}, radius {round_down(radius)}"
+    name = get_class_name(prediction, names)
+    mark = "" if label < 0 else (" ✓" if prediction == label else " ✗")
+    return f"{name}{mark}, radius {round_down(radius)}"

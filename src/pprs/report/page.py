@@ -1,4 +1,4 @@
-"""The content of the report's page: one file, no script, nothing fetched. `templates/report.html` shows it."""
+"""The web page of a report: one file without scripts that loads nothing. The template is `templates/report.html`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pprs.voting import noisy_chunk
 
 @dataclass(frozen=True)
 class Tile:
-    """An image with its caption, and where a method's certificate belongs to it, with that."""
+    """An image with a caption and, if it is the input of a method, the certificate of that method."""
 
     source: str  # a data url
     caption: str = ""
@@ -40,7 +40,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class ImageExample:
-    """One image as every method sees it."""
+    """One image of the data, as it is and as every method turns it into."""
 
     index: int
     tiles: tuple[Tile, ...]
@@ -48,7 +48,7 @@ class ImageExample:
 
 @dataclass(frozen=True)
 class MethodSettings:
-    """What a run was computed with, as texts."""
+    """The settings of a run, as text."""
 
     name: str
     full_name: str
@@ -57,18 +57,18 @@ class MethodSettings:
 
 @dataclass(frozen=True)
 class Page:
-    """What the page shows."""
+    """The content of the page."""
 
     title: str
     failure_probability: str  # of one certificate
-    cylinders: tuple[str, ...]  # the methods whose certified region is larger than a ball
+    cylinders: tuple[str, ...]  # methods whose certified region is larger than a ball
     curve: Markup
-    points: tuple[str, ...]  # the methods that have points instead of a curve, and at which radii
+    points: tuple[str, ...]  # methods drawn as points instead of a curve, with the radii
     notes: tuple[str, ...]
     table: Markup
     pairs: Markup | None
     examples: tuple[ImageExample, ...]
-    not_shown: tuple[str, ...]  # the methods that the examples do not belong to
+    omitted: tuple[str, ...]  # methods certified on other data than the examples
     methods: tuple[MethodSettings, ...]
     version: str = __version__
 
@@ -76,35 +76,35 @@ class Page:
 def to_html(
     frames: Sequence[RunFrame], summaries: Sequence[Summary], radii: Sequence[float], pairs: Sequence[Paired]
 ) -> str:
-    """The whole report as HTML."""
-    examples, not_shown = _examples(frames)
+    """Render the report as HTML."""
+    examples, omitted = _collect_examples(frames)
     content = Page(
-        _title(frames),
-        _failure_probability(frames),
-        _cylinders(frames),
-        _curve(frames),
-        _points(frames),
-        tuple(summary.notes(summaries)),
+        _make_title(frames),
+        _describe_alpha(frames),
+        _find_cylinders(frames),
+        _draw_curves(frames),
+        _describe_points(frames),
+        tuple(summary.list_notes(summaries)),
         summary.summary_table(summaries, radii).to_html(),
         summary.pairs_table(pairs).to_html() if pairs else None,
         examples,
-        not_shown,
-        tuple(_settings(frame) for frame in frames),
+        omitted,
+        tuple(_describe_settings(frame) for frame in frames),
     )
     return str(render("report.html", page=content))
 
 
-def _title(frames: Sequence[RunFrame]) -> str:
+def _make_title(frames: Sequence[RunFrame]) -> str:
     data = {frame.settings.data for frame in frames if frame.settings.data is not None}
     return "Certified robustness" + (f" on {data.pop()}" if len(data) == 1 else "")
 
 
-def _curve(frames: Sequence[RunFrame]) -> Markup:
+def _draw_curves(frames: Sequence[RunFrame]) -> Markup:
     svg = figures.to_bytes(figures.plot_curves(list(frames)), "svg").decode()
-    return Markup(svg[svg.index("<svg") :])  # ours: matplotlib draws names as shapes, and escapes them in comments
+    return Markup(svg[svg.index("<svg") :])  # safe: matplotlib draws text as paths, and escapes it in comments
 
 
-def _points(frames: Sequence[RunFrame]) -> tuple[str, ...]:
+def _describe_points(frames: Sequence[RunFrame]) -> tuple[str, ...]:
     return tuple(
         f"{frame.name} at {', '.join(f'{radius:g}' for radius in frame.decided)}"
         for frame in frames
@@ -112,80 +112,80 @@ def _points(frames: Sequence[RunFrame]) -> tuple[str, ...]:
     )
 
 
-def _failure_probability(frames: Sequence[RunFrame]) -> str:
+def _describe_alpha(frames: Sequence[RunFrame]) -> str:
     alphas = {frame.settings.alpha for frame in frames}
     alpha = alphas.pop() if len(alphas) == 1 else None
     return "alpha" if alpha is None else f"{alpha:g}"
 
 
-def _cylinders(frames: Sequence[RunFrame]) -> tuple[str, ...]:
-    """Where fixed segments make the certified region larger than a ball."""
-    found = []
+def _find_cylinders(frames: Sequence[RunFrame]) -> tuple[str, ...]:
+    """Return the methods whose fixed segments make the certified region larger than a ball."""
+    names = []
     for frame in frames:
         try:
             partition = frame.settings.partition if frame.settings.partition_text else None
-        except PprsError:  # of another version
+        except PprsError:  # written by another version
             continue
         if partition is not None and partition.static and isinstance(partition, Superpixels):
-            found.append(frame.name)
-    return tuple(found)
+            names.append(frame.name)
+    return tuple(names)
 
 
-def _examples(frames: Sequence[RunFrame]) -> tuple[tuple[ImageExample, ...], tuple[str, ...]]:
-    """The images that the first run stored, as every method with the same data sees them; and the other methods."""
+def _collect_examples(frames: Sequence[RunFrame]) -> tuple[tuple[ImageExample, ...], tuple[str, ...]]:
+    """Return the images stored in the first run, as each method with the same data sees them, and the other methods."""
     data = frames[0].settings.data_fingerprint
     if data is None:
         return (), ()
-    alike = [frame for frame in frames if frame.settings.data_fingerprint == data]
+    same_data = [frame for frame in frames if frame.settings.data_fingerprint == data]
     others = tuple(frame.name for frame in frames if frame.settings.data_fingerprint != data)
-    stored = [index for index in frames[0].thumbnails if all(index in frame.idx for frame in alike)]
-    return tuple(_example(alike, index) for index in stored), others
+    indices = [index for index in frames[0].thumbnails if all(index in frame.idx for frame in same_data)]
+    return tuple(_make_example(same_data, index) for index in indices), others
 
 
-def _example(frames: Sequence[RunFrame], index: int) -> ImageExample:
+def _make_example(frames: Sequence[RunFrame], index: int) -> ImageExample:
     with Image.open(io.BytesIO(frames[0].thumbnails[index])) as file:
         clean = to_tensor(file)
     label = int(frames[0].label[frames[0].idx == index][0])
     names = frames[0].settings.class_names
-    truth = "" if label < 0 else f": {figures.class_name(label, names)}"
-    tiles = [Tile(_data_url(figures.to_rgb(clean.numpy())), f"original{truth}")]
-    seen: dict[tuple[str, int], int] = {}  # noise and seed -> the place of their noisy image
+    truth = "" if label < 0 else f": {figures.get_class_name(label, names)}"
+    tiles = [Tile(_to_data_url(figures.to_rgb(clean.numpy())), f"original{truth}")]
+    noisy_tiles: dict[tuple[str, int], int] = {}  # (noise, seed) -> position of the tile with that noise
     for frame in frames:
         noise, seed = frame.settings.noise, frame.settings.seed or 0
-        noisy = _noisy(clean, noise, seed, index)
-        if (str(noise), seed) not in seen:
-            seen[str(noise), seed] = len(tiles)
-            tiles.append(Tile(_data_url(figures.to_rgb(noisy)), f"noisy: {noise}"))
-        where = frame.idx == index
-        outcome = figures.verdict(int(frame.prediction[where][0]), label, float(frame.radius[where][0]), names)
+        noisy = _add_noise(clean, noise, seed, index)
+        if (str(noise), seed) not in noisy_tiles:
+            noisy_tiles[str(noise), seed] = len(tiles)
+            tiles.append(Tile(_to_data_url(figures.to_rgb(noisy)), f"noisy: {noise}"))
+        row = frame.idx == index
+        outcome = figures.describe_outcome(int(frame.prediction[row][0]), label, float(frame.radius[row][0]), names)
         partition = frame.settings.partition
-        views = figures.method_views(noisy, partition, noise)
-        if partition is None:  # it sees the noisy image itself
-            tile = Tile(_data_url(views["noisy"]), f"noisy: {noise}", frame.name, frame.full_name, outcome)
-            place = seen[str(noise), seed]
-            if tiles[place].method:  # another run with the same noise
+        views = figures.render_views(noisy, partition, noise)
+        if partition is None:  # the method classifies the noisy image itself
+            tile = Tile(_to_data_url(views["noisy"]), f"noisy: {noise}", frame.name, frame.full_name, outcome)
+            position = noisy_tiles[str(noise), seed]
+            if tiles[position].method:  # another run with the same noise
                 tiles.append(tile)
             else:
-                tiles[place] = tile
+                tiles[position] = tile
             continue
         if "superpixels" in views:
-            tiles.append(Tile(_data_url(views["superpixels"]), f"superpixels of {frame.name}"))
-        tiles.append(Tile(_data_url(views["averaged"]), "", frame.name, frame.full_name, outcome))
+            tiles.append(Tile(_to_data_url(views["superpixels"]), f"superpixels of {frame.name}"))
+        tiles.append(Tile(_to_data_url(views["averaged"]), "", frame.name, frame.full_name, outcome))
     return ImageExample(index, tuple(tiles))
 
 
-def _noisy(clean: torch.Tensor, noise: Noise, seed: int, index: int) -> Any:
+def _add_noise(clean: torch.Tensor, noise: Noise, seed: int, index: int) -> Any:
     return np.asarray(noisy_chunk(clean, noise, seed, index)[0])
 
 
-def _data_url(image: Any) -> str:
-    return f"data:image/png;base64,{base64.b64encode(figures.png(image)).decode()}"
+def _to_data_url(image: Any) -> str:
+    return f"data:image/png;base64,{base64.b64encode(figures.encode_png(image)).decode()}"
 
 
-def _settings(frame: RunFrame) -> MethodSettings:
+def _describe_settings(frame: RunFrame) -> MethodSettings:
     stored = {key: value for key, value in frame.settings.to_dict().items() if key not in ("class_names", "format")}
-    return MethodSettings(frame.name, frame.full_name, tuple((key, _text(value)) for key, value in stored.items()))
+    return MethodSettings(frame.name, frame.full_name, tuple((key, _to_text(value)) for key, value in stored.items()))
 
 
-def _text(value: Any) -> str:
+def _to_text(value: Any) -> str:
     return NONE if value is None else value if isinstance(value, str) else json.dumps(value)

@@ -1,4 +1,4 @@
-"""The templates of web pages, and the one environment that fills them in."""
+"""The Jinja environment that renders this package's templates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    """Every value is escaped unless it is Markup; a value that is missing is an error."""
+    """Every value is escaped unless it is Markup; a missing value is an error."""
     return jinja2.Environment(
         loader=jinja2.PackageLoader("pprs.report"),
         autoescape=True,
@@ -21,7 +21,7 @@ def _environment() -> jinja2.Environment:
 
 
 def render(template: str, **values: object) -> Markup:
-    """A template of `pprs/report/templates`, filled in; other templates take the result without escaping it again."""
+    """Render a template of `pprs/report/templates`. The result is not escaped again in other templates."""
     return Markup(_environment().get_template(template).render(**values))
 
 

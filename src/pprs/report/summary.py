@@ -1,4 +1,4 @@
-"""The report's table and what a reader must know besides."""
+"""Summary tables of a report, and the notes that belong to them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from pprs.metrics import Paired, Summary
-from pprs.report.table import Cell, Table, best_of, number, percent, radius
+from pprs.report.table import Cell, Table, find_best, number, percent, radius
 
 
 def summary_table(summaries: Sequence[Summary], radii: Sequence[float]) -> Table:
-    """Every figure of every method, with intervals."""
+    """Return all statistics of every method, with intervals."""
     middle = len(radii) // 2
     heads = (
         "method", *(f"acc. at {r:g}" for r in radii), f"F at {radii[middle]:g}", "ACR", "abstained",
         "superpixels", "pixels each", "samples / image", "s / image", "images",
     )  # fmt: skip
     several = len(summaries) > 1
-    best = [best_of([s.accuracy[i] for s in summaries]) for i in range(len(radii))]
-    best_f, best_acr = best_of([s.f1[middle] for s in summaries]), best_of([s.average_radius for s in summaries])
+    best = [find_best([s.accuracy[i] for s in summaries]) for i in range(len(radii))]
+    best_f, best_acr = find_best([s.f1[middle] for s in summaries]), find_best([s.average_radius for s in summaries])
     lines: list[tuple[str | Cell, ...]] = []
     for s in summaries:
         accuracies = [
@@ -49,9 +49,9 @@ def _interval(low: float, high: float) -> str:
 
 
 def terminal_table(summaries: Sequence[Summary], radii: Sequence[float]) -> Table:
-    """The same, as narrow as a terminal is."""
+    """Return the main statistics of every method, narrow enough for a terminal."""
     images = {s.images for s in summaries}
-    over = f" of {images.pop()} images" if len(images) == 1 else ""
+    scope = f" of {images.pop()} images" if len(images) == 1 else ""
     lines = [
         (
             s.name, *(number(100 * a) for a in s.accuracy), radius(s.average_radius), percent(s.abstained, 0),
@@ -60,33 +60,34 @@ def terminal_table(summaries: Sequence[Summary], radii: Sequence[float]) -> Tabl
         for s in summaries
     ]  # fmt: skip
     heads = ("method", *(f"r={r:g}" for r in radii), "ACR", "abstain", "segments", "samples")
-    return Table(heads, tuple(lines), f"certified accuracy (%) at radius r{over}, and average certified radius (ACR)")
+    return Table(heads, tuple(lines), f"certified accuracy (%) at radius r{scope}, and average certified radius (ACR)")
 
 
-def notes(summaries: Sequence[Summary]) -> list[str]:
-    """What a reader of the table must know besides."""
+def list_notes(summaries: Sequence[Summary]) -> list[str]:
+    """Return the caveats that a reader of the table needs."""
     unlabelled = ", ".join(s.name for s in summaries if not s.labelled)
-    found = [f"No labels are known for {unlabelled}: there every certified image counts"] if unlabelled else []
+    notes = [f"{unlabelled}: no labels are known, so every certified image counts"] if unlabelled else []
     undecided = ", ".join(f"{s.undecided} of {s.images} for {s.name}" for s in summaries if s.undecided)
     if undecided:
-        found.append(
-            f"A budget left images before they were decided ({undecided}): they count with what is proved of them so "
+        notes.append(
+            f"The budget ran out before some images were decided ({undecided}): they count with the radius proved so "
             "far, and more samples would raise the curve"
         )
-    return found + [f"{s.name}: {failed_note(s.failed)}" for s in summaries if s.failed]
+    return notes + [f"{s.name}: {describe_failures(s.failed)}" for s in summaries if s.failed]
 
 
-def failed_note(count: int) -> str:
-    """
-    >>> failed_note(1)
+def describe_failures(count: int) -> str:
+    """Describe how failed images count.
+
+    >>> describe_failures(1)
     'failed: 1 image, counted as not certified'
     """
     return f"failed: {count} image{'' if count == 1 else 's'}, counted as not certified"
 
 
 def pairs_table(pairs: Sequence[Paired]) -> Table:
-    """How the methods compare image by image."""
-    heads = ("methods, image by image", "ACR ahead by", "95%", "verdict", "images")
+    """Return the paired comparison of every two methods."""
+    heads = ("methods, image by image", "ACR difference", "95%", "verdict", "images")
     lines = [
         (f"{p.one} against {p.other}", f"{p.ahead:+.4f}", f"± {p.error:.4f}", p.verdict, str(p.images)) for p in pairs
     ]
@@ -94,21 +95,21 @@ def pairs_table(pairs: Sequence[Paired]) -> Table:
 
 
 def to_markdown(summaries: Sequence[Summary], radii: Sequence[float], pairs: Sequence[Paired] = ()) -> str:
-    """The table as Markdown, the methods in full, and how they compare image by image."""
-    parts = [summary_table(summaries, radii).to_markdown(), *(f"{note}.\n" for note in notes(summaries))]
-    named = {s.name: s.full_name for s in summaries if s.full_name not in ("", s.name)}
-    if named:
-        parts.append("".join(f"- {name}: `{full_name}`\n" for name, full_name in named.items()))
+    """Return the summary table, its notes, the full names of the methods and the paired comparison as Markdown."""
+    parts = [summary_table(summaries, radii).to_markdown(), *(f"{note}.\n" for note in list_notes(summaries))]
+    full_names = {s.name: s.full_name for s in summaries if s.full_name not in ("", s.name)}
+    if full_names:
+        parts.append("".join(f"- {name}: `{full_name}`\n" for name, full_name in full_names.items()))
     if pairs:
         parts.append(pairs_table(pairs).to_markdown())
     return "\n".join(parts)
 
 
 def to_json(summaries: Sequence[Summary], radii: Sequence[float], pairs: Sequence[Paired] = ()) -> str:
-    """Everything in the table, unrounded; null where there is nothing."""
+    """Return all statistics as JSON, unrounded; null where there is no value."""
     methods = [{key: _without_nan(value) for key, value in dataclasses.asdict(s).items()} for s in summaries]
-    compared = [dataclasses.asdict(pair) for pair in pairs]
-    content = {"radii": list(radii), "confidence": 0.95, "methods": methods, "paired": compared}
+    paired = [dataclasses.asdict(pair) for pair in pairs]
+    content = {"radii": list(radii), "confidence": 0.95, "methods": methods, "paired": paired}
     return json.dumps(content, indent=1) + "\n"
 
 

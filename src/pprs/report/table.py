@@ -1,4 +1,4 @@
-"""One table, which terminals, Markdown, csv and web pages show in their way."""
+"""A table that can be shown on a terminal or written as Markdown, csv or HTML."""
 
 from __future__ import annotations
 
@@ -21,7 +21,14 @@ NONE = "–"
 
 @dataclass(frozen=True)
 class Cell:
-    """A value as text, already rounded; `detail` is its interval or error, `tip` what it means."""
+    """A table cell.
+
+    Attributes:
+        text: The value as text, already rounded.
+        detail: Its interval or error, in smaller type where possible.
+        tip: An explanation that a browser shows as a tooltip.
+        best: Whether this is the best value of its column.
+    """
 
     text: str
     detail: str = ""
@@ -33,23 +40,32 @@ class Cell:
 
     @classmethod
     def of(cls, value: str | Cell) -> Cell:
+        """Return the value as a cell."""
         return value if isinstance(value, Cell) else cls(value)
 
 
 @dataclass(frozen=True)
 class Table:
-    """Heads, and lines of words and numbers that are already rounded."""
+    """A table of text, with numbers already rounded.
+
+    Attributes:
+        heads: The column headings.
+        lines: The rows, each with one cell per column.
+        title: A title, or an empty string.
+    """
 
     heads: tuple[str, ...]
     lines: tuple[tuple[str | Cell, ...], ...]
     title: str = ""
 
     def to_markdown(self) -> str:
-        aligned = ["---" if self.is_words(i) else "---:" for i in range(len(self.heads))]
-        rows = [self.heads, tuple(aligned), *self.lines]
+        """Return the table as Markdown, without its title."""
+        alignment = ["---" if self.is_text(i) else "---:" for i in range(len(self.heads))]
+        rows = [self.heads, tuple(alignment), *self.lines]
         return "".join("| " + " | ".join(_one_line(str(cell)) for cell in row) + " |\n" for row in rows)
 
     def to_csv(self) -> str:
+        """Return the table as csv, with empty cells where there is no value."""
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
         writer.writerow(self.heads)
@@ -57,12 +73,12 @@ class Table:
         return buffer.getvalue()
 
     def to_html(self) -> Markup:
-        """The best values are bold; details are small, and tips are shown by the browser."""
+        """Return the table as HTML: best values bold, details small, tips as tooltips."""
         lines = [[Cell.of(cell) for cell in line] for line in self.lines]
-        return render("table.html", table=self, lines=lines, words=[self.is_words(i) for i in range(len(self.heads))])
+        return render("table.html", table=self, lines=lines, is_text=[self.is_text(i) for i in range(len(self.heads))])
 
     def to_rich(self) -> RichTable:
-        """For a terminal."""
+        """Return the table as a Rich table for a terminal."""
         from rich.box import SIMPLE_HEAD
         from rich.table import Table as RichTable
         from rich.text import Text
@@ -70,14 +86,16 @@ class Table:
         title = Text(self.title) if self.title else None
         table = RichTable(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
         for i, head in enumerate(self.heads):
-            words = self.is_words(i)
-            table.add_column(Text(head), justify="left" if words else "right", overflow="fold" if words else "ellipsis")
+            is_text = self.is_text(i)
+            table.add_column(
+                Text(head), justify="left" if is_text else "right", overflow="fold" if is_text else "ellipsis"
+            )
         for line in self.lines:
             table.add_row(*(Text(str(cell)) for cell in line))
         return table
 
-    def is_words(self, column: int) -> bool:
-        """Whether the column is to be aligned as words."""
+    def is_text(self, column: int) -> bool:
+        """Return whether a column holds text, aligned left, rather than numbers."""
         cells = [str(line[column]) for line in self.lines]
         return any(cell[:1].isalpha() or cell.startswith("`") for cell in cells)
 
@@ -91,18 +109,20 @@ def _one_line(text: str) -> str:
 
 
 def number(value: float, decimals: int = 1, *, sign: bool = False) -> str:
+    """Format a number; a dash for NaN."""
     return NONE if math.isnan(value) else f"{value:{'+' if sign else ''}.{decimals}f}"
 
 
 def percent(share: float, decimals: int = 1) -> str:
+    """Format a share as a percentage; a dash for NaN."""
     return NONE if math.isnan(share) else f"{100 * share:.{decimals}f}%"
 
 
 def radius(value: float) -> str:
-    """A radius, rounded down."""
+    """Format a radius, rounded down; a dash for NaN."""
     return NONE if math.isnan(value) else round_down(value)
 
 
-def best_of(values: Sequence[float]) -> float:
-    """The largest that is known; NaN where there is none."""
+def find_best(values: Sequence[float]) -> float:
+    """Return the largest value that is not NaN; NaN if there is none."""
     return max((v for v in values if not math.isnan(v)), default=math.nan)

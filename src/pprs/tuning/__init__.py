@@ -1,15 +1,15 @@
-"""Which partition, if any, makes the certificates of a classifier larger: a search with a budget.
+"""Search, within a time budget, for the partition that makes the certificates of a classifier largest, if any does.
 
-Candidates follow the noise and the picture's size. All are given the same pictures and the same noise (common random
-numbers), so that few samples tell them apart; each round keeps the better ones and looks at them more closely. In the
-end the best of every family is certified on pictures that the search did not see. The draws are the search's own, so a
-certificate made later with the partition that it found is as good as any other.
+The candidates depend on the noise and the image size. All of them are measured on the same images with the same noise
+(common random numbers), so that few samples suffice to rank them. Each round keeps the better ones and measures them on
+more images. Finally, the best candidate of every family is certified on images that the search has not used. The search
+draws its own noise, so certificates computed later with the chosen partition keep their guarantee.
 """
 
 from __future__ import annotations
 
-from pprs.tuning.candidates import FAMILIES, candidates, family_of, neighbours
-from pprs.tuning.describe import draw_chart, notes, results_table, short, verdict
+from pprs.tuning.candidates import FAMILIES, family_of, find_neighbours, propose_candidates
+from pprs.tuning.describe import draw_chart, list_notes, make_table, shorten, summarize
 from pprs.tuning.measurement import MeasurementCache, recorded_engine
 from pprs.tuning.result import Final, Trial, Tuned
 from pprs.tuning.run import CHART, LIMIT, MEASUREMENTS, RESULT, tune
@@ -28,15 +28,15 @@ __all__ = [
     "SearchStep",
     "Trial",
     "Tuned",
-    "candidates",
     "draw_chart",
     "family_of",
-    "neighbours",
-    "notes",
+    "find_neighbours",
+    "list_notes",
+    "make_table",
+    "propose_candidates",
     "recorded_engine",
-    "results_table",
     "search_partitions",
-    "short",
+    "shorten",
+    "summarize",
     "tune",
-    "verdict",
 ]

@@ -1,4 +1,4 @@
-"""What a search found, as numbers."""
+"""The result of a search, as numbers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate's score in a round: its estimated average radius, and half the width of the 95% interval of that."""
+    """The measurement of one candidate in one round.
+
+    `score` is its estimated average radius, `error` half the width of the 95% interval of the score.
+    """
 
     partition: str
     family: str
@@ -40,21 +43,22 @@ class Trial:
 
 @dataclass(frozen=True)
 class Final:
-    """The best of a family, certified on pictures that the search did not see."""
+    """The best partition of a family, certified on images that the search has not used."""
 
     partition: str
     family: str
-    radii: tuple[float, ...]  # one per picture, 0 where it is not certified with the correct label
+    radii: tuple[float, ...]  # one per image, 0 if it is not certified with the correct label
     tuned: float  # its score in the search
 
     @functools.cached_property
     def credited_radii(self) -> Floats:
-        """The radii as `pprs.metrics` takes them: -inf where a picture is not certified with the correct label."""
+        """The radii as `pprs.metrics` expects them: -inf for an image that is not certified with the correct label."""
         radii = np.array(self.radii)
         return np.where(radii > 0, radii, -np.inf)
 
     @property
     def average_radius(self) -> float:
+        """Average certified radius over the held-out images."""
         return average_certified_radius(self.credited_radii)
 
     @property
@@ -63,7 +67,7 @@ class Final:
         return average_certified_radius_error(self.credited_radii)
 
     def accuracy(self, radius: float) -> tuple[float, float, float]:
-        """Certified accuracy at this radius, and its exact 95% interval."""
+        """Return the certified accuracy at this radius, and its exact 95% interval."""
         share = certified_accuracy(self.credited_radii, [radius])
         low, high = accuracy_interval(share, len(self.radii))
         return float(share[0]), float(low[0]), float(high[0])
@@ -71,26 +75,35 @@ class Final:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a search found. `best.partition` is the text of a partition, as every function here takes it."""
+    """The result of `tune`.
+
+    Attributes:
+        trials: All measurements, in order.
+        finals: The best partition of each family, certified on held-out images; the winner of the search first.
+        n: The number of samples per certificate in `finals`.
+        labelled: Whether all images had labels. If not, the label assigned to the clean image stands in.
+    """
 
     trials: tuple[Trial, ...]
-    finals: tuple[Final, ...]  # the best of each family, the best of all first
-    n: int  # samples of the certificates of `finals`
+    finals: tuple[Final, ...]
+    n: int
     labelled: bool
 
     @property
     def best(self) -> Final:
+        """The winner of the search. `best.partition` is a text that `certify_dataset` accepts."""
         return self.finals[0]
 
     def of(self, family: str) -> Final | None:
+        """Return the best partition of a family, or None if the family was not searched."""
         return next((f for f in self.finals if f.family == family), None)
 
-    def ahead(self, one: Final, other: Final) -> Difference:
-        """By how much the average radius of one is above the other's, picture by picture."""
+    def compare(self, one: Final, other: Final) -> Difference:
+        """Return the paired difference of average radii, `one` minus `other`."""
         return radius_difference(one.credited_radii, other.credited_radii)
 
     def write_json(self, path: Path) -> None:
-        """Everything that was tried, unrounded."""
+        """Write all trials and results, unrounded."""
         content = {
             "trials": [dataclasses.asdict(t) for t in self.trials],
             "finals": [dataclasses.asdict(f) for f in self.finals],

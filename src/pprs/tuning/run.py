@@ -1,4 +1,4 @@
-"""`pprs.tune`: a search from the names of a model and its data to files with what it found."""
+"""`pprs.tune`: load a model and its data, search for a partition, write the result."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from pprs.progress import Progress, as_progress, stage
 from pprs.runners import Local, parse_budget
 from pprs.task import Task, load_task
 from pprs.tuning.candidates import FAMILIES
-from pprs.tuning.describe import draw_chart, short
+from pprs.tuning.describe import draw_chart, shorten
 from pprs.tuning.measurement import MeasurementCache, recorded_engine
 from pprs.tuning.result import Tuned
 from pprs.tuning.search import SearchStep, check_number_of_images, search_partitions
 
-LIMIT = 1000  # images unless others are asked for
-SAMPLES = 10**6  # more than enough for choosing an engine to be worth its time
-MEASUREMENTS, RESULT, CHART = "tried.jsonl", "tune.json", "tune.png"  # the files in a search's folder
+LIMIT = 1000  # images by default
+SAMPLES = 10**6  # large enough that timing the engines pays off
+MEASUREMENTS, RESULT, CHART = "tried.jsonl", "tune.json", "tune.png"  # file names in the folder of a search
 
 
 def tune(
@@ -47,23 +47,44 @@ def tune(
     engine: str = "auto",
     device: str = "cpu",
 ) -> Tuned:
-    """Search for the partition that makes this classifier's certificates largest, if any does.
+    """Search for the partition that makes the certificates of a classifier largest, if any does.
 
-    model and data as for `certify_dataset`. budget: how long to search ("90s", "5m", "1h"). families: what to try, some
-    of none, blur, filter and superpixels. images: the indices to use, at most the first 1000 unless given; half of them
-    are searched on, and the best of each family is judged on the other half. Images without labels count with the label
-    that the classifier gives them when they are clean. out: a folder for the measurements, the result and a chart; the
-    same call again resumes the search, also after Ctrl-C or a crash, and other settings are refused.
+    The search runs on half of the images. The best partition of each family is then certified on the other half. Images
+    without labels count with the label that the classifier assigns to the clean image.
 
         tuned = pprs.tune(model, "builtin:mnist5k", noise=pprs.Gaussian(0.25), split="train", out="tune")
         run = pprs.certify_dataset(model, "builtin:mnist5k", noise=pprs.Gaussian(0.25), partition=tuned.best.partition)
+
+    Args:
+        model: The base classifier, as for `certify_dataset`.
+        data: The images, as for `certify_dataset`.
+        noise: The smoothing noise, or its text.
+        budget: How long to search, such as "90s", "5m" or "1h".
+        families: Which partitions to try: some of "none", "blur", "filter" and "superpixels", as a list or as text with
+            commas.
+        images: Indices of the images to use, at least 16; the first 1000 by default.
+        out: A folder for the measurements, the result and a chart. The same call again resumes the search, even after
+            Ctrl-C or a crash. A folder that holds a search with other settings is refused.
+        seed: Random seed.
+        progress: Whether to show progress, or an object that receives it.
+        split: As for `certify_dataset`.
+        classes: As for `certify_dataset`.
+        labels: As for `certify_dataset`.
+        engine: As for `certify_dataset`.
+        device: The torch device, such as "cpu" or "cuda".
+
+    Returns:
+        The result of the search. `tuned.best.partition` is the text of the best partition.
+
+    Raises:
+        ConfigurationError: If an argument is invalid, or `out` holds a search with other settings.
     """
-    # Everything that can be wrong with the words themselves is reported before anything is loaded.
-    law = parse_noise(noise) if isinstance(noise, str) else noise
+    # Arguments are checked before anything is loaded.
+    noise = parse_noise(noise) if isinstance(noise, str) else noise
     seconds, chosen = _check_budget(budget), _check_families(families)
     check_engine(engine)
     device = Local().check_device(device)
-    shown, folder = as_progress(progress), None if out is None else Path(out)
+    reporter, folder = as_progress(progress), None if out is None else Path(out)
     selection = Selection(limit=LIMIT) if images is None else images
     task = load_task(model, data, split=split, classes=classes, labels=labels, images=selection)
     check_number_of_images(len(task.images))
@@ -71,47 +92,49 @@ def tune(
         engine = recorded_engine(folder / MEASUREMENTS)
     keep_memory()
     choice = choose_engine(
-        task.model, task.trial_inputs(law, None, seed), engine=engine, device=device, samples=SAMPLES,
-        message=shown.message,
+        task.model, task.trial_inputs(noise, None, seed), engine=engine, device=device, samples=SAMPLES,
+        message=reporter.message,
     )  # fmt: skip
     cache = MeasurementCache()
     if folder is not None:
-        settings = _settings(task, selection, law, seed, budget, chosen, choice)
+        settings = _collect_settings(task, selection, noise, seed, budget, chosen, choice)
         cache = MeasurementCache(folder / MEASUREMENTS, settings)
     steps = search_partitions(
-        choice.model.module, task.num_classes, law, task.data, task.images, seconds=seconds, families=chosen,
+        choice.model.module, task.num_classes, noise, task.data, task.images, seconds=seconds, families=chosen,
         seed=seed, device=device, cache=cache,
     )  # fmt: skip
-    hint = "" if folder is None else "; Ctrl-C keeps what was tried"
-    shown.message(f"searching on {len(task.images) // 2} pictures under {law}, for about {budget}{hint}")
-    tuned = _show_steps(steps, seconds, shown)
+    hint = "" if folder is None else "; Ctrl-C keeps the measurements"
+    reporter.message(f"searching on {len(task.images) // 2} images under {noise} for about {budget}{hint}")
+    tuned = _run_search(steps, seconds, reporter)
     if folder is not None:
-        _write(tuned, law, folder)
+        _write_result(tuned, noise, folder)
     return tuned
 
 
 def _check_budget(budget: str) -> float:
-    """The seconds of a search's budget."""
+    """Return the budget in seconds."""
     seconds = parse_budget(budget).seconds
     if seconds == float("inf"):
-        raise ConfigurationError(f'the `budget` of a search is a time, such as 5m, not "{budget}"', parameter="budget")
+        raise ConfigurationError(
+            f'the `budget` of a search must be a time, such as 5m, not "{budget}"', parameter="budget"
+        )
     return seconds
 
 
 def _check_families(families: str | Sequence[str]) -> list[str]:
-    """The families that a list, or text with commas, names."""
+    """Return the families named by a list or by text with commas."""
     chosen = [family.strip() for family in families.split(",")] if isinstance(families, str) else list(families)
     for family in chosen:
         if family not in FAMILIES:
             raise ConfigurationError(
-                f'no family of partitions is called "{family}". {suggest(family, FAMILIES)}', parameter="families"
+                f'unknown family of partitions "{family}". {suggest(family, FAMILIES)}', parameter="families"
             )
     if not chosen:
-        raise ConfigurationError(f"`families` is empty. There are: {', '.join(FAMILIES)}.", parameter="families")
+        raise ConfigurationError(f"`families` is empty. Choose from: {', '.join(FAMILIES)}.", parameter="families")
     return chosen
 
 
-def _settings(
+def _collect_settings(
     task: Task,
     images: Iterable[int] | Selection,
     noise: Noise,
@@ -120,7 +143,7 @@ def _settings(
     families: Sequence[str],
     choice: EngineChoice,
 ) -> dict[str, Any]:
-    """What a search must have in common with the one that it resumes."""
+    """Return the settings that a search must share with the one that it resumes."""
     return {
         "model": task.model.digest(),
         "data": task.data.fingerprint(),
@@ -140,23 +163,23 @@ def _describe_images(images: Iterable[int] | Selection, indices: Sequence[int]) 
     return {"count": len(indices), "digest": digest}
 
 
-def _show_steps(steps: Iterator[SearchStep | Tuned], seconds: float, progress: Progress) -> Tuned:
-    """Go through a search to its end, showing the time spent and the best so far."""
+def _run_search(steps: Iterator[SearchStep | Tuned], seconds: float, reporter: Progress) -> Tuned:
+    """Run a search to its end, reporting the time spent and the best partition so far."""
     spent, best = 0.0, (0, 0.0, "none")
-    with stage(progress, "tune", seconds, "s"):
+    with stage(reporter, "tune", seconds, "s"):
         for step in steps:
             if isinstance(step, Tuned):
                 return step
             trial = step.trial
             if trial is not None and (trial.round, trial.score) > best[:2]:
-                best = (trial.round, trial.score, short(trial.partition))
-            progress.advance((step.spent - spent) * seconds, f"round {best[0]}, best {best[1]:.3f}: {best[2]}")
+                best = (trial.round, trial.score, shorten(trial.partition))
+            reporter.advance((step.spent - spent) * seconds, f"round {best[0]}, best {best[1]:.3f}: {best[2]}")
             spent = step.spent
     raise AssertionError("a search ends with its result")
 
 
-def _write(tuned: Tuned, noise: Noise, folder: Path) -> None:
-    """All that was tried, as numbers and as a chart."""
+def _write_result(tuned: Tuned, noise: Noise, folder: Path) -> None:
+    """Write the numbers and the chart."""
     tuned.write_json(folder / RESULT)
     with atomic_write(folder / CHART) as part:
         part.write_bytes(draw_chart(tuned.trials, tuned.finals, noise))

@@ -1,4 +1,4 @@
-"""The search itself: rounds on some pictures, judgement on others."""
+"""The search itself: rounds of elimination on some images, final certificates on others."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from pprs.data import ImageSet, fair_order
 from pprs.errors import ConfigurationError
 from pprs.noise import Noise
 from pprs.partition import Partition
-from pprs.tuning.candidates import FAMILIES, candidates, family_of, neighbours, text_of
+from pprs.tuning.candidates import FAMILIES, family_of, find_neighbours, propose_candidates, text_of
 from pprs.tuning.measurement import MeasurementCache
 from pprs.tuning.result import Final, Floats, Trial, Tuned
 from pprs.voting import TUNE
 
 ROUNDS = 3
-KEEP = 3  # one candidate in so many stays in the search
-N, ALPHA = 1000, 0.001  # of the certificates that judge, and of those that the search estimates
-LEAST, FIRST = 8, 32  # pictures of a round; those of the first look, where there is time
-JUDGE = 2**64  # added to the seed of the certificates that judge
+KEEP = 3  # one candidate in KEEP stays in the search
+N, ALPHA = 1000, 0.001  # of the final certificates, whose radii the search estimates
+LEAST, FIRST = 8, 32  # images per round at least; images of the first round at most
+JUDGE = 2**64  # added to the seed for the final certificates
 
 Network = Callable[[torch.Tensor], torch.Tensor]
 Candidate = Partition | None  # None: plain smoothing
@@ -34,14 +34,14 @@ Candidate = Partition | None  # None: plain smoothing
 
 @dataclass(frozen=True)
 class SearchStep:
-    """One step of a search: the share of the time that is spent, and the candidate that was tried, if one was."""
+    """One step of a search: the share of the time spent so far, and the trial that was made, if any."""
 
     spent: float
     trial: Trial | None = None
 
 
 class Search:
-    """Measures candidates, all on the same pictures, labels and noise. What the cache holds is not measured again."""
+    """Measures candidates, all on the same images, labels and noise. Cached measurements are not repeated."""
 
     def __init__(
         self,
@@ -59,63 +59,64 @@ class Search:
         self.cache = cache
         self.network, self.num_classes, self.noise, self.data = network, num_classes, noise, data
         self.seed, self.device = seed, device
-        self._pictures: dict[int, tuple[torch.Tensor, int]] = {}
+        self._examples: dict[int, tuple[torch.Tensor, int]] = {}
         self.labelled = True
 
-    def picture(self, index: int) -> tuple[torch.Tensor, int]:
-        """A picture and its label; where the data has none, the network's answer to the clean picture.
+    def get_example(self, index: int) -> tuple[torch.Tensor, int]:
+        """Return an image and its label; without a label, the one that the network assigns to the clean image.
 
-        Not the vote's own winner: noise may drive a network to one label for every picture, and its votes are
-        unanimous then.
+        The winner of the vote would not do: noise may drive a network to the same label for every image, and the votes
+        are unanimous then.
         """
-        if index not in self._pictures:
+        if index not in self._examples:
             example = self.data[index]
             label = example.label
             if label is None:
                 self.labelled = False
                 with torch.inference_mode():
                     label = int(self.network(example.image[None].to(self.device)).argmax())
-            self._pictures[index] = example.image, label
-        return self._pictures[index]
+            self._examples[index] = example.image, label
+        return self._examples[index]
 
     def values(self, partition: Candidate, images: Sequence[int], samples: int) -> tuple[Floats, float]:
-        """An estimate of each picture's radius, and the seconds that a sample took."""
+        """Estimate the radius of each image. Returns the estimates and the seconds per sample."""
         name = f"{text_of(partition)} on {len(images)} x {samples}"
         values, seconds = self.cache.get_or_compute(name, lambda: self._measure(partition, images, samples))
         return np.array(values), seconds
 
     def _measure(self, partition: Candidate, images: Sequence[int], samples: int) -> tuple[list[float], float]:
-        g, pictures = self._smoothed(partition, self.seed), [self.picture(index) for index in images]
-        most = clopper_pearson_lower(N, N, ALPHA)  # no radius above what N unanimous votes would prove
+        g, examples = self._smooth(partition, self.seed), [self.get_example(index) for index in images]
+        p_max = clopper_pearson_lower(N, N, ALPHA)  # no radius above what N unanimous votes would prove
         radii = np.zeros(len(images))
 
-        def task(first: int, past: int) -> None:
-            for i in range(first, past):
-                x, label = pictures[i]
+        def task(start: int, stop: int) -> None:
+            for i in range(start, stop):
+                x, label = examples[i]
                 share = (int(g.counts(x, n=samples, index=images[i], phase=TUNE)[label]) + 0.5) / (samples + 1)
-                radii[i] = self.noise.radius(min(share, most), x.numel())
+                radii[i] = self.noise.radius(min(share, p_max), x.numel())
 
-        began = time.perf_counter()
+        started = time.perf_counter()
         if self.device == "cpu" and isinstance(self.network, torch.nn.Module):
-            _threads.spread(task, len(images))
+            _threads.parallel_for(task, len(images))
         else:
             task(0, len(images))
-        return radii.tolist(), (time.perf_counter() - began) / (len(images) * samples)
+        return radii.tolist(), (time.perf_counter() - started) / (len(images) * samples)
 
     def certified_radius(self, partition: Candidate, index: int, n: int) -> float:
-        """The radius that the picture is certified with; 0 where that is not with the correct label.
+        """Certify an image and return its radius; 0 if it is not certified with the correct label.
 
-        By draws of its own: a person chooses by these, and may certify the same pictures with the same seed later.
+        The noise is drawn for this purpose only, since users choose a partition by these radii and may certify the same
+        images with the same seed later.
         """
-        x, label = self.picture(index)
+        x, label = self.get_example(index)
 
         def certify() -> float:
-            certificate = self._smoothed(partition, self.seed + JUDGE).certify(x, n=n, alpha=ALPHA, index=index)
+            certificate = self._smooth(partition, self.seed + JUDGE).certify(x, n=n, alpha=ALPHA, index=index)
             return certificate.radius if certificate.prediction == label else 0.0
 
         return float(self.cache.get_or_compute(f"{text_of(partition)} certifies {index} with {n}", certify))
 
-    def _smoothed(self, partition: Candidate, seed: int) -> SmoothedClassifier:
+    def _smooth(self, partition: Candidate, seed: int) -> SmoothedClassifier:
         return SmoothedClassifier(self.network, self.num_classes, self.noise, partition, seed=seed, device=self.device)
 
 
@@ -132,10 +133,10 @@ def search_partitions(
     device: str = "cpu",
     cache: MeasurementCache | None = None,
 ) -> Iterator[SearchStep | Tuned]:
-    """Search for the partition with the largest average certified radius, in about so many seconds.
+    """Search for the partition with the largest average certified radius, in about `seconds`.
 
-    Yields a step after each measurement and, last, the result. The first half of the images, in a fair order, is
-    searched on; the best of each family is certified on the rest.
+    Yields a step after each measurement and finally the result. The search runs on the first half of the images, in a
+    fair order. The best partition of each family is certified on the other half.
     """
     check_number_of_images(len(images))
     search = Search(network, num_classes, noise, data, cache or MeasurementCache(), seed=seed, device=device)
@@ -143,115 +144,117 @@ def search_partitions(
 
 
 def check_number_of_images(count: int) -> None:
+    """Raise an error if there are too few images for a search."""
     if count < 2 * LEAST:
         raise ConfigurationError(
-            f"a search needs {2 * LEAST} pictures at least, half of them to judge it by: not {count}",
+            f"a search needs at least {2 * LEAST} images, half of them for the final certificates, but got {count}",
             parameter="images",
         )
 
 
 class _Elimination:
-    """Rounds of which each keeps the better candidates and measures them on more pictures.
+    """Successive elimination: each round keeps the better candidates and measures them on more images.
 
-    What is left out depends on what was measured, not on the clock, so that a search that is resumed takes the same
+    Which candidates are dropped depends on the measurements, not on the clock, so that a resumed search takes the same
     course.
     """
 
     def __init__(self, search: Search, order: Sequence[int], seconds: float, families: Sequence[str]) -> None:
         half = len(order) // 2
-        self._search, self._seen, self._unseen = search, order[:half], order[half:]
+        self._search, self._search_images, self._test_images = search, order[:half], order[half:]
         self._seconds, self._per_round, self._families = seconds, seconds / (ROUNDS + 1), families
         self._trials: list[Trial] = []
         self._costs: dict[Candidate, float] = {}  # seconds per sample
         self._scores: dict[Candidate, float] = {}
-        self._began = 0.0
+        self._started = 0.0
 
     def steps(self) -> Iterator[SearchStep | Tuned]:
-        channels, height, width = self._search.picture(self._seen[0])[0].shape
-        field = candidates(self._search.noise, (channels, height, width), self._families)
-        self._began = time.monotonic()
-        yield from self._first_look(field)
+        """Run the search, yielding its steps and finally the result."""
+        channels, height, width = self._search.get_example(self._search_images[0])[0].shape
+        field = propose_candidates(self._search.noise, (channels, height, width), self._families)
+        self._started = time.monotonic()
+        yield from self._screen(field)
         field = list(self._scores)
         for number in range(1, ROUNDS + 1):
-            field, count, samples = self._plan(field, number)
+            field, count, samples = self._plan_round(field, number)
             for partition in field:
                 yield self._try(partition, number, count, samples)
-        yield from self._judge({family: self._top(field, family) for family in self._families})
+        yield from self._certify({family: self._top(field, family) for family in self._families})
 
-    def _first_look(self, field: Sequence[Candidate]) -> Iterator[SearchStep]:
-        """For the costs, and to leave out the worst."""
-        _, cost = self._search.values(field[0], self._seen[:LEAST], 32)
+    def _screen(self, field: Sequence[Candidate]) -> Iterator[SearchStep]:
+        """Measure the candidates for the first time, to learn their costs and to drop the worst."""
+        _, cost = self._search.values(field[0], self._search_images[:LEAST], 32)
         self._costs[field[0]] = cost
-        count = max(LEAST, min(len(self._seen), FIRST, int(self._per_round / 32 / len(field) / cost)))
+        count = max(LEAST, min(len(self._search_images), FIRST, int(self._per_round / 32 / len(field) / cost)))
         for partition in field:
-            over = sum(self._costs.values()) * count * 32 > self._per_round
-            if over and {family_of(p) for p in self._scores} == set(self._families):
-                break  # the likeliest came first
+            exceeded = sum(self._costs.values()) * count * 32 > self._per_round
+            if exceeded and {family_of(p) for p in self._scores} == set(self._families):
+                break  # the most promising came first
             yield self._try(partition, 0, count, 32)
 
     def _try(self, partition: Candidate, number: int, count: int, samples: int) -> SearchStep:
-        values, cost = self._search.values(partition, self._seen[:count], samples)
+        values, cost = self._search.values(partition, self._search_images[:count], samples)
         score = float(values.mean())
         self._costs[partition], self._scores[partition] = cost, score
         trial = Trial(text_of(partition), family_of(partition), number, count, samples, score, mean_error(values), cost)
         self._trials.append(trial)
-        return SearchStep(self._spent(), trial)
+        return SearchStep(self._share_spent(), trial)
 
-    def _spent(self) -> float:
-        return min((time.monotonic() - self._began) / self._seconds, 1.0)
+    def _share_spent(self) -> float:
+        return min((time.monotonic() - self._started) / self._seconds, 1.0)
 
-    def _plan(self, field: Sequence[Candidate], number: int) -> tuple[list[Candidate], int, int]:
-        """The candidates of a round, and how many pictures and samples fit into its time."""
-        field = self._better(field, number)
+    def _plan_round(self, field: Sequence[Candidate], number: int) -> tuple[list[Candidate], int, int]:
+        """Return the candidates of a round, and how many images and samples fit into its time."""
+        field = self._keep_better(field, number)
         if number == 2:
-            field += self._neighbours(field)
-        samples = 32 if number < ROUNDS else 64  # pictures differ more than votes do: rather more of them
+            field += self._untried_neighbours(field)
+        samples = 32 if number < ROUNDS else 64  # images vary more than votes do, so more images come first
         leaders = {self._top(field, family) for family in self._families}
         while LEAST * samples * self._cost(field) > self._per_round and len(field) > len(leaders):
             field.remove(next(p for p in reversed(field) if p not in leaders))
         if LEAST * samples * self._cost(field) > self._per_round:
             samples = 32
-        count = max(LEAST, min(len(self._seen), int(self._per_round / samples / self._cost(field))))
+        count = max(LEAST, min(len(self._search_images), int(self._per_round / samples / self._cost(field))))
         return field, count, samples
 
-    def _better(self, field: Sequence[Candidate], number: int) -> list[Candidate]:
-        """Those that stay in the search: the better part of all, and the best few of every family."""
+    def _keep_better(self, field: Sequence[Candidate], number: int) -> list[Candidate]:
+        """Return the better candidates overall, and the best few of every family."""
         ranked = sorted(field, key=lambda p: -self._scores[p])
         better = set(ranked[: max(1, len(ranked) // (KEEP if number > 1 else 2))])
         for family in FAMILIES:
             better.update([p for p in ranked if family_of(p) == family][: 4 - number])
         return [p for p in ranked if p in better]
 
-    def _neighbours(self, field: Sequence[Candidate]) -> list[Candidate]:
-        """What lies around the best of each family and was not tried yet.
+    def _untried_neighbours(self, field: Sequence[Candidate]) -> list[Candidate]:
+        """Return the neighbours of the best of each family that have not been tried yet.
 
-        In turn: those at the end are the first to be left out where there is little time.
+        The families take turns, because the last candidates are the first to be dropped when time is short.
         """
         present = [family for family in FAMILIES if any(family_of(p) == family for p in field)]
-        near = [neighbours(self._top(field, family)) for family in present]
-        mixed = [p for turn in itertools.zip_longest(*near) for p in turn if p is not None]
-        return [p for p in dict.fromkeys(mixed) if p not in self._scores]
+        near = [find_neighbours(self._top(field, family)) for family in present]
+        alternating = [p for turn in itertools.zip_longest(*near) for p in turn if p is not None]
+        return [p for p in dict.fromkeys(alternating) if p not in self._scores]
 
     def _top(self, field: Sequence[Candidate], family: str) -> Candidate:
         return max((p for p in field if family_of(p) == family), key=lambda p: self._scores.get(p, -1.0))
 
     def _cost(self, field: Sequence[Candidate]) -> float:
-        """Seconds that one sample of each takes; of one that was not tried yet, the mean of the others."""
+        """Return the seconds for one sample of each candidate, with the mean cost for those not tried yet."""
         mean = sum(self._costs.values()) / len(self._costs)
         return sum(self._costs.get(p, mean) for p in field)
 
-    def _judge(self, winners: dict[str, Candidate]) -> Iterator[SearchStep | Tuned]:
-        """Certify the best of each family on pictures that the search did not see."""
+    def _certify(self, winners: dict[str, Candidate]) -> Iterator[SearchStep | Tuned]:
+        """Certify the best of each family on the held-out images."""
         cost = self._cost(list(winners.values()))
-        n = round(min(max(self._per_round / LEAST / cost - 100, 100), N))  # fewer where not even the least fits
-        count = max(LEAST, min(len(self._unseen), int(self._per_round / (n + 100) / cost)))
+        n = round(min(max(self._per_round / LEAST / cost - 100, 100), N))  # fewer if even LEAST images do not fit
+        count = max(LEAST, min(len(self._test_images), int(self._per_round / (n + 100) / cost)))
         finals = []
         for family, partition in winners.items():
             radii = []
-            for index in self._unseen[:count]:
+            for index in self._test_images[:count]:
                 radii.append(self._search.certified_radius(partition, index, n))
-                yield SearchStep(self._spent())
+                yield SearchStep(self._share_spent())
             finals.append(Final(text_of(partition), family, tuple(radii), self._scores[partition]))
-        # The best is chosen by the search, not by the pictures that judge it.
+        # The winner is chosen by the scores of the search, so that its held-out radii are unbiased.
         finals.sort(key=lambda final: -final.tuned)
         yield Tuned(tuple(self._trials), tuple(finals), n, self._search.labelled)

@@ -1,4 +1,4 @@
-"""What all tabs of the page share, and the work under way in each visitor's window."""
+"""The state that all tabs share, and the work in progress for each visitor."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pprs.app.catalog import ModelCatalog
-from pprs.app.explore import MethodState, Request
-from pprs.app.fair_queue import FairQueue
-from pprs.app.limits import Limits
+from pprs.app.certification import MethodState, Request
+from pprs.app.server.fair_queue import FairQueue
+from pprs.app.server.limits import Limits
 from pprs.certificate import Certificate
 
-KEPT = 1000  # sessions that are remembered
+MAX_SESSIONS = 1000  # that are remembered
 
 
 class Sessions:
-    """The work under way in each visitor's window, at most one of a kind: a new one ends the one before."""
+    """The work in progress in each browser window, at most one task of a kind: a new one cancels the previous one."""
 
     def __init__(self) -> None:
         self._halts: OrderedDict[tuple[str, str], threading.Event] = OrderedDict()
@@ -26,64 +26,66 @@ class Sessions:
         self._lock = threading.Lock()
 
     def begin(self, session: str, kind: str) -> threading.Event:
-        """Begin work. The event that is returned is set when the work is to end."""
+        """Begin a task. The returned event is set when the task should end."""
         halt = threading.Event()
         with self._lock:
-            self._end(session, kind)
+            self._cancel(session, kind)
             self._halts[session, kind] = halt
-            while len(self._halts) > KEPT:
+            while len(self._halts) > MAX_SESSIONS:
                 self._halts.popitem(last=False)[1].set()
         return halt
 
     def stop(self, session: str, kind: str) -> None:
-        """End it at its owner's wish: it still reports its last state."""
+        """Stop a task at the visitor's request. It still reports its last state."""
         with self._lock:
             if (session, kind) in self._halts:
                 self._halts[session, kind].set()
 
-    def end(self, session: str, kind: str) -> None:
-        """End it because it is no longer wanted: it reports nothing more."""
+    def cancel(self, session: str, kind: str) -> None:
+        """Stop a task whose result is no longer wanted. It reports nothing more."""
         with self._lock:
-            self._end(session, kind)
+            self._cancel(session, kind)
 
-    def end_all(self) -> None:
-        """The page is being closed."""
+    def stop_all(self) -> None:
+        """Stop all tasks, because the server shuts down."""
         with self._lock:
             for halt in self._halts.values():
                 halt.set()
 
-    def _end(self, session: str, kind: str) -> None:
-        before = self._halts.pop((session, kind), None)
-        if before is not None:
-            before.set()
+    def _cancel(self, session: str, kind: str) -> None:
+        previous = self._halts.pop((session, kind), None)
+        if previous is not None:
+            previous.set()
 
     def is_current(self, session: str, kind: str, halt: threading.Event) -> bool:
-        """Whether no newer work has taken its place."""
+        """Return whether no newer task has replaced this one."""
         with self._lock:
             return self._halts.get((session, kind)) is halt
 
     def remember_values(self, session: str, values: tuple[object, ...]) -> None:
-        """What the controls held at a visitor's last request."""
+        """Remember the values of the controls at a visitor's last request."""
         with self._lock:
             self._values[session] = values
-            while len(self._values) > KEPT:
+            while len(self._values) > MAX_SESSIONS:
                 self._values.popitem(last=False)
 
     def last_values(self, session: str) -> tuple[object, ...] | None:
+        """Return the values of the controls at a visitor's last request."""
         with self._lock:
             return self._values.get(session)
 
-    def remember(self, session: str, request: Request, states: list[MethodState]) -> None:
+    def remember_states(self, session: str, request: Request, states: list[MethodState]) -> None:
+        """Remember the latest states of a visitor's certification."""
         with self._lock:
             self._last[session] = request, states
-            while len(self._last) > KEPT:
+            while len(self._last) > MAX_SESSIONS:
                 self._last.popitem(last=False)
 
-    def certified(self, session: str, request: Request, method: int) -> Certificate | None:
-        """What is proved by now for exactly these settings."""
+    def find_certificate(self, session: str, request: Request, method: int) -> Certificate | None:
+        """Return the latest certificate with exactly these settings, if there is one and it does not abstain."""
         with self._lock:
-            before, states = self._last.get(session, (None, []))
-        if before is None or before.key(method) != request.key(method):
+            previous, states = self._last.get(session, (None, []))
+        if previous is None or previous.key(method) != request.key(method):
             return None
         certificate = states[method].certificate
         return None if certificate is None or certificate.abstained else certificate
@@ -91,7 +93,7 @@ class Sessions:
 
 @dataclass(frozen=True)
 class Context:
-    """Everything that belongs to one page."""
+    """Everything that belongs to one page: models, runs, limits and work in progress."""
 
     catalog: ModelCatalog
     runs: Path

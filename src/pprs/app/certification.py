@@ -1,0 +1,292 @@
+"""Certify one image by plain smoothing and by two partitions, step by step.
+
+Visitors watch the radius grow and stop whenever they like, so every radius comes from a confidence sequence
+(`pprs.confidence_sequence`), which is valid at all times. A Clopper-Pearson bound would not be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from pprs.app.catalog import LoadedModel
+from pprs.app.server.cost import check_cost
+from pprs.app.server.fair_queue import FairQueue, Stopped, Turn
+from pprs.app.server.limits import Limits
+from pprs.certificate import Certificate, confidence, round_down
+from pprs.classifier import Certification, SmoothedClassifier
+from pprs.noise import Noise
+from pprs.partition import Mean, Partition, Superpixels
+from pprs.partition.base import check_image_shape
+from pprs.report import figures
+from pprs.sampling import Sampling
+from pprs.voting import noisy_chunk
+
+Array = npt.NDArray[Any]
+STOP = "width:0.002"  # sampling ends when further samples would hardly help
+N0 = 100
+UPDATE = 0.25  # seconds between two updates
+SIGMA_TIP = "Standard deviation of the noise, on a scale where black is 0 and white is 1."
+SEGMENTS_TIP = "Segments of this noisy copy. Each pixel is replaced by the mean of its segment."
+NAMES = ("RS", "A", "B")
+
+
+@dataclass(frozen=True)
+class Request:
+    """A visitor's request: everything that the numbers on the page depend on."""
+
+    loaded: LoadedModel
+    image: torch.Tensor  # the input of the network
+    index: int  # a key of the random noise
+    title: str
+    noise: Noise
+    partitions: tuple[Partition | None, ...]
+    sampling: Sampling
+    seed: int
+    true_label: int | None = None  # if known; only for display
+    label_choice: str = ""  # such as "10 of 1000 labels", if the labels are restricted
+    upload_size: str = ""  # of the upload that the image was prepared from
+
+    def make_classifier(self, method: int) -> SmoothedClassifier:
+        """Return the smoothed classifier of a method."""
+        return SmoothedClassifier(
+            self.loaded.ready.module, self.loaded.num_classes, self.noise, self.partitions[method], seed=self.seed
+        )
+
+    def resolve_partition(self, method: int) -> Partition | None:
+        """Return the partition of a method with every option resolved for this noise and image."""
+        partition = self.partitions[method]
+        return None if partition is None else partition.resolve(self.noise.sigma, tuple(self.image.shape))
+
+    @property
+    def description(self) -> str:
+        """All settings that the numbers depend on, in one line."""
+        choice = f"among {self.label_choice}; " if self.label_choice else ""
+        sampling = self.sampling
+        return (
+            f"{self.title}; the guarantee holds for {self.scope}; {choice}{self.noise}; seed {self.seed}, image index "
+            f"{self.index}; {sampling.n0} + at most {sampling.n:,} samples; alpha {sampling.alpha:g}; engine "
+            f"{self.loaded.engine}"
+        )
+
+    @property
+    def scope(self) -> str:
+        """The image whose changes a certificate covers: the input of the network, not the uploaded file."""
+        channels, height, width = self.image.shape
+        origin = f", prepared from your {self.upload_size} image" if self.upload_size else ""
+        return f"the {width}x{height}x{channels} input of the network{origin}"
+
+    def key(self, method: int) -> tuple[object, ...]:
+        """Return everything that a certificate of this method depends on: equal keys mean equal certificates."""
+        model, image = self.loaded.model, hashlib.sha256(self.image.numpy().tobytes()).hexdigest()
+        return (
+            model.source, model.num_classes, model.class_names, image, self.index, str(self.noise),
+            str(self.partitions[method]), self.seed, self.sampling.alpha,
+        )  # fmt: skip
+
+
+def make_sampling(n: int, alpha: float) -> Sampling:
+    """Return sampling options whose radius is valid at all times."""
+    return Sampling(N0, n, alpha, "one-sided", STOP)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """An image with a caption."""
+
+    caption: str
+    image: Array  # [H, W, 3] in [0, 1]
+    tip: str = ""  # explains a number in the caption
+
+
+def check_costs(request: Request, turn: Turn) -> None:
+    """Refuse a request that would keep other visitors waiting. Call this before any partition is applied."""
+    shape = tuple(request.image.shape)
+    check_image_shape(shape)
+    for method in range(len(request.partitions)):
+        check_cost(request.resolve_partition(method), shape, turn)
+
+
+def make_tiles(request: Request, turn: Turn) -> list[list[Tile]]:
+    """Return the images of each method: original and noisy for plain smoothing, boundaries and average for the others.
+
+    The noisy image is the first of the noisy copies from which the certificate is computed.
+    """
+    check_costs(request, turn)
+    clean = request.image.numpy()
+    noisy = noisy_chunk(request.image, request.noise, request.seed, request.index)[0].numpy()
+    plain = [
+        Tile("original", figures.to_rgb(clean)),
+        Tile(f"noisy, sigma {request.noise.sigma:g}", figures.to_rgb(noisy), SIGMA_TIP),
+    ]
+    rows = [plain]
+    for method in range(1, len(request.partitions)):
+        turn.give_way()
+        rows.append(_make_partition_tiles(request.resolve_partition(method), noisy))
+    return rows
+
+
+def _make_partition_tiles(partition: Partition | None, noisy: Array) -> list[Tile]:
+    if partition is None:
+        return [Tile("noisy, not averaged", figures.to_rgb(noisy))]
+    averaged = partition.apply(noisy[None])[0]
+    superpixels = find_segments(partition)
+    if superpixels is None:
+        return [
+            Tile("noisy", figures.to_rgb(noisy)),
+            Tile("averaged, the input of the network", figures.to_rgb(averaged)),
+        ]
+    labels = superpixels.labels(noisy[None])[0]
+    count = int(labels.max()) + 1
+    caption = f"{count} superpixels" if superpixels is partition else f"{count} superpixels, before softening"
+    return [
+        Tile(caption, figures.draw_boundaries(_enlarge(figures.to_rgb(noisy)), _enlarge(labels)), SEGMENTS_TIP),
+        Tile("averaged, the input of the network", figures.to_rgb(averaged)),
+    ]
+
+
+def _enlarge(image: Array) -> Array:
+    """Double the size if the boundaries would otherwise hide the image."""
+    zoom = 2 if 100 < max(image.shape[:2]) <= 512 else 1
+    return image.repeat(zoom, 0).repeat(zoom, 1)
+
+
+def find_segments(partition: Partition) -> Superpixels | None:
+    """Return the superpixels that a partition starts from, if any."""
+    if isinstance(partition, Superpixels):
+        return partition
+    of = partition.parts[0] if isinstance(partition, Mean) else getattr(partition, "of", None)
+    return find_segments(of) if isinstance(of, Partition) else None
+
+
+@dataclass(frozen=True)
+class MethodState:
+    """The state of one method. `trail` holds (samples, radius) after each update."""
+
+    name: str
+    partition: str
+    certificate: Certificate | None
+    trail: tuple[tuple[int, float], ...]
+    rate: float  # samples per second of work
+    done: str | None  # why it ended, a key of STOP_REASONS; None while it runs
+
+
+@dataclass
+class _Task:
+    """The certification of one method, and its cost so far."""
+
+    certification: Certification
+    trail: list[tuple[int, float]] = field(default_factory=list)
+    samples: int = 0
+    seconds: float = 0.0
+
+
+def iter_states(
+    request: Request, queue: FairQueue, halt: threading.Event, limits: Limits
+) -> Iterator[list[MethodState]]:
+    """Certify with all methods in turn, a little at a time, and yield their states until `halt` is set.
+
+    Unless stopped early, each certificate equals that of `SmoothedClassifier.certify` with the same sampling.
+    """
+    with contextlib.suppress(Stopped), queue.take(lambda: not halt.is_set()) as turn:
+        check_costs(request, turn)
+    tasks = [
+        _Task(request.make_classifier(i).start(request.sampling, request.index)) for i in range(len(request.partitions))
+    ]
+    while True:
+        for task in tasks:
+            if task.certification.stopped is None and not halt.is_set():
+                _advance(request, task, queue, halt)
+        spent = sum(task.seconds for task in tasks)
+        reason = "you" if halt.is_set() else "time" if spent >= limits.seconds else None
+        yield [_make_state(request, i, task, reason) for i, task in enumerate(tasks)]
+        if reason is not None or all(task.certification.stopped is not None for task in tasks):
+            return
+
+
+def _advance(request: Request, task: _Task, queue: FairQueue, halt: threading.Event) -> None:
+    try:
+        with queue.take(lambda: not halt.is_set()) as turn:
+            started = time.monotonic()
+            try:
+                task.certification.advance(
+                    request.image,
+                    lambda total: time.monotonic() - started >= UPDATE,
+                    lambda count: _count_samples(task, count, turn),
+                )
+            finally:
+                task.seconds += turn.seconds_held
+    except Stopped:
+        pass
+    if task.certification.begun:
+        certificate = task.certification.certificate()
+        if not task.trail or task.trail[-1][0] < certificate.n:
+            task.trail.append((certificate.n, certificate.radius))
+
+
+def _count_samples(task: _Task, count: int, turn: Turn) -> None:
+    task.samples += count
+    turn.give_way()
+
+
+def _make_state(request: Request, method: int, task: _Task, reason: str | None) -> MethodState:
+    partition = request.partitions[method]
+    return MethodState(
+        NAMES[method],
+        "plain smoothing" if partition is None else partition.short,
+        task.certification.certificate() if task.certification.begun else None,
+        tuple(task.trail),
+        task.samples / max(task.seconds, 1e-9),
+        task.certification.stopped or reason,
+    )
+
+
+def describe_certificate(certificate: Certificate | None, name: str, done: str | None, label_choice: str = "") -> str:
+    """Say in one sentence what is proved, or why nothing is proved and what would help."""
+    if certificate is None:
+        return "Stopped before anything was proved." if done else "Selecting a label to certify …"
+    if not certificate.abstained:
+        return (
+            f"{name}: no change of L2 norm up to {round_down(certificate.radius)} can alter this label"
+            f"{f' among {label_choice}' if label_choice else ''}, with {confidence(certificate.alpha)} confidence."
+        )
+    share = certificate.counts[certificate.selected] / certificate.n
+    votes = f"{name} has {share:.0%} of {certificate.n:,} votes"
+    if done is None:
+        return f"Nothing is proved yet: {votes}, and the majority must be certain."
+    if share > 0.5:
+        return (
+            f"Abstained: {votes}, which does not prove a majority at this confidence. More samples, less noise (sigma) "
+            "or another partition would help."
+        )
+    fewer = ", or fewer labels to choose from" if len(certificate.counts) > 10 else ""
+    return (
+        f"Abstained: {votes}, which is not a majority, and more samples will not change that. Less noise (sigma), "
+        f"another partition{fewer} or a network trained with noise would help."
+    )
+
+
+STOP_REASONS = {
+    "n": "all samples have been drawn",
+    "width": "more samples would hardly help",
+    "hopeless": "a certificate is very unlikely",
+    "you": "stopped by you",
+    "time": "the time limit of a request was reached",
+}
+
+
+def rank_votes(certificate: Certificate, limit: int = 5) -> Sequence[tuple[int, int]]:
+    """Return the classes with the most votes and their counts. The selected class is always included."""
+    order = [int(c) for c in np.argsort(-certificate.counts, kind="stable")[:limit] if certificate.counts[c]]
+    if certificate.selected not in order:
+        order = [*order[: limit - 1], certificate.selected]
+    return [(c, int(certificate.counts[c])) for c in order]

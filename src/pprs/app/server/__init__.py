@@ -1,0 +1,1 @@
+"""The web server: what it serves, to whom, and at what cost."""

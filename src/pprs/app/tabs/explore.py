@@ -1,0 +1,327 @@
+"""The Explore tab: one image, certified by three methods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from pprs.app.cards import render_images, render_states
+from pprs.app.catalog import CatalogEntry, parse_labels
+from pprs.app.certification import NAMES, Request, iter_states, make_sampling, make_tiles
+from pprs.app.partition_forms import AS_TEXT, FORMS, SLOTS, make_partition, parse_numbers
+from pprs.app.render import render_note
+from pprs.app.server.context import Context
+from pprs.app.server.limits import check_number, read_upload
+from pprs.errors import PprsError, suggest
+from pprs.noise import parse_noise
+from pprs.partition import Partition
+
+NOISES = ("gaussian", "exponential", "powerlaw")
+ALPHAS = (0.05, 0.01, 0.001, 0.0001)
+SIGMAS = (0.02, 2.0)
+REFUSED: tuple[Any, ...] = ()  # stored instead of the values of controls that were refused
+MAX_SEED = 2**31 - 1
+TASK = "certify"
+
+
+def silent_error(text: str) -> Any:
+    """Return an error that ends the chain of events, without a message from Gradio: the page already shows one."""
+    return gr.Error(text, visible=False, print_exception=False)
+
+
+@dataclass(frozen=True)
+class MethodControls:
+    """The controls of one method."""
+
+    partition: Any
+    slots: tuple[Any, ...]
+    text: Any
+
+    @property
+    def inputs(self) -> list[Any]:
+        """All controls, in order."""
+        return [self.partition, *self.slots, self.text]
+
+
+@dataclass(frozen=True)
+class Controls:
+    """The controls that a request depends on, in the order in which handlers receive their values."""
+
+    model: Any
+    example: Any
+    upload: Any
+    labels: Any
+    noise: Any
+    sigma: Any
+    first: MethodControls
+    second: MethodControls
+    n: Any
+    alpha: Any
+    seed: Any
+
+    @property
+    def inputs(self) -> list[Any]:
+        """All controls, in order."""
+        return [
+            self.model, self.example, self.upload, self.labels, self.noise, self.sigma, *self.first.inputs,
+            *self.second.inputs, self.n, self.alpha, self.seed,
+        ]  # fmt: skip
+
+
+def parse_request(context: Context, values: tuple[Any, ...]) -> Request:
+    """Check the values of the controls and return the request that they describe."""
+    model, example, upload, labels, noise, sigma, *rest = values
+    width = SLOTS + 2
+    first, second, (n, alpha, seed) = rest[:width], rest[width : 2 * width], rest[2 * width :]
+    sigma = check_number(sigma, "sigma", *SIGMAS)
+    if noise not in NOISES:
+        raise PprsError(f'unknown noise "{noise}". {suggest(str(noise), NOISES)}')
+    n = int(check_number(n, "the number of samples", 100, context.limits.samples, integer=True))
+    alpha = check_number(alpha, "alpha", min(ALPHAS), max(ALPHAS))
+    seed = int(check_number(seed, "the seed", 0, MAX_SEED, integer=True))
+    partitions = (_parse_method(*first), _parse_method(*second))
+    entry, loaded = context.catalog.get(model), context.catalog.load(model)
+    chosen_labels = parse_labels(labels)
+    all_classes = loaded.num_classes
+    loaded, true_label, size = loaded.restrict(chosen_labels), None, ""
+    label_choice = f"{loaded.num_classes} of {all_classes} labels" if loaded.num_classes < all_classes else ""
+    if upload:
+        uploaded, size = read_upload(Path(upload), context.limits)
+        image, index, title = loaded.prepare(uploaded), 0, "your image"
+    else:
+        selected = next((e for e in entry.examples if e.title == example), None)
+        if selected is None:
+            raise PprsError("choose an example, or upload an image")
+        sample = selected.dataset(loaded)[selected.index]
+        image, index, title = sample.image, selected.index, selected.title
+        true_label = None if chosen_labels else sample.label
+    return Request(
+        loaded, image, index, title, parse_noise(f"{noise}:sigma={sigma:g}"), (None, *partitions),
+        make_sampling(n, alpha), seed, true_label, label_choice, size,
+    )  # fmt: skip
+
+
+def _parse_method(form: str, *rest: Any) -> Partition | None:
+    *slots, text = rest
+    return make_partition(form, parse_numbers(form, slots), text)
+
+
+def _build_dropdown(name: str, form: str) -> Any:
+    return gr.Dropdown(
+        list(FORMS), value=form, label=f"Method {name}: partition", elem_id=f"partition-{name}", min_width=140,
+        info="How each noisy copy is averaged.",
+    )  # fmt: skip
+
+
+def _build_method(name: str, dropdown: Any, initial: tuple[str, dict[str, float]]) -> MethodControls:
+    """Build the controls for the options of a partition, with initial values."""
+    form, values = initial
+    with gr.Accordion(f"Options of {name}", open=False):
+        with gr.Row():
+            slots = tuple(gr.Textbox(**_slot_settings(form, i, values)) for i in range(SLOTS))
+        text = gr.Textbox(
+            label="Partition as text", visible=form == AS_TEXT, max_length=500, elem_id=f"text-{name}",
+            info="As on the command line: slic:n_segments=50/soft/shifts:k=4, A+B for a mean, or none.",
+        )  # fmt: skip
+    return MethodControls(dropdown, slots, text)
+
+
+def _slot_settings(form: str, i: int, values: dict[str, float]) -> dict[str, Any]:
+    """Return the settings of the text box for the i-th option of a form."""
+    options = FORMS[form].options
+    if i >= len(options):
+        return {"label": "–", "value": "", "visible": False, "min_width": 130}
+    option = options[i]
+    initial = values.get(option.name, option.initial)
+    return {
+        "label": option.title, "info": option.help, "value": "" if initial is None else f"{initial:g}", "visible": True,
+        "placeholder": "follows the noise", "max_length": 20, "min_width": 130,
+    }  # fmt: skip
+
+
+def update_options(form: str, values: dict[str, float] | None = None) -> list[Any]:
+    """Return the updates of the option controls when a form is chosen."""
+    if form not in FORMS:
+        form = AS_TEXT
+    slots = [gr.Textbox(**_slot_settings(form, i, values or {})) for i in range(SLOTS)]
+    return [*slots, gr.Textbox(visible=form == AS_TEXT)]
+
+
+def _build_controls(context: Context) -> tuple[Controls, Any, Any, Any]:
+    """Build the left column. Returns the controls and the buttons."""
+    entry = next(iter(context.catalog.entries.values()))
+    limits = context.limits
+    model = gr.Dropdown(
+        context.catalog.names, value=entry.name, label="Model", elem_id="model",
+        info="The classifier to be smoothed.", interactive=len(context.catalog.names) > 1,
+    )  # fmt: skip
+    example = gr.Radio(
+        [e.title for e in entry.examples], value=entry.examples[0].title, label="Example image", elem_id="example"
+    )
+    maximum = f"{limits.upload_bytes // 10**6} MB, {limits.upload_pixels // 10**6} megapixels"
+    upload = gr.File(
+        label=f"or upload your own (at most {maximum})",
+        file_types=["image"], type="filepath", height=150, elem_id="upload",
+    )  # fmt: skip
+    sigma = gr.Slider(  # from 0, which is on the way to 0.4 when that is typed; a certification refuses it
+        0.0, 1.0, value=entry.sigma, step=0.01, label="Sigma (noise, 0–1 scale)", elem_id="sigma",
+        info="Standard deviation. More noise allows larger radii, as long as the network still recognises the image.",
+    )  # fmt: skip
+    with gr.Row():
+        go = gr.Button("Certify", variant="primary", elem_id="go", min_width=100)
+        stop = gr.Button("Stop", variant="stop", elem_id="stop", min_width=100)
+    dropdowns = [_build_dropdown("A", entry.first[0]), _build_dropdown("B", entry.second[0])]
+    first, second = _build_method("A", dropdowns[0], entry.first), _build_method("B", dropdowns[1], entry.second)
+    with gr.Accordion("Noise, samples, confidence, labels", open=False):
+        noise = gr.Dropdown(list(NOISES), value="gaussian", label="Noise", info="The distribution of the noise.")
+        n = gr.Number(
+            entry.samples, label="Maximum samples (per method)", precision=0, minimum=100, maximum=limits.samples,
+            elem_id="n", info=f"Noisy copies. More samples prove a larger radius. At most {limits.samples:,}.",
+        )  # fmt: skip
+        alpha = gr.Dropdown(
+            [(f"{a:g}", a) for a in ALPHAS], value=0.001, label="Alpha (probability)",
+            info="A certificate is wrong with at most this probability.",
+        )  # fmt: skip
+        seed = gr.Number(
+            0, label="Seed (integer)", precision=0, minimum=0, maximum=MAX_SEED, elem_id="seed",
+            info="Random seed. The same seed gives the same numbers.",
+        )  # fmt: skip
+        labels = gr.Textbox(
+            entry.examples[0].labels, label="Labels to choose from", elem_id="labels", max_length=20_000,
+            info="Names or numbers, separated by commas. Empty: all labels of the model.",
+        )  # fmt: skip
+    next_seed = gr.Button("Another seed", size="sm", elem_id="next-seed")
+    return Controls(model, example, upload, labels, noise, sigma, first, second, n, alpha, seed), go, stop, next_seed
+
+
+class _Handlers:
+    """The event handlers of the controls."""
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._sessions = context, context.sessions
+
+    def preview(self, visitor: gr.Request, *values: Any) -> Iterator[Any]:
+        """Show the images of a request and cancel a certification in progress."""
+        self._sessions.cancel(_session_id(visitor), TASK)
+        self._sessions.remember_values(_session_id(visitor), values)
+        try:
+            request = parse_request(self._context, values)
+            with self._context.queue.take() as turn:
+                rows = make_tiles(request, turn)
+        except PprsError as error:
+            # Not raised: after an event that failed, Gradio drops the one that was waiting behind it.
+            self._sessions.remember_values(_session_id(visitor), REFUSED)
+            yield render_note(str(error), "error"), ""
+            return
+        titles = [
+            (name, "plain smoothing" if partition is None else partition.short)
+            for name, partition in zip(NAMES, request.partitions, strict=True)
+        ]
+        yield render_images(rows, titles), render_note("Starting with these settings …", "empty")
+
+    def certify(self, visitor: gr.Request, *values: Any) -> Iterator[Any]:
+        """Certify, and show the states until the end. Does nothing after a preview that was refused."""
+        if self._sessions.last_values(_session_id(visitor)) == REFUSED:
+            yield ""
+            return
+        halt = self._sessions.begin(_session_id(visitor), TASK)
+        try:
+            request = parse_request(self._context, values)
+            for states in iter_states(request, self._context.queue, halt, self._context.limits):
+                if not self._sessions.is_current(_session_id(visitor), TASK, halt):
+                    return  # replaced by a newer request
+                self._sessions.remember_states(_session_id(visitor), request, states)
+                yield render_states(request, states)
+        except PprsError as error:
+            yield render_note(str(error), "error")
+        finally:
+            halt.set()
+
+    def stop(self, visitor: gr.Request) -> None:
+        """Stop the certification in progress."""
+        self._sessions.stop(_session_id(visitor), TASK)
+
+    def check_changed(self, visitor: gr.Request, *values: Any) -> None:
+        """End the chain of events if a text box lost the focus without a change."""
+        if self._sessions.last_values(_session_id(visitor)) == values:
+            raise silent_error("nothing has changed")
+
+    def choose_model(self, model: str) -> list[Any]:
+        """Return the initial values for a model."""
+        return initial_values(self._context.catalog.get(model))
+
+    def choose_example(self, model: str, example: str) -> tuple[None, str]:
+        """Return no upload, and the labels of the example."""
+        return None, self.get_labels(model, example)
+
+    def get_labels(self, model: str, example: str) -> str:
+        """Return the labels of an example."""
+        return self._context.catalog.get(model).get_labels(example)
+
+
+def build_tab(context: Context) -> tuple[Controls, tuple[dict[str, Any], dict[str, Any]]]:
+    """Build the tab. Returns its controls, and the events that show the images and start the certification."""
+    with gr.Row():
+        with gr.Column(scale=4, min_width=320):
+            controls, go, stop, next_seed = _build_controls(context)
+        with gr.Column(scale=9, min_width=320):
+            images = gr.HTML(render_note("Loading the example …", "empty"), elem_id="preview", padding=False)
+            live = gr.HTML("", elem_id="results", padding=False)
+    handlers = _Handlers(context)
+    preview: dict[str, Any] = {
+        "fn": handlers.preview, "inputs": controls.inputs, "outputs": [images, live], "api_visibility": "private",
+        "show_progress": "hidden",  # the indicator would cover the message with "Error"
+    }  # fmt: skip
+    certify: dict[str, Any] = {
+        "fn": handlers.certify, "inputs": controls.inputs, "outputs": [live], "api_visibility": "private",
+        "show_progress": "hidden", "concurrency_limit": context.limits.concurrent, "concurrency_id": TASK,
+    }  # fmt: skip
+    quiet: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden", "queue": False}
+    image = [controls.model, controls.example]
+    changes = [  # a dropdown fires "input" whenever it loses the focus, and "select" only when something is chosen
+        controls.model.select(handlers.choose_model, [controls.model], controls.inputs[1:], **quiet),
+        controls.example.input(handlers.choose_example, image, [controls.upload, controls.labels], **quiet),
+        controls.upload.upload(lambda: "", None, [controls.labels], **quiet),
+        controls.upload.clear(handlers.get_labels, image, [controls.labels], **quiet),
+        next_seed.click(lambda seed: (int(seed or 0) + 1) % MAX_SEED, [controls.seed], [controls.seed], **quiet),
+    ]
+    changes += [
+        m.partition.select(update_options, [m.partition], [*m.slots, m.text], **quiet)
+        for m in (controls.first, controls.second)
+    ]
+    for event in changes:
+        event.then(**preview).success(**certify)
+    typed = [
+        *controls.first.slots,
+        controls.first.text,
+        *controls.second.slots,
+        controls.second.text,
+        controls.n,
+        controls.seed,
+        controls.labels,
+    ]
+    triggers = [controls.sigma.input, controls.noise.select, controls.alpha.select, *(box.submit for box in typed)]
+    gr.on(triggers, **preview, trigger_mode="always_last").success(**certify)
+    left = gr.on([box.blur for box in typed], handlers.check_changed, controls.inputs, None, api_visibility="private")
+    left.success(**preview).success(**certify)
+    go.click(**preview).success(**certify)
+    stop.click(handlers.stop, None, None, **quiet)
+    return controls, (preview, certify)
+
+
+def initial_values(entry: CatalogEntry) -> list[Any]:
+    """Return the initial values of all controls except the model."""
+    titles = [e.title for e in entry.examples]
+    methods = [[gr.Dropdown(value=form), *update_options(form, values)] for form, values in (entry.first, entry.second)]
+    return [
+        gr.Radio(titles, value=titles[0]), None, entry.examples[0].labels, "gaussian", entry.sigma, *methods[0],
+        *methods[1], entry.samples, 0.001, 0,
+    ]  # fmt: skip
+
+
+def _session_id(visitor: gr.Request) -> str:
+    return str(visitor.session_hash)

@@ -1,0 +1,131 @@
+"""The tab that shows what a radius looks like: changes of a given norm."""
+
+from __future__ import annotations
+
+import html
+from typing import Any, NamedTuple
+
+import gradio as gr
+import numpy.typing as npt
+import torch
+
+from pprs.app import directions
+from pprs.app.certification import NAMES, Request, check_costs
+from pprs.app.render import render, render_note
+from pprs.app.server.context import Context
+from pprs.app.server.fair_queue import Turn
+from pprs.app.server.limits import check_number
+from pprs.app.tabs.explore import Controls, parse_request
+from pprs.certificate import round_down
+from pprs.errors import PprsError
+from pprs.report import figures
+
+MAX_NORM = 5.0
+Array = npt.NDArray[Any]
+
+
+def build_tab(context: Context, controls: Controls) -> dict[str, Any]:
+    """Build the tab, for the image and settings of Explore. Returns the event that draws it."""
+    gr.HTML(render("radius_intro.html"), padding=False)
+    with gr.Row():
+        norm = gr.Slider(
+            0, MAX_NORM, value=0.5, step=0.01, label="Norm of the change (L2)", elem_id="norm",
+            scale=3, min_width=280, info="The root of the sum of squares over all pixels and channels, each in 0–1.",
+        )  # fmt: skip
+        method = gr.Radio(
+            list(NAMES), value="A", label="Method", elem_id="radius-method", scale=1, min_width=160,
+            info="The method whose margin and votes are shown.",
+        )  # fmt: skip
+    with gr.Row():
+        set_radius = gr.Button("Set to its certified radius", size="sm", elem_id="to-certified")
+        another = gr.Button("Another random direction", size="sm", elem_id="another")
+    which = gr.State(0)
+    content = gr.HTML(render_note("Loading …", "empty"), elem_id="changed", padding=False)
+
+    def draw(norm: Any, method: str, which: int, *values: Any) -> str:
+        try:
+            return _render_directions(context, check_number(norm, "the norm", 0, MAX_NORM), method, int(which), values)
+        except PprsError as error:
+            return render_note(str(error), "error")
+
+    def get_certified_radius(visitor: gr.Request, method: str, norm: float, *values: Any) -> float:
+        try:
+            request, i = parse_request(context, values), _parse_method(method)
+            certificate = context.sessions.find_certificate(str(visitor.session_hash), request, i)
+            if certificate is None:
+                raise PprsError(
+                    f"{method} has no certified radius yet. Certify these settings on the Explore tab first."
+                )
+        except PprsError as error:
+            gr.Info(html.escape(str(error)))
+            return norm
+        return min(MAX_NORM, float(round_down(certificate.radius, 2)))
+
+    event: dict[str, Any] = {
+        "fn": draw, "inputs": [norm, method, which, *controls.inputs], "outputs": [content],
+        "api_visibility": "private", "show_progress": "minimal", "concurrency_limit": context.limits.concurrent,
+    }  # fmt: skip
+    quiet: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden", "queue": False}
+    gr.on([norm.input, method.input], **event, trigger_mode="always_last")
+    another.click(lambda which: which + 1, [which], [which], **quiet).then(**event)
+    set_radius.click(get_certified_radius, [method, norm, *controls.inputs], [norm], **quiet).then(**event)
+    return event
+
+
+def _parse_method(method: str) -> int:
+    if method not in NAMES:
+        raise PprsError(f"choose one of {', '.join(NAMES)}")
+    return NAMES.index(method)
+
+
+class _ChangedImage(NamedTuple):
+    """A changed image, and the result of a small vote on it."""
+
+    image: Array  # [H, W, 3] in [0, 1]
+    title: str
+    how: str
+    norm: float  # of the change, computed from its pixels
+    label: str
+    votes: int  # for that label
+
+
+class _Change(NamedTuple):
+    """A change by itself, scaled so that its largest value is black or white."""
+
+    image: Array
+    title: str
+    largest: float
+
+
+def _render_directions(context: Context, norm: float, method: str, which: int, values: tuple[Any, ...]) -> str:
+    request, i = parse_request(context, values), _parse_method(method)
+    with context.queue.take() as turn:
+        check_costs(request, turn)
+        pair = [directions.draw_direction(request, which), directions.find_worst_direction(request, i, turn)]
+        images = [_describe_image(request, i, request.image.double(), "original", "no change", turn)]
+        for direction in pair:
+            image = directions.shift_image(request, direction, norm)
+            images.append(_describe_image(request, i, image, direction.title, direction.how, turn))
+    return render(
+        "directions.html",
+        norm=norm,
+        values=request.image.numel(),
+        even=directions.spread_evenly(norm, request.image.shape),
+        images=images,
+        changes=[_describe_change(norm * direction.vector, direction.title) for direction in pair],
+        total_votes=directions.VOTES,
+        description=request.description,
+    )
+
+
+def _describe_image(
+    request: Request, method: int, image: torch.Tensor, title: str, how: str, turn: Turn
+) -> _ChangedImage:
+    label, count = directions.count_votes(request, method, image, turn)
+    norm = float((image - request.image.double()).norm())
+    return _ChangedImage(figures.to_rgb(image.numpy()), title, how, norm, request.loaded.get_class_name(label), count)
+
+
+def _describe_change(change: torch.Tensor, title: str) -> _Change:
+    largest = max(float(change.abs().max()), 1e-9)
+    return _Change(figures.to_rgb((0.5 + 0.5 * change / largest).numpy()), title, largest)
