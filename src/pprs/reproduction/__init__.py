@@ -1,13 +1,23 @@
-"""The paper's tables and figures, from a plan in one file: what to certify, and how to draw it."""
+"""Reproduce the paper's tables and figures from a plan: a file that says what to certify and what to draw."""
 
 from __future__ import annotations
 
-from pprs.reproduction.draw import Drawn, cells_of, draw, models_table, page, read_models, sigmas_of, tell
+from pprs.reproduction.draw import (
+    ExperimentResult,
+    draw_experiment,
+    experiment_cells,
+    experiment_sigmas,
+    models_table,
+    render_page,
+    tabulate,
+)
 from pprs.reproduction.plan import Cell, Experiment, Plan
 from pprs.reproduction.read import PLANS, read_plan
+from pprs.reproduction.results import Results
 from pprs.reproduction.run import Reproduction, StaleRows, reproduce
 
 __all__ = [
-    "PLANS", "Cell", "Drawn", "Experiment", "Plan", "Reproduction", "StaleRows", "cells_of", "draw", "models_table",
-    "page", "read_models", "read_plan", "reproduce", "sigmas_of", "tell",
+    "PLANS", "Cell", "Experiment", "ExperimentResult", "Plan", "Reproduction", "Results", "StaleRows",
+    "draw_experiment", "experiment_cells", "experiment_sigmas", "models_table", "read_plan", "render_page",
+    "reproduce", "tabulate",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The noise at which plain smoothing has a certified accuracy that was asked for."""
+"""Find the noise at which plain smoothing has a given certified accuracy."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ LEAST, MOST, STEPS = 0.01, 4.0, 9
 
 
 def matching_sigma(accuracy: Callable[[float], float], target: float, within: float = 0.0) -> float:
-    """The sigma, of those tried, at which the accuracy is nearest to the target: by halving, nine times at most.
+    """The sigma at which the accuracy is closest to the target, found by bisection in at most nine steps.
 
-    It is near enough `within` that: with few images no accuracy is nearer.
-
-    Accuracy falls with the noise, up to the luck of the draw.
+    The search assumes that accuracy falls with sigma, which holds up to sampling error. It ends early at an accuracy
+    `within` this distance of the target, since few images allow no closer one.
 
     >>> matching_sigma(lambda sigma: 1 / (1 + sigma), 0.8)
     0.25
     """
     low, high = LEAST, MOST
-    found: dict[float, float] = {}
+    accuracies: dict[float, float] = {}
     for _ in range(STEPS):
         sigma = float(f"{math.sqrt(low * high):.3g}")
-        if sigma in found:
+        if sigma in accuracies:
             break
-        found[sigma] = accuracy(sigma)
-        if abs(found[sigma] - target) <= within:
+        accuracies[sigma] = accuracy(sigma)
+        if abs(accuracies[sigma] - target) <= within:
             break
-        low, high = (sigma, high) if found[sigma] > target else (low, sigma)
-    return min(found, key=lambda sigma: (abs(found[sigma] - target), sigma))
+        low, high = (sigma, high) if accuracies[sigma] > target else (low, sigma)
+    return min(accuracies, key=lambda sigma: (abs(accuracies[sigma] - target), sigma))

@@ -1,4 +1,4 @@
-"""What is to be reproduced: data, models, methods, experiments, and the cells that they need certified."""
+"""A plan: data sets, models, methods, experiments, and the cells that the experiments need certified."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from pydantic_core import CoreSchema, core_schema
 
 from pprs.sampling import decided_radii
 
-VALUE = "{}"  # in a text: where a sweep's value goes
+VALUE = "{}"  # placeholder of a sweep's value in a partition
 
 
 @dataclass(frozen=True)
 class Data:
-    """Which images of a source are certified, and how thoroughly if not as the others."""
+    """A data set: its source, which of its images are certified, and settings that override the plan's."""
 
     source: str
     images: int
-    title: str | None = None  # in figures
-    training: bool = True  # whether it has a training split, for methods that are the best of several
+    title: str | None = None  # of figures
+    training: bool = True  # whether it has a training split, on which methods with `best_of` choose
     stride: int = 1
     split: str | None = None
     classes: str | None = None
@@ -38,7 +38,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Model:
-    """A source as for `--model`, or how to train one."""
+    """A model: a source as for `--model`, or how to train one."""
 
     source: str | None = None
     engine: str = "auto"
@@ -53,22 +53,22 @@ class Model:
 
 @dataclass(frozen=True)
 class Method:
-    """A partition, or the best of several on training images (the partition where there are none)."""
+    """A partition, or the best of several on training images. Without training images it is `partition`."""
 
     label: str
     partition: str
     best_of: tuple[str, ...] = ()
-    like: str | None = None  # the method of the paper that it is compared with; of the same name unless given
+    like: str | None = None  # the method of the paper to compare with, by default the one with the same name
 
 
 @dataclass(frozen=True)
 class Line:
-    """One method in an experiment, under a noise, with a kind of model: `noise@exponential/slic`."""
+    """A method in an experiment, with its noise and kind of model, written as `kind@noise/method`."""
 
     method: str
     noise: str = "gaussian"
     kind: str = ""
-    value: float | None = None  # of a sweep
+    value: float | None = None  # of the sweep it belongs to
 
     @classmethod
     def read(cls, text: str) -> Line:
@@ -78,45 +78,45 @@ class Line:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
-        """In a plan's file a line is a text."""
+        """A line is a text in the file of a plan."""
         return core_schema.no_info_after_validator_function(cls.read, core_schema.str_schema(strict=True))
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table or a figure for each data set: lines, under each of the sigmas (or the one that matches)."""
+    """A table or figure for each data set: lines at each of the sigmas, or at the one that matches an accuracy."""
 
     name: str
     title: str
     draw: str
     lines: tuple[Line, ...] = ()
     radius: float = 0.0
-    stop: str | Mapping[str, str] | None = None  # one for all, or those of these data sets
-    more: Mapping[str, tuple[Line, ...]] = field(default_factory=dict)  # lines of these data sets alone
+    stop: str | Mapping[str, str] | None = None  # for all data sets, or by data set
+    more: Mapping[str, tuple[Line, ...]] = field(default_factory=dict)  # additional lines by data set
     sigmas: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     match: Mapping[str, float] = field(default_factory=dict)
     paper: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
     over: str | None = None
     values: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    images: int | None = None  # of a gallery: the first so many; all of the data set's unless given
+    images: int | None = None  # how many images a gallery shows, by default all
 
     @property
     def data(self) -> list[str]:
         return list(self.match or self.sigmas)
 
     def stop_for(self, data: str) -> str | None:
-        """Its own rule for a data set, if it has one."""
+        """The experiment's own stop rule for a data set, if it has one."""
         return self.stop.get(data) if isinstance(self.stop, Mapping) else self.stop
 
     def lines_for(self, data: str) -> list[Line]:
-        """Its lines for a data set, a sweep's values among them."""
+        """The lines for a data set, including one for each value of a sweep."""
         swept = [Line(str(self.over), value=value) for value in self.values.get(data, ())]
         return [*self.lines, *self.more.get(data, ()), *swept]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What is certified at once: a model, a method and a noise on a data set. Its name is that of its rows."""
+    """The unit of certification: a model, a noise and a method on a data set. All fields are hashed in its key."""
 
     data: str
     model: str
@@ -134,7 +134,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Plan:
-    """The whole file."""
+    """The contents of a plan's file."""
 
     n0: int
     n: int
@@ -142,17 +142,20 @@ class Plan:
     seed: int
     choose_images: int
     choose_samples: int
-    stop: str | None  # where neither the experiment nor the data set says one
+    stop: str | None  # unless the experiment or the data set has one
     data: Mapping[str, Data]
     models: Mapping[str, Model]
     methods: Mapping[str, Method]
     experiments: Mapping[str, Experiment]
 
     def cell(self, experiment: Experiment, data: str, line: Line, sigma: float) -> Cell:
-        """What one line of an experiment needs at this sigma; where another decides more radii, what that one needs."""
+        """The cell of an experiment's line at this sigma.
+
+        If another experiment needs the same cell decided at more radii, that cell serves both.
+        """
         own = self._own_cell(experiment, data, line, sigma)
-        asked = self._rules.get(dataclasses.replace(own, stop=None), ())
-        return dataclasses.replace(own, stop=max((*asked, own.stop), key=lambda rule: _covered(own.stop, rule)))
+        rules = self._stop_rules.get(dataclasses.replace(own, stop=None), ())
+        return dataclasses.replace(own, stop=max((*rules, own.stop), key=lambda rule: _coverage(own.stop, rule)))
 
     def _own_cell(self, experiment: Experiment, data: str, line: Line, sigma: float) -> Cell:
         if line.value is not None:
@@ -161,25 +164,25 @@ class Plan:
         else:
             partition, method = self.methods[line.method].partition, line.method
         model = f"{data}-{line.kind}" if line.kind else data
-        return Cell(data, model, line.noise, sigma, method, partition, self.rule(experiment, data))
+        return Cell(data, model, line.noise, sigma, method, partition, self.stop_rule(experiment, data))
 
-    def rule(self, experiment: Experiment, data: str) -> str | None:
-        """An experiment's own rule to stop; its rows may have been made by one that decides more."""
+    def stop_rule(self, experiment: Experiment, data: str) -> str | None:
+        """The stop rule of an experiment on a data set. Its rows may come from a rule that decides more radii."""
         return experiment.stop_for(data) or self.data[data].stop or self.stop
 
     @functools.cached_property
-    def _rules(self) -> dict[Cell, list[str | None]]:
-        """For every cell, whatever its rule, the rules that experiments have for it."""
-        found: dict[Cell, list[str | None]] = {}
+    def _stop_rules(self) -> dict[Cell, list[str | None]]:
+        """The stop rules that experiments have for each cell, by the cell without a stop rule."""
+        rules: dict[Cell, list[str | None]] = {}
         for experiment in self.experiments.values():
             for data in () if experiment.match else experiment.data:
                 for sigma, line in itertools.product(experiment.sigmas[data], experiment.lines_for(data)):
                     cell = self._own_cell(experiment, data, line, sigma)
-                    found.setdefault(dataclasses.replace(cell, stop=None), []).append(cell.stop)
-        return found
+                    rules.setdefault(dataclasses.replace(cell, stop=None), []).append(cell.stop)
+        return rules
 
-    def paper(self, experiment: Experiment, data: str, line: Line) -> tuple[float, ...]:
-        """What the paper has for a line, if anything: under a Gaussian, with a clean-trained classifier."""
+    def paper_numbers(self, experiment: Experiment, data: str, line: Line) -> tuple[float, ...]:
+        """The paper's numbers for a line. It has some for Gaussian noise and clean-trained classifiers only."""
         if line.noise != "gaussian" or line.kind:
             return ()
         method = self.methods.get(line.method)
@@ -187,54 +190,55 @@ class Plan:
         return experiment.paper.get(data, {}).get(name, ())
 
     def label(self, line: Line) -> str:
-        """How a line is called in tables and figures."""
-        name = self.methods[line.method].label if line.value is None else f"{self.scheme(line)}, {line.value:g}"
-        law = "" if line.noise == "gaussian" else f", {line.noise}"
-        return name + law + (f" ({line.kind}-trained)" if line.kind else "")
+        """The name of a line in tables and figures."""
+        name = self.methods[line.method].label if line.value is None else f"{self.sweep_label(line)}, {line.value:g}"
+        noise = "" if line.noise == "gaussian" else f", {line.noise}"
+        return name + noise + (f" ({line.kind}-trained)" if line.kind else "")
 
-    def scheme(self, line: Line) -> str:
-        """What a sweep's line is a number of: the label of the method, as far as there is one."""
+    def sweep_label(self, line: Line) -> str:
+        """The label of the method that a sweep varies, or the name of its partition if no method has it."""
         plain = line.method.partition(":")[0]
         return next((method.label for method in self.methods.values() if method.partition == plain), plain)
 
     def title(self, data: str) -> str:
-        """How figures call a data set."""
+        """The name of a data set in figures."""
         return self.data[data].title or data
 
     def class_name(self, data: str, index: int) -> str:
-        """A class as the data set's labels call it; its number where there are none."""
+        """The name of a class, or its number if the data set has no names."""
         spec = self.data[data]
         names = (spec.labels or "").split(",") if spec.labels_at_a_time is None else ()
         return names[index].strip() if index < len(names) and len(names) > 1 else str(index)
 
     def model_key(self, model: str) -> str:
-        """Changes with whatever a model depends on."""
+        """A hash of everything that a model depends on."""
         spec = self.models[model]
         data = self.data[spec.data] if spec.data else None
-        order = [data.classes] if data and data.classes else []  # what the labels mean
+        order = [data.classes] if data and data.classes else []  # since they give the labels their meaning
         return _digest(dataclasses.asdict(spec), data and data.source, self.seed, *order)
 
     def cell_key(self, cell: Cell) -> str:
-        """Changes with whatever a cell's rows depend on."""
+        """A hash of everything that a cell's rows depend on."""
         method = self.methods.get(cell.method)
         tuned = method is not None and bool(method.best_of) and self.data[cell.data].training
-        chosen = [method.best_of, self.choose_images, self.choose_samples] if method and tuned else None
+        choice = [method.best_of, self.choose_images, self.choose_samples] if method and tuned else None
         data = self.data[cell.data]
         images = [
             data.source, data.split, data.classes, data.images, data.stride, data.labels, data.labels_at_a_time
         ]  # fmt: skip
         sizes = [data.n0 or self.n0, data.n or self.n, self.alpha, self.seed]
-        return _digest(dataclasses.asdict(cell), self.model_key(cell.model), images, sizes, chosen)
+        return _digest(dataclasses.asdict(cell), self.model_key(cell.model), images, sizes, choice)
 
 
-def _covered(own: str | None, other: str | None) -> int:
-    """How many radii the other rule decides if those are one's own and larger ones; else none, unless it is one's own.
+def _coverage(own: str | None, other: str | None) -> int:
+    """The number of radii that the other rule decides, if rows made by it can serve this rule, else 0.
 
-    Larger ones change nothing about one's own. For smaller ones sampling would go on where it is given up now.
+    They can if it decides the same radii and larger ones, which do not change the outcome at the smaller ones. With
+    smaller radii, sampling would continue where this rule ends it. Without radii, only the same rule will do.
     """
-    mine, theirs = sorted(decided_radii(own) or ()), sorted(decided_radii(other) or ())
-    return len(theirs) if mine and theirs[: len(mine)] == mine else int(other == own)
+    own_radii, other_radii = sorted(decided_radii(own) or ()), sorted(decided_radii(other) or ())
+    return len(other_radii) if own_radii and other_radii[: len(own_radii)] == own_radii else int(other == own)
 
 
-def _digest(*what: Any) -> str:
-    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
+def _digest(*values: Any) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]

@@ -1,17 +1,15 @@
-"""Makes what a plan's experiments need: trains its models, chooses among partitions, certifies its cells."""
+"""Carry out a plan: train its models, choose partitions, certify its cells, and draw its experiments."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import hashlib
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow
-import pyarrow.parquet
 
 from pprs._files import atomic_write
 from pprs.data import ImageSet, Selection, open_dataset
@@ -21,19 +19,18 @@ from pprs.model import load_model
 from pprs.noise import Gaussian, noise_of
 from pprs.partition import parse_partition
 from pprs.progress import Progress, as_progress, duration
-from pprs.reproduction.draw import Drawn, draw, page, read_models, tell
+from pprs.reproduction.draw import ExperimentResult, draw_experiment, render_page, tabulate
 from pprs.reproduction.plan import Cell, Experiment, Plan
 from pprs.reproduction.read import read_plan
-from pprs.runs import Row, Run
-from pprs.runs.export import to_arrow, write_parquet
+from pprs.reproduction.results import Entry, Results
+from pprs.runs import Row, Run, RunFrame
+from pprs.runs.export import to_arrow
 from pprs.sampling import Sampling
 from pprs.task import load_task
 from pprs.train import Recipe, train_and_score
 from pprs.tuning import MeasurementCache, Search
 
 ALL = "all"
-# In a parquet file: what its rows were made from, by the plan, and the network and the pictures themselves.
-KEY, NETWORK, PICTURES = b"pprs", b"pprs.network", b"pprs.pictures"
 
 
 def reproduce(
@@ -46,62 +43,79 @@ def reproduce(
     plan: str | Path | Plan | None = None,
     draw_only: bool = False,
     progress: bool | Progress = True,
-) -> list[Drawn]:
-    """Rebuild the paper's tables and figures: train, certify what is missing, draw. The same call resumes.
+) -> list[ExperimentResult]:
+    """Rebuild the paper's tables and figures: train, certify what is missing, and draw.
 
-    experiment: one or several of the plan's, or "all". out: a folder for models, runs, rows, tables and figures.
-    data_root: holds mnist, fashion-mnist, cifar10 and imagenet-sample; otherwise they come from the hub. data: only
-    these data sets of the plan. quick: on the built-in digits, in minutes. plan: another plan, or its file. draw_only:
-    draw again from the rows in OUT/rows; no classifier is needed.
+    The same call resumes an interrupted one.
+
+    Args:
+        experiment: One or several of the plan's experiments, or "all".
+        out: Folder for models, runs, rows, tables and figures.
+        data_root: Folder that holds mnist, fashion-mnist, cifar10 and imagenet-sample. By default they come from the
+            hub.
+        data: Restrict the experiments to these data sets of the plan.
+        quick: Use the small plan on the built-in digits, which takes minutes.
+        plan: Another plan, or the path of its file.
+        draw_only: Draw from the rows that are in `out`. This needs no classifier.
+        progress: Whether to show progress, or an object to report it to.
+
+    Returns:
+        The results of the experiments, each on one data set.
+
+    Raises:
+        PprsError: Some experiments failed. All others are finished and stored by then.
     """
-    chosen = plan if isinstance(plan, Plan) else read_plan(None if plan is None else Path(plan), quick=quick)
-    todo = _select(chosen, [experiment] if isinstance(experiment, str) else experiment, data)
+    if not isinstance(plan, Plan):
+        plan = read_plan(None if plan is None else Path(plan), quick=quick)
+    selected = _select(plan, [experiment] if isinstance(experiment, str) else experiment, data)
     if data_root is not None and not Path(data_root).is_dir():
         raise ConfigurationError(f"`data_root` {data_root} is not a folder", parameter="data_root")
-    shown, began = as_progress(progress), time.monotonic()
-    work = Reproduction(chosen, Path(out), data_root, draw_only=draw_only, progress=shown)
-    drawn, missing = work.draw(todo)
-    if drawn:
-        with atomic_write(Path(out) / "README.md") as part:
-            part.write_text(page(chosen, work.with_earlier(drawn), read_models(Path(out))), encoding="utf-8")
-        elapsed = duration(time.monotonic() - began)
-        shown.message(f"{len(drawn)} figures and tables in {elapsed}: {Path(out) / 'README.md'}")
-    if missing:
+    reporter, start = as_progress(progress), time.monotonic()
+    reproduction = Reproduction(plan, Path(out), data_root, draw_only=draw_only, progress=reporter)
+    results, problems = reproduction.draw(selected)
+    if results:
+        path = Path(out) / "README.md"
+        with atomic_write(path) as part:
+            content = render_page(plan, reproduction.with_earlier(results), reproduction.results.models())
+            part.write_text(content, encoding="utf-8")
+        elapsed = duration(time.monotonic() - start)
+        reporter.message(f"{len(results)} experiments drawn in {elapsed}: {path}")
+    if problems:
         raise PprsError(
-            f"{len(missing)} could not be made:\n  " + "\n  ".join(missing) + "\nWhat was finished is kept: put this "
-            "right and repeat, or name the others as `data`."
+            f"{len(problems)} of {len(selected)} experiments failed:\n  " + "\n  ".join(problems) + "\nFinished "
+            "work is kept: fix the cause and repeat the command, or select other data sets with `data`."
         )
-    return drawn
+    return results
 
 
 def _select(plan: Plan, experiments: Sequence[str], data: Sequence[str] | None) -> list[tuple[Experiment, str]]:
-    """The pairs of experiment and data set that were asked for."""
+    """The requested pairs of experiment and data set."""
     names = list(plan.experiments) if ALL in experiments else list(experiments)
     for name in names:
         if name not in plan.experiments:
             raise ConfigurationError(
-                f'no experiment is called "{name}". {suggest(name, [*plan.experiments, ALL])}', parameter="experiment"
+                f'unknown experiment "{name}". {suggest(name, [*plan.experiments, ALL])}', parameter="experiment"
             )
     for name in data or ():
         if name not in plan.data:
             raise ConfigurationError(
-                f'`data`: no data set of the plan is called "{name}". {suggest(name, plan.data)}', parameter="data"
+                f'`data`: the plan has no data set "{name}". {suggest(name, plan.data)}', parameter="data"
             )
-    todo = [(plan.experiments[n], d) for n in names for d in plan.experiments[n].data if data is None or d in data]
-    if not todo:
-        about = ", ".join(dict.fromkeys(d for n in names for d in plan.experiments[n].data))
+    selected = [(plan.experiments[n], d) for n in names for d in plan.experiments[n].data if data is None or d in data]
+    if not selected:
+        available = ", ".join(dict.fromkeys(d for n in names for d in plan.experiments[n].data))
         raise ConfigurationError(
-            f"`data` {', '.join(data or ())}: {', '.join(experiments)} is about {about}", parameter="data"
+            f"`data` {', '.join(data or ())}: {', '.join(experiments)} is defined for {available}", parameter="data"
         )
-    return todo
+    return selected
 
 
 class StaleRows(PprsError):
-    """Rows of a network that no longer exists: they have to be certified again."""
+    """A network was trained again, so rows certified with the former one have to be certified again."""
 
 
 class Reproduction:
-    """A plan at work in a folder: models, runs, choices, and the rows of every cell that is done."""
+    """A plan and the folder in which it is carried out."""
 
     def __init__(
         self,
@@ -113,91 +127,103 @@ class Reproduction:
         progress: bool | Progress = False,
     ) -> None:
         self.plan, self.out, self.draw_only = plan, out, draw_only
+        self.results = Results(out)
         self._root, self._progress = None if data_root is None else Path(data_root), as_progress(progress)
-        self._seen: dict[tuple[bytes, str], tuple[bytes | None, Path]] = {}
+        self._networks: dict[str, Entry] = {}  # the first entry that used a model, by model
+        self._images: dict[str, Entry] = {}  # the first entry that used a data set, by data set
 
-    def draw(self, todo: Sequence[tuple[Experiment, str]]) -> tuple[list[Drawn], list[str]]:
-        """Draw each; one that cannot be made does not stop the others."""
-        drawn, missing = [], []
-        for i, (experiment, data) in enumerate(todo, 1):
-            self._progress.message(f"[{i}/{len(todo)}] {experiment.name}, {data}")
+    def draw(self, selected: Sequence[tuple[Experiment, str]]) -> tuple[list[ExperimentResult], list[str]]:
+        """Draw each experiment on its data set. One that fails does not stop the others.
+
+        Returns:
+            The results, and one message for each experiment that failed.
+        """
+        results, problems = [], []
+        for i, (experiment, data) in enumerate(selected, 1):
+            self._progress.message(f"[{i}/{len(selected)}] {experiment.name}, {data}")
             try:
-                pictures = self._gallery_pictures(data) if experiment.draw == "gallery" else None
+                images = self._gallery_images(data) if experiment.draw == "gallery" else None
                 try:
-                    drawn.append(draw(self.plan, experiment, data, self.rows, self.out, pictures))
+                    results.append(draw_experiment(self.plan, experiment, data, self.rows, self.out, images))
                 except StaleRows:
-                    self._progress.message("  a network was trained again: its earlier rows are certified again")
-                    drawn.append(draw(self.plan, experiment, data, self.rows, self.out, pictures))
+                    self._progress.message("  a network was trained again: certifying its earlier rows again")
+                    results.append(draw_experiment(self.plan, experiment, data, self.rows, self.out, images))
             except PprsError as error:
-                missing.append(f"{experiment.name}, {data}: {error}")
-                self._progress.message(f"  not made: {error}")
-        return drawn, missing
+                problems.append(f"{experiment.name}, {data}: {error}")
+                self._progress.message(f"  failed: {error}")
+        return results, problems
 
-    def with_earlier(self, drawn: Sequence[Drawn]) -> list[Drawn]:
-        """What was drawn now, and what earlier calls drew from rows that still hold, in the plan's order."""
-        now = {d.name: d for d in drawn}
+    def with_earlier(self, results: Sequence[ExperimentResult]) -> list[ExperimentResult]:
+        """These results and those of earlier calls whose rows are still valid, in the plan's order."""
+        current = {result.name: result for result in results}
         earlier = Reproduction(self.plan, self.out, draw_only=True)
-        found = []
+        ordered = []
         for experiment in self.plan.experiments.values():
             for data in experiment.data:
                 name = f"{experiment.name}-{data}"
-                if name in now:
-                    found.append(now[name])
+                if name in current:
+                    ordered.append(current[name])
                 elif (self.out / "tables" / f"{name}.md").is_file():
                     with contextlib.suppress(PprsError):
-                        found.append(tell(self.plan, experiment, data, earlier.rows)[0])
-        return found
+                        ordered.append(tabulate(self.plan, experiment, data, earlier.rows)[0])
+        return ordered
 
-    def _gallery_pictures(self, data: str) -> ImageSet | None:
-        """What a gallery shows. If it is only to be drawn again and they are missing, its figure stays as it is."""
+    def _gallery_images(self, data: str) -> ImageSet | None:
+        """The images of a gallery. If they are missing when only drawing, the gallery's figure is left unchanged."""
         try:
             return self.network_inputs(data)
         except PprsError as error:
             if not self.draw_only:
                 raise
-            self._progress.message(f"  its figure stays as it is: {error}")
+            self._progress.message(f"  its figure is left unchanged: {error}")
             return None
 
-    def rows(self, cell: Cell) -> Path:
-        """The file with a cell's rows; certified now if they are not there."""
-        path = self._rows(cell)
-        stamp = _stamp(path)
-        for what, name, word in ((NETWORK, cell.model, "network"), (PICTURES, cell.data, "pictures")):
-            found, other = self._seen.setdefault((what, name), (stamp.get(what), path))
-            if found != stamp.get(what):
-                if what == NETWORK and self._network(name):
-                    self._seen.clear()
-                    raise StaleRows(f"the network {name} was trained again: repeat the command")
-                raise PprsError(
-                    f"{path} and {other} were made with different {word} by the name of {name}, so they cannot be "
-                    "compared. Remove the older of them and repeat the command."
-                )
-        return path
+    def rows(self, cell: Cell) -> RunFrame:
+        """The rows of a cell, which is certified first if necessary."""
+        entry = self._certified(cell)
+        first = self._networks.setdefault(cell.model, entry)
+        if first.network != entry.network and self._network(cell.model):
+            self._networks.clear()
+            raise StaleRows(f"the network {cell.model} was trained again: repeat the command")
+        if first.network != entry.network:
+            raise self._not_comparable(entry, first, f"networks called {cell.model}")
+        first = self._images.setdefault(cell.data, entry)
+        if first.images != entry.images:
+            raise self._not_comparable(entry, first, f"images called {cell.data}")
+        return self.results.frame(entry)
 
-    def _rows(self, cell: Cell) -> Path:
-        path, key = self.out / "rows" / f"{cell.name}.parquet", self.plan.cell_key(cell)
-        stamp, network = _stamp(path), self._network(cell.model)
-        if stamp.get(KEY) == key.encode() and (not network or stamp.get(NETWORK) == network.encode()):
-            return path
+    def _not_comparable(self, entry: Entry, other: Entry, what: str) -> PprsError:
+        return PprsError(
+            f"the rows of {entry.cell.name} and {other.cell.name} were certified with different {what}, so they cannot "
+            f"be compared. Give another `out`. Or remove {self.out / entry.cell.data}.parquet and the run folder of "
+            f"the older one in {self.out / 'runs'}, and repeat the command."
+        )
+
+    def _certified(self, cell: Cell) -> Entry:
+        key, network = self.plan.cell_key(cell), self._network(cell.model)
+        entry = self.results.find(cell, key)
+        if entry is not None and network in ("", entry.network):
+            return entry
         if self.draw_only:
             raise PprsError(
-                f"{path} is missing, or was made by another plan or network. Leave out `draw_only` to certify what is "
-                "missing.",
+                f"{self.out} has no rows of {cell.name}, or only those of another plan or network. Leave out "
+                "`draw_only` to certify what is missing.",
                 parameter="draw_only",
             )
-        began = time.monotonic()
-        runs = self._certify(cell, key)
-        _join(runs, path, key, self._network(cell.model))
-        self._progress.message(f"  {cell.name}: {duration(time.monotonic() - began)}")
-        return path
+        start = time.monotonic()
+        rows, network, images = _join(self._certify(cell, key), self._network(cell.model))
+        entry = self.results.add(cell, key, rows, network=network, images=images)
+        self._progress.message(f"  {cell.name}: {duration(time.monotonic() - start)}")
+        return entry
 
     def source(self, text: str) -> str:
-        """Data as for `open_dataset`: a path below the root where it is there."""
+        """Data as for `open_dataset`: a path below the data root if it exists there."""
         if self._root is not None and (self._root / text).exists():
             return str(self._root / text)
         return text
 
-    def pictures(self, data: str) -> ImageSet:
+    def images(self, data: str) -> ImageSet:
+        """The images of a data set of the plan."""
         spec = self.plan.data[data]
         return open_dataset(self.source(spec.source), split=spec.split, classes=self._classes(data))
 
@@ -206,45 +232,43 @@ class Reproduction:
         return Path(self.source(text)) if text else None
 
     def network_inputs(self, data: str) -> ImageSet:
-        """The pictures as the model of this name gets them: cut and scaled to its input."""
+        """The images as the model with the data set's name receives them, cropped and scaled to its input size."""
         model = self.plan.models[data]
         if model.source is None:
-            return self.pictures(data)
-        return load_task(model.source, self.pictures(data)).data
+            return self.images(data)
+        return load_task(model.source, self.images(data)).data
 
     def model(self, name: str) -> str:
-        """A model's text, as for `load_model`; trained now if it is not there."""
+        """A model as for `load_model`, which is trained first if necessary."""
         spec = self.plan.models[name]
         if spec.source is not None:
             return spec.source
         if spec.data is None:
-            raise PprsError(f"model {name} has neither a source nor data to be trained on")
+            raise PprsError(f"model {name} has neither a source nor data to train on")
         path, key = self.out / "models" / f"{name}.safetensors", self.plan.model_key(name)
-        if path.is_file() and read_models(self.out).get(name, {}).get("key") == key:
+        if path.is_file() and self.results.models().get(name, {}).get("key") == key:
             if (recorded := self._network(name)) and load_model(str(path)).digest() != recorded:
-                raise PprsError(f"{path} is not the network that was trained here. Remove it to train it again.")
+                raise PprsError(f"{path} is not the network that was trained in this folder. Remove it to train again.")
             return str(path)
         source = self.source(self.plan.data[spec.data].source)
         classes = self._classes(spec.data)
-        pictures = open_dataset(source, split="train", prefer="train", classes=classes)
-        self._check_split(pictures, spec.data, f"train {name} on", "")
-        colour = pictures[0].image.shape[0] == 3
+        training = open_dataset(source, split="train", prefer="train", classes=classes)
+        self._check_split(training, spec.data, f"training {name}", "")
+        colour = training[0].image.shape[0] == 3
         recipe = Recipe(spec.arch, spec.width, spec.epochs, flip=colour, shift=spec.shift, seed=self.plan.seed)
         noise = None if spec.noise is None else Gaussian(spec.noise)
         self._progress.message(f"training {name}")
         accuracy, images = train_and_score(
-            pictures, recipe, source, path, noise=noise, partition=parse_partition(spec.partition), classes=classes,
+            training, recipe, source, path, noise=noise, partition=parse_partition(spec.partition), classes=classes,
             progress=self._progress,
         )  # fmt: skip
-        models = read_models(self.out)  # once more: another process may have trained others meanwhile
         digest = load_model(str(path)).digest()
-        models[name] = {"clean_accuracy": accuracy, "images": images, "key": key, "digest": digest}
-        with atomic_write(self.out / "rows" / "models.json") as part:
-            part.write_text(json.dumps(models, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        values = {"clean_accuracy": accuracy, "digest": digest, "images": images, "key": key}
+        self.results.add_model(name, values)
         return str(path)
 
     def _certify(self, cell: Cell, key: str) -> list[Run]:
-        """A run for each group of labels, or one."""
+        """One run, or one for each group of labels."""
         data, plan = self.plan.data[cell.data], self.plan
         model, partition = self.model(cell.model), self._partition(cell)
         runs = []
@@ -258,56 +282,58 @@ class Reproduction:
             )  # fmt: skip
             if failures := run.failures():
                 raise PprsError(
-                    f"images of the run {run.path} failed, so it is not drawn. {describe_failures(failures)}"
+                    f"images of the run {run.path} failed, so it cannot be drawn. {describe_failures(failures)}"
                 )
             runs.append(run)
         return runs
 
     def _network(self, model: str) -> str:
-        """The digest of a model that was trained here by this plan; else nothing."""
-        known = read_models(self.out).get(model, {})
+        """The digest of a model that this plan trained in this folder, or an empty text."""
+        known = self.results.models().get(model, {})
         return str(known.get("digest", "")) if known.get("key") == self.plan.model_key(model) else ""
 
     def _folder(self, cell: Cell, key: str) -> Path:
-        """Where a cell is certified: another place for another network, so that each resumes its own."""
+        """Where a cell is certified. Each network has its own folder, so that each resumes its own runs."""
         network = self._network(cell.model)[:6]
         return self.out / "runs" / (f"{cell.name}-{key[:6]}" + (f"-{network}" if network else ""))
 
     def _groups(self, data: str, model: str) -> list[tuple[str | None, int]]:
-        """The labels that occur, so many at a time (None: all at once), and how many of the images have them."""
+        """The groups of labels to choose among (None: all labels), and the number of images of each group."""
         spec = self.plan.data[data]
         if spec.labels_at_a_time is None:
             return [(spec.labels, spec.images)]
-        pictures = self.pictures(data)
-        images = Selection(stride=spec.stride, limit=spec.images).of(len(pictures))
-        labels = [label for i in images if (label := pictures.label_of(i)) is not None]
-        if len(labels) < len(images):
-            raise PprsError(f"{data} has images without a label: `labels_at_a_time` is for those with one")
+        images = self.images(data)
+        indices = Selection(stride=spec.stride, limit=spec.images).of(len(images))
+        labels = [label for i in indices if (label := images.label_of(i)) is not None]
+        if len(labels) < len(indices):
+            raise PprsError(f"{data} has images without a label, which `labels_at_a_time` requires")
         groups = label_groups(labels, spec.labels_at_a_time)
         if not groups:
             raise PprsError(
-                f"the {len(images)} images of {data} have fewer than two labels, so there is nothing to choose among. "
-                "If they are sorted by class, give a larger stride."
+                f"the {len(indices)} images of {data} have fewer than two labels to choose among. If the images are "
+                "sorted by class, give a larger stride."
             )
-        # Numbers mean the same to both where the model was trained on the data, or the plan names the model's classes.
-        names = pictures.class_names if self.plan.models[model].source and not spec.classes else None
+        # Class numbers agree if the model was trained on the data or the plan names the model's classes. Otherwise the
+        # classes are matched by name.
+        names = images.class_names if self.plan.models[model].source and not spec.classes else None
         words = [str(i) if names is None else names[i] for i in range(max(labels) + 1)]
         if any("," in word for word in words):
             raise PprsError(
-                f"class names of {data} have commas in them: name the model's classes in order by `classes`"
+                f"class names of {data} contain commas. List the model's classes, in order, in a file, and name it as "
+                "`classes`."
             )
         return [(",".join(words[i] for i in group), sum(label in group for label in labels)) for group in groups]
 
-    def _check_split(self, training: ImageSet, data: str, what: str, remedy: str) -> None:
-        """Refuse to train or to choose on the very images that are certified."""
-        if training.fingerprint() == self.pictures(data).fingerprint():
+    def _check_split(self, training: ImageSet, data: str, purpose: str, remedy: str) -> None:
+        """Refuse to train or to choose on the images that are certified."""
+        if training.fingerprint() == self.images(data).fingerprint():
             raise PprsError(
-                f"{data} has no training split, and to {what} the images that are certified would flatter. Give it "
-                f"one: a folder with train and test below it.{remedy}"
+                f"{data} has no training split, and {purpose} on the images that are certified would bias the results. "
+                f"Use a folder with the subfolders train and test.{remedy}"
             )
 
     def _partition(self, cell: Cell) -> str:
-        """The cell's partition; the best of several on training images where the method says so."""
+        """The cell's partition, or the best of several on training images if the method asks for that."""
         method = self.plan.methods.get(cell.method)
         spec = self.plan.data[cell.data]
         if method is None or not method.best_of or not spec.training:
@@ -323,12 +349,12 @@ class Reproduction:
         return chosen
 
     def _best_partition(self, cell: Cell, candidates: Sequence[str], cache: MeasurementCache) -> str:
-        """The candidate with the largest average radius that votes on training images promise."""
+        """The candidate with the largest average radius estimated from votes on training images."""
         spec, count, samples = self.plan.data[cell.data], self.plan.choose_images, self.plan.choose_samples
         source, classes = self.source(spec.source), self._classes(cell.data)
-        otherwise = f" Or write `training = false` under [data.{cell.data}]."
+        remedy = f" Or set `training = false` under [data.{cell.data}]."
         training = open_dataset(source, split="train", classes=classes)
-        self._check_split(training, cell.data, "choose on", otherwise)
+        self._check_split(training, cell.data, "choosing a partition", remedy)
         task = load_task(self.model(cell.model), training, labels=spec.labels)
         images = task.images[:: max(1, len(task.images) // count)][:count]
         search = Search(
@@ -336,14 +362,14 @@ class Reproduction:
             seed=self.plan.seed, device="cpu",
         )  # fmt: skip
 
-        def promised(text: str) -> float:
+        def estimated_radius(text: str) -> float:
             return float(search.values(parse_partition(text), images, samples)[0].mean())
 
-        return max(candidates, key=promised)
+        return max(candidates, key=estimated_radius)
 
 
 class _BarsOnly:
-    """Progress without messages: one call certifies hundreds of runs."""
+    """Progress without messages, since one call certifies hundreds of runs."""
 
     def __init__(self, progress: Progress) -> None:
         self.begin, self.advance, self.end = progress.begin, progress.advance, progress.end
@@ -352,51 +378,40 @@ class _BarsOnly:
         pass
 
 
-def label_groups(labels: list[int], many: int) -> list[list[int]]:
-    """The labels that occur, so many at a time; one that is left over joins the others before it.
+def label_groups(labels: list[int], size: int) -> list[list[int]]:
+    """Split the labels that occur into groups of this size. A single label that is left over joins the last group.
 
     >>> label_groups([7, 5, 5, 3, 1, 9], 2)
     [[1, 3], [5, 7, 9]]
     """
     present = sorted(set(labels))
-    groups = [present[i : i + many] for i in range(0, len(present), many)]
+    groups = [present[i : i + size] for i in range(0, len(present), size)]
     if groups and len(groups[-1]) == 1:
-        left = groups.pop()
+        last = groups.pop()
         if groups:
-            groups[-1] += left
+            groups[-1] += last
     return groups
 
 
-def _stamp(path: Path) -> dict[bytes, bytes]:
-    """What a file of rows says that they were made from."""
-    if not path.is_file():
-        return {}
-    try:
-        return dict(pyarrow.parquet.read_schema(path).metadata or {})
-    except (OSError, pyarrow.ArrowException):
-        return {}  # damaged: it is made again
+def _join(runs: Sequence[Run], network: str) -> tuple[pyarrow.Table, str, str]:
+    """The exported rows of all runs, and the digests of their network and images.
 
-
-def _join(runs: Sequence[Run], out: Path, key: str, network: str) -> None:
-    """The rows of all runs in one file. A group's labels follow those of the groups before it.
-
-    The network is what the plan trained; one from elsewhere is known by the runs, each with the labels that it chose
-    among.
+    The labels of a group are numbered after those of the groups before it. A network that the plan trained has its own
+    digest. For any other, the runs have digests, each of the network restricted to the run's labels.
     """
     tables, offset = [], 0
     for run in runs:
-        # Where the model and the data lay says nothing to others.
+        # Paths on this machine are of no use to others.
         model, data = Path(run.settings.model or "").name, Path(run.settings.data or "").name
         settings = dataclasses.replace(run.settings, model=model, data=data)
-        tables.append(to_arrow([_shifted(row, offset) for row in run.rows()], settings))
+        tables.append(to_arrow([_shift_classes(row, offset) for row in run.rows()], settings))
         offset += (run.settings.num_classes or 0) if len(runs) > 1 else 0
     networks = [str(run.settings.model_digest) for run in runs]
-    pictures = [str(run.settings.data_fingerprint) for run in runs]
-    stamp = {KEY: key.encode(), NETWORK: network.encode() or _one(networks), PICTURES: _one(pictures)}
-    write_parquet(pyarrow.concat_tables(tables).replace_schema_metadata(stamp), out, compression="zstd")
+    images = [str(run.settings.data_fingerprint) for run in runs]
+    return pyarrow.concat_tables(tables), network or _combine(networks), _combine(images)
 
 
-def _shifted(row: Row, offset: int) -> Row:
+def _shift_classes(row: Row, offset: int) -> Row:
     """The row with its classes numbered from `offset` on."""
     label, prediction = row.label, row.prediction
     return dataclasses.replace(
@@ -407,9 +422,9 @@ def _shifted(row: Row, offset: int) -> Row:
     )
 
 
-def _one(digests: Sequence[str]) -> bytes:
-    """One digest for all groups of labels; that of the only one as it is."""
-    return (digests[0] if len(set(digests)) == 1 else _digest(digests)).encode()
+def _combine(digests: Sequence[str]) -> str:
+    """One digest for all groups of labels. If all are equal, that one."""
+    return digests[0] if len(set(digests)) == 1 else _digest(digests)
 
 
 def _digest(parts: Sequence[str]) -> str:
