@@ -1,34 +1,55 @@
 # make demo   set up, then: train, certify, and a report to open
 # make test   set up, then everything that CI runs
-# make check  ruff and mypy alone;  make bench  speed and memory, as ratios
-# make identity  that rows, old runs and committed figures are what they were
+# make quick  the fast tests, which need neither a browser nor Ray
+# make check  ruff and mypy only;  make bench  speed and memory, as ratios
+# make docs   the documentation site, in site/
+# make identity  check that rows, old runs, keys and committed figures are unchanged
+# make reproduce-check  check the committed results: manifest against rows, and figures drawn again byte for byte
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TESTS ?= tests src
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+# Tests start many processes. Without bytecode files each of them would compile all of torch's Python again.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test identity check lint bench clean
+SITE := site
+
+.PHONY: demo docs test quick identity reproduce-check check lint bench clean
 
 demo: $(READY)
 	$(BIN)/pprs demo
 
+docs: $(READY)
+	@$(BIN)/python -c 'import latex2mathml, material, mkdocs, mkdocstrings' 2>/dev/null || { \
+	  echo "make docs needs the docs extra. Install it with:"; \
+	  echo "  $(BIN)/pip install --constraint constraints.txt --editable '.[docs]'"; exit 1; }
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --site-dir $(SITE)
+	@echo "Open $(SITE)/index.html in a browser. It works offline."
+
 # Types are checked while the tests begin.
 test: lint
 	$(BIN)/mypy & types=$$!; \
-	$(BIN)/python -m pytest $(TESTS) -n auto --maxprocesses 4 --dist worksteal --durations 20 && wait $$types
+	$(PYTEST) $(TESTS) --fail-on-skip --durations 20 && wait $$types
 
-# What it compares is told test by test. PPRS_WRITE_IDENTITY=1 writes the expected rows anew.
+quick: $(READY)
+	$(PYTEST) $(TESTS) -m 'not slow and not browser and not ray and not needs_data' --fail-on-skip
+
+# -vv lists what is compared. PPRS_WRITE_IDENTITY=1 writes the expected rows anew.
 identity: $(READY)
-	$(BIN)/python -m pytest tests/golden/test_drawn.py tests/golden/test_identity.py -vv -n auto --maxprocesses 4 --dist worksteal
+	$(PYTEST) tests/golden/test_drawn.py tests/golden/test_identity.py -vv
+
+reproduce-check: $(READY)
+	$(BIN)/python -m pytest tests/golden/test_drawn.py -vv
 
 check: lint
 	$(BIN)/mypy
 
 lint: $(READY)
-	$(BIN)/ruff format --check src tests benchmarks docs
-	$(BIN)/ruff check src tests benchmarks docs
+	$(BIN)/ruff format --check src tests benchmarks docs examples
+	$(BIN)/ruff check src tests benchmarks docs examples
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
@@ -39,4 +60,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) build src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(SITE) build src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,4 +1,4 @@
-"""Speed and memory, as ratios against a peer in the same run: `make bench`, or `python -m benchmarks partitions`."""
+"""Benchmarks of speed and memory, as ratios to a peer: `make bench`, or `python -m benchmarks partitions`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import baselines, certify, engines, noise, partitions, quality, ray, samples, threads, training
-from benchmarks.timing import line
+from benchmarks.timing import format_result
 from pprs._threads import keep_memory
 
 TOPICS = {
@@ -27,18 +27,18 @@ OUT = Path("bench.json")
 
 
 def main() -> None:
-    chosen = sys.argv[1:] or list(TOPICS)
-    unknown = set(chosen) - set(TOPICS)
+    topics = sys.argv[1:] or list(TOPICS)
+    unknown = set(topics) - set(TOPICS)
     if unknown:
-        sys.exit(f"no benchmark {', '.join(unknown)}; there are {', '.join(TOPICS)}")
-    busy = os.getloadavg()[0]
-    if busy > 0.5:
-        print(f"the machine is busy (load {busy:.1f}): the ratios will wobble")
-    keep_memory()  # as every command does
+        sys.exit(f"unknown benchmark {', '.join(unknown)}. There are: {', '.join(TOPICS)}.")
+    load = os.getloadavg()[0]
+    if load > 0.5:
+        print(f"the machine is busy (load {load:.1f}), so the ratios will vary")
+    keep_memory()  # as in every command
     results = []
-    for topic in chosen:
+    for topic in topics:
         for result in TOPICS[topic]():
-            print(line(result), flush=True)
+            print(format_result(result), flush=True)
             results.append({"topic": topic, **result})
     OUT.write_text(json.dumps(results, indent=1) + "\n")
     print(f"wrote {OUT}")

@@ -1,4 +1,4 @@
-"""Certifying end to end: what a partition costs beside the network."""
+"""Certification end to end: the cost of a partition relative to plain smoothing."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def measure() -> Iterator[dict[str, object]]:
         def run(partition: Slic | None, net=net, x=x, n=n) -> None:  # type: ignore[no-untyped-def]
             SmoothedClassifier(net, 10, Gaussian(0.5), partition).counts(x, n=n)
 
-        found = fastest(
+        seconds = fastest(
             {"rs": lambda r=run: r(None), "pprs": lambda r=run, k=n_segments: r(Slic(k))}, rounds=5, at_least=0.0
         )
         label = f"certify {side}x{side} with {arch}: PPRS (slic {n_segments}) against plain smoothing"
-        yield ratio(label, found["pprs"] / found["rs"], at_most=limit) | {
-            "samples_per_second": round(n / found["pprs"])
+        yield ratio(label, seconds["pprs"] / seconds["rs"], at_most=limit) | {
+            "samples_per_second": round(n / seconds["pprs"])
         }

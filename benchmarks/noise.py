@@ -1,4 +1,4 @@
-"""Normal numbers against numpy's and torch's, one thread each, into memory that is there."""
+"""Normal random numbers against numpy and torch, on one thread and into allocated memory."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ COUNT = 32 * 3 * 224 * 224
 def measure() -> Iterator[dict[str, object]]:
     torch.set_num_threads(1)
     out = torch.empty(COUNT)
-    ours, theirs, generator = keyed_rng("cpu", 0), np.random.Generator(np.random.SFC64(0)), torch.Generator()
-    found = fastest(
+    rng, numpy_rng, torch_rng = keyed_rng("cpu", 0), np.random.Generator(np.random.SFC64(0)), torch.Generator()
+    seconds = fastest(
         {
-            "ours": lambda: standard_normal((COUNT,), ours, out),
-            "numpy": lambda: theirs.standard_normal(dtype=np.float32, out=out.numpy()),
-            "torch": lambda: torch.randn(COUNT, generator=generator, out=out),
+            "ours": lambda: standard_normal((COUNT,), rng, out),
+            "numpy": lambda: numpy_rng.standard_normal(dtype=np.float32, out=out.numpy()),
+            "torch": lambda: torch.randn(COUNT, generator=torch_rng, out=out),
         }
     )
     for other in ("numpy", "torch"):
-        yield ratio(f"normal numbers, one thread, against {other}", found[other] / found["ours"], at_least=1) | {
-            "ns_a_number": {name: round(seconds / COUNT * 1e9, 2) for name, seconds in found.items()}
+        yield ratio(f"normal numbers, one thread, against {other}", seconds[other] / seconds["ours"], at_least=1) | {
+            "ns_per_number": {name: round(value / COUNT * 1e9, 2) for name, value in seconds.items()}
         }

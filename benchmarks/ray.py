@@ -1,4 +1,4 @@
-"""What it costs to hand images to others: samples a second on Ray and in processes, against threads."""
+"""The overhead of workers: samples per second on Ray and in processes, against threads."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DATA, SAMPLING, ROUNDS = "builtin:mnist5k", Sampling(100, 2000, 0.001), 4
 
 
 class Clock(RunProgress):
-    """When each row came."""
+    """Records when each row arrives."""
 
     def __init__(self) -> None:
         super().__init__(Silent(), 0, "samples")
@@ -49,20 +49,20 @@ class Clock(RunProgress):
         self.rows.append(time.perf_counter())
 
     def rate(self, workers: int) -> float:
-        """Samples a second after every worker's first row: starting is told apart, whatever a run takes."""
+        """Return the samples per second after each worker's first row, to exclude the time to start."""
         return (len(self.rows) - workers) * (SAMPLING.n0 + SAMPLING.n) / (self.rows[-1] - self.rows[workers - 1])
 
 
 class Peaks(Clock):
-    """The peak of this process's memory after a tenth of the images, and after all."""
+    """Also records the peak memory of this process after a tenth of the images and after all of them."""
 
     def __init__(self, images: int) -> None:
         super().__init__()
-        self.peaks, self._at = list[int](), (images // 10, images)
+        self.peaks, self._rows_to_measure = list[int](), (images // 10, images)
 
     def row(self, row: Row) -> None:
         super().row(row)
-        if len(self.rows) in self._at:
+        if len(self.rows) in self._rows_to_measure:
             self.peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
@@ -72,7 +72,7 @@ def measure(seconds: float = 80.0) -> Iterator[dict[str, object]]:
 
 
 def load(images: int = 10_000) -> Iterator[dict[str, object]]:
-    """Tiny pictures through two workers: the driver's peak memory from a tenth of them to the last, and the file."""
+    """Run tiny images on two workers, and check the growth of the driver's memory and the file."""
     sampling = Sampling(4, 8, 0.1)
     data = Arrays(np.full((images, 1, 8, 8), 128, np.uint8), np.ones(images, np.int64))
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
@@ -87,18 +87,19 @@ def load(images: int = 10_000) -> Iterator[dict[str, object]]:
                 run_images(pool, data, range(images), sampling, run, clock, num_classes=2)
             peaks = clock.peaks
             with contextlib.closing(sqlite3.connect(Path(folder) / name / FILE)) as db:
-                whole = db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+                intact = db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
                 rows = db.execute("SELECT count(*) FROM rows").fetchone()[0]
-            grown = (peaks[1] - peaks[0]) / 1024
+            growth = (peaks[1] - peaks[0]) / 1024
             yield {
                 "what": f"{images} tiny images, {name}: growth of the driver's peak memory after the first tenth",
-                "unit": "MB", "value": round(grown, 1), "wanted": "<= 20, SQLite whole",
-                "met": grown <= 20 and whole and rows == images, "peak_mb": peaks[1] // 1024,
+                "unit": "MB", "value": round(growth, 1), "wanted": "<= 20, SQLite file intact",
+                "met": growth <= 20 and intact and rows == images, "peak_mb": peaks[1] // 1024,
                 "images_per_second": round((images - 1) / (clock.rows[-1] - clock.rows[0])),
             }  # fmt: skip
 
 
 def overhead(seconds: float) -> Iterator[dict[str, object]]:
+    """Compare the sampling rates of Ray and processes with that of one process."""
     cores = cpu_count()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "m.safetensors"
@@ -107,26 +108,26 @@ def overhead(seconds: float) -> Iterator[dict[str, object]]:
         digits = open_dataset(DATA)
         task = load_task(str(file), digits)
         g = SmoothedClassifier(task.model.module, 10, Gaussian(0.5), Slic(50, blur=3))
-        each = g.seconds_per_sample(digits[0].image) * (SAMPLING.n0 + SAMPLING.n)
-        images = range(min(len(digits), max(10 * cores * ROUNDS, math.ceil(seconds / each))))
+        seconds_per_image = g.seconds_per_sample(digits[0].image) * (SAMPLING.n0 + SAMPLING.n)
+        images = range(min(len(digits), max(10 * cores * ROUNDS, math.ceil(seconds / seconds_per_image))))
         job = Job.of(Work(task, EngineChoice(task.model, "torch", ""), g, SAMPLING))
         local = LocalExecution(lambda index, partial: g.start(SAMPLING, index, partial))
         turns = [images[i::ROUNDS] for i in range(ROUNDS)]
         clocks: dict[str, list[Clock]] = {"local": [], "processes": [], "ray": []}
         with ProcessPool(job, cores) as processes, RayPool(job, cores) as ray:
             executions: dict[str, Execution] = {"local": local, "processes": processes, "ray": ray}
-            for turn in turns:  # they take turns, so that a busy moment hits all alike; who waits does nothing
+            for turn in turns:  # in turns, so that other load on the machine affects all alike; idle workers do nothing
                 for name, execution in executions.items():
                     clocks[name].append(Clock())
                     with RunWriter(Path(folder) / name, RunSettings()) as run:
                         run_images(execution, digits, turn, SAMPLING, run, clocks[name][-1], num_classes=10)
     rates = {
-        name: len(each) / sum(1 / clock.rate(1 if name == "local" else cores) for clock in each)
-        for name, each in clocks.items()
+        name: len(measured) / sum(1 / clock.rate(1 if name == "local" else cores) for clock in measured)
+        for name, measured in clocks.items()
     }
     for name in ("ray", "processes"):
         yield ratio(
-            f"samples a second, {name} with {cores} workers against one process, {len(images)} digits",
+            f"samples per second, {name} with {cores} workers against one process, {len(images)} digits",
             rates[name] / rates["local"],
             at_least=0.9 if name == "ray" else None,
         ) | {

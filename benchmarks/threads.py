@@ -1,4 +1,4 @@
-"""Batches side by side on one thread each, against OpenMP's threads inside every layer, also on a busy machine."""
+"""Parallel batches on one thread each against OpenMP threads inside every layer, also on a busy machine."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def measure() -> Iterator[dict[str, object]]:
         with torch.no_grad():
             SmoothedClassifier(model, 10, Gaussian(0.5), Slic(50)).counts(x, n=N)  # type: ignore[arg-type]
 
-    for beside in ("alone", "beside a busy process"):
+    for situation in ("idle machine", "next to a busy process"):
         busy = None
-        if beside != "alone":
+        if situation != "idle machine":
             busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
         try:
-            # A function that is no module is called from one thread, so torch uses its own.
-            found = fastest({"pool": lambda: run(net), "OpenMP": lambda: run(lambda b: net(b))}, rounds=5, at_least=0)
+            # A function that is not a module is called from one thread, so torch uses OpenMP threads.
+            seconds = fastest({"pool": lambda: run(net), "OpenMP": lambda: run(lambda b: net(b))}, rounds=5, at_least=0)
         finally:
             if busy is not None:
                 busy.kill()
                 busy.wait()
-        label = f"votes of the small ResNet, {cores} threads, {beside}: our pool against OpenMP"
-        yield ratio(label, found["OpenMP"] / found["pool"], at_least=1) | {
-            "samples_per_second": {name: round(N / seconds) for name, seconds in found.items()}
+        label = f"votes of the small ResNet, {cores} threads, {situation}: our pool against OpenMP"
+        yield ratio(label, seconds["OpenMP"] / seconds["pool"], at_least=1) | {
+            "samples_per_second": {name: round(N / value) for name, value in seconds.items()}
         }

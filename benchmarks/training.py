@@ -1,4 +1,4 @@
-"""Training with noise and a partition in the loop, against training on clean pictures."""
+"""Training with noise and a partition against training on clean images."""
 
 from __future__ import annotations
 
@@ -31,8 +31,12 @@ def measure() -> Iterator[dict[str, object]]:
             )
 
     texts = ("slic", "slic/soft/shifts:k=2")
-    found = fastest({"clean": lambda: epoch(None), **{t: lambda t=t: epoch(t) for t in texts}}, rounds=3, at_least=0.0)
+    seconds = fastest(
+        {"clean": lambda: epoch(None), **{t: lambda t=t: epoch(t) for t in texts}}, rounds=3, at_least=0.0
+    )
     for text, limit in zip(texts, (1.25, 1.5), strict=True):
         yield ratio(
-            f"training with noise and {text}, against clean (resnet-small)", found[text] / found["clean"], at_most=limit
+            f"training with noise and {text}, against clean (resnet-small)",
+            seconds[text] / seconds["clean"],
+            at_most=limit,
         )

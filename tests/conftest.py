@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import pytest
 import torch
 from filelock import FileLock
 from hypothesis import settings
+from warm_kernels import count_compilations
 
 from pprs._threads import cpu_count
 
@@ -20,8 +23,95 @@ from pprs._threads import cpu_count
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=40)
 settings.load_profile("repeatable")
 
-SHARED = Path(__file__).resolve().parents[2] / "shared"
-GOLDEN = SHARED / "golden"
+HERE = Path(__file__).resolve().parent
+DATA = "PPRS_TEST_DATA"
+NO_BROWSER = "no Chromium with its driver: apt-get install chromium chromium-driver"
+
+
+# ---- what may be skipped
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--fail-on-skip", action="store_true", default=bool(os.environ.get("CI")),
+        help="fail if a test is skipped that is not marked needs_data (default where CI is set)",
+    )  # fmt: skip
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("needs_data") and not os.environ.get(DATA):
+        pytest.skip(f"set {DATA} to the folder that holds imagenet-sample")
+    if item.get_closest_marker("browser") and not (find_browser() and shutil.which("chromedriver")):
+        pytest.skip(NO_BROWSER)
+
+
+def find_browser() -> str | None:
+    return shutil.which("chromium") or shutil.which("google-chrome")
+
+
+class Skips:
+    """Fails the session if a test was skipped that may not be. It sees the reports of all xdist workers."""
+
+    def __init__(self) -> None:
+        self.reasons: dict[str, str] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if "needs_data" not in report.keywords:
+            self._note(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._note(report)
+
+    def _note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if report.skipped and not hasattr(report, "wasxfail"):
+            where = report.longrepr
+            self.reasons[report.nodeid] = where[2] if isinstance(where, tuple) else str(where)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.reasons and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.reasons:
+            terminalreporter.section(f"failed, since {len(self.reasons)} tests were skipped", red=True)
+        for name, reason in sorted(self.reasons.items()):
+            terminalreporter.line(f"{name}: {reason}")
+
+
+class Compilations:
+    """Reports kernels that xdist's workers had to compile, so that they are compiled before the next time."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["compilations"] = count_compilations()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: object) -> None:
+        self.count += getattr(node, "workeroutput", {}).get("compilations", 0)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.count:
+            terminalreporter.line(f"workers compiled {self.count} kernels: add their cases to tests/warm_kernels.py")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Compilations())
+    if config.getoption("--fail-on-skip") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Skips())
+
+
+# ---- before the tests
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compile the kernels before xdist starts its workers."""
+    if getattr(session.config.option, "numprocesses", None) and not session.config.option.collectonly:
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        subprocess.run([sys.executable, HERE / "warm_kernels.py"], env=environment, check=True)
 
 
 @pytest.fixture(autouse=True)
@@ -33,31 +123,32 @@ def _seeded() -> None:
     torch.set_num_threads(max(1, cpu_count() // beside))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep exported networks for this session only."""
+    os.environ["PPRS_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+# ---- what tests ask for
+
+
 @pytest.fixture
 def golden() -> Path:
-    """Reference values kept outside the project; what needs them is skipped where they are not."""
-    if not GOLDEN.is_dir():
-        pytest.skip("reference values are not on this machine")
-    return GOLDEN
+    """The folder of reference values that were computed outside the project."""
+    return HERE / "golden" / "values"
 
 
 @pytest.fixture
 def imagenet_sample() -> Path:
-    """A hundred real pictures kept outside the project; what needs them is skipped where they are not."""
-    if not (SHARED / "data" / "imagenet-sample").is_dir():
-        pytest.skip("the ImageNet sample is not on this machine")
-    return SHARED / "data" / "imagenet-sample"
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Exported networks are kept for this session alone."""
-    os.environ["PPRS_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    """The folder of a hundred ImageNet images, which may not be redistributed. For tests marked `needs_data`."""
+    folder = Path(os.environ[DATA]) / "imagenet-sample"
+    assert folder.is_dir(), f"{DATA} is set, and {folder} is no folder"
+    return folder
 
 
 @pytest.fixture(scope="session")
 def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
-    """Makes a folder one time for all processes that run tests; who comes second waits."""
+    """Fill a folder once for all test processes; the others wait for it."""
     base = tmp_path_factory.getbasetemp()
     root = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 

@@ -13,7 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 from pprs import SmoothedClassifier
-from pprs.cli import app
+from pprs.cli import root
 from pprs.data import ImageSet
 from pprs.progress import Silent
 from pprs.runners import LocalExecution, RunProgress, run_images
@@ -22,7 +22,7 @@ from pprs.sampling import Sampling
 
 
 class Linear(torch.nn.Module):
-    """Class 1 where w.x + b > 0, else class 0: its smoothed version's true radius is known in closed form."""
+    """Class 1 if w.x + b > 0, otherwise class 0. The true radius of the smoothed classifier has a closed form."""
 
     def __init__(self, w: torch.Tensor, b: float) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Linear(torch.nn.Module):
         return torch.stack([-score, score], dim=1)
 
     def true_radius(self, x: torch.Tensor, cell: int | None = None) -> float:
-        """Distance to the decision plane; under Grid(cell) the classifier sees w averaged over the cells."""
+        """Distance to the decision boundary. Under Grid(cell), w is averaged over the cells."""
         w = self.w.double()
         if cell is not None:
             side = w.shape[-1] // cell
@@ -43,13 +43,13 @@ class Linear(torch.nn.Module):
 
 
 @dataclass(frozen=True)
-class Told:
+class Output:
     stdout: str
     stderr: str
 
 
 class Record:
-    """A Progress that keeps what it is told."""
+    """A Progress that records its calls."""
 
     def __init__(self, interrupt_after: float = math.inf) -> None:
         self.messages: list[str] = []
@@ -72,32 +72,32 @@ class Record:
         self.ended += 1
 
 
-def pprs(*args: object, cwd: Path | None = None, code: int = 0) -> Told:
-    """Run the command in this process, and check its exit code and that no traceback shows."""
-    here = Path.cwd()
-    os.chdir(cwd or here)
+def pprs(*args: object, cwd: Path | None = None, code: int = 0) -> Output:
+    """Run the command in this process, and check its exit code and that it raises no exception."""
+    previous = Path.cwd()
+    os.chdir(cwd or previous)
     try:
-        done = CliRunner(env={"COLUMNS": "200"}).invoke(app, [str(a) for a in args])
+        result = CliRunner(env={"COLUMNS": "200"}).invoke(root, [str(a) for a in args])
     finally:
-        os.chdir(here)
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    assert done.exit_code == code, f"exit {done.exit_code}, wanted {code}\n{done.stdout}\n{done.stderr}"
-    return Told(done.stdout, done.stderr)
+        os.chdir(previous)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, f"exit {result.exit_code}, expected {code}\n{result.stdout}\n{result.stderr}"
+    return Output(result.stdout, result.stderr)
 
 
-def pprs_process(*args: object, cwd: Path | None = None, code: int = 0) -> Told:
-    """The same in a process of its own, as a shell starts it."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pprs", *map(str, args)], cwd=cwd, capture_output=True, text=True, timeout=280
+def pprs_process(*args: object, cwd: Path | None = None, code: int = 0) -> Output:
+    """Run the command in a new process, as from a shell, and check its exit code and that it prints no traceback."""
+    result = subprocess.run(
+        [sys.executable, "-m", "pprs", *map(str, args)], cwd=cwd, capture_output=True, text=True, timeout=560
     )
-    assert done.returncode == code, f"exit {done.returncode}, wanted {code}\n{done.stdout}\n{done.stderr}"
-    assert "Traceback" not in done.stderr
-    return Told(done.stdout, done.stderr)
+    assert result.returncode == code, f"exit {result.returncode}, expected {code}\n{result.stdout}\n{result.stderr}"
+    assert "Traceback" not in result.stderr
+    return Output(result.stdout, result.stderr)
 
 
 def rows_in(run: Path) -> int:
-    """How many rows a run has, which may be at work, or not there yet."""
+    """Count the rows of a run, which may be in progress or not exist yet."""
     try:
         db = sqlite3.connect(f"file:{run / FILE}?mode=ro", uri=True, timeout=5)
         try:
@@ -109,18 +109,18 @@ def rows_in(run: Path) -> int:
 
 
 def rows_of(run: RunFile | RunWriter | Path) -> list[Row]:
-    """The rows of a run, by index."""
-    opened = RunFile(run) if isinstance(run, Path) else run.file if isinstance(run, RunWriter) else run
-    return list(opened.iter_rows())
+    """Return the rows of a run, ordered by index."""
+    file = RunFile(run) if isinstance(run, Path) else run.file if isinstance(run, RunWriter) else run
+    return list(file.iter_rows())
 
 
 def timeless(rows: Sequence[Row]) -> list[Row]:
-    """Rows without the time that they took."""
+    """Return the rows with their times set to 0, for comparisons."""
     return [replace(row, seconds=0.0) for row in rows]
 
 
 def unseen() -> RunProgress:
-    """Progress that nobody is shown."""
+    """Return a progress that is not displayed."""
     return RunProgress(Silent(), 0, "samples")
 
 
@@ -133,7 +133,7 @@ def run_local(
     *,
     target_error: float | None = None,
 ) -> list[int]:
-    """`run_images` in this process."""
+    """Run `run_images` in this process."""
     execution = LocalExecution(lambda index, partial: classifier.start(sampling, index, partial))
     return run_images(
         execution, data, images, sampling, run, unseen(), num_classes=classifier.num_classes, target_error=target_error

@@ -1,4 +1,4 @@
-"""What the tests of runners share: a small classifier in a file of its own that can be told to misbehave."""
+"""Helpers for tests of runners: a small classifier in its own file that can misbehave."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pprs.sampling import Sampling
 from pprs.task import load_task
 
 MODEL, KILLS, SIDE = "crewnet", "kills", 8
-# Class 1 for bright pictures. What a picture's noise averages to tells it apart, since a network sees nothing else:
-# one raises, one asks for more memory than there is, one kills. A file in the folder of kills ends who finds it.
+# Predicts class 1 for bright images. It recognises images by their mean brightness, which noise hardly changes: one
+# raises an error, one allocates too much memory, one kills the process. A file in the folder of kills does so too.
 NOISE = """
 import os, signal
 from pathlib import Path
@@ -38,7 +38,7 @@ class Net(torch.nn.Module):
     def forward(self, x):
         brightness = float(x.mean())
         if abs(brightness - 0.125) < 0.02:
-            raise ValueError("this picture is poison")
+            raise ValueError("this image is poison")
         if abs(brightness - 0.25) < 0.02:
             bytearray(2**60)
         if abs(brightness - 0.875) < 0.02:
@@ -63,33 +63,33 @@ def make():
 
 
 class Counting(RunProgress):
-    def __init__(self, seen: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, on_row: Callable[[], None] = lambda: None) -> None:
         super().__init__(Silent(), 0, "samples")
-        self.drawn, self.rows, self.taken, self._seen = 0, 0, list[int](), seen
+        self.drawn, self.rows, self.taken, self._on_row = 0, 0, list[int](), on_row
 
     def samples(self, count: int) -> None:
         self.drawn += count
 
     def row(self, row: Row) -> None:
         self.rows += 1
-        self._seen()
+        self._on_row()
 
 
 def images(count: int) -> Arrays:
-    """Grey pictures on both sides of the classifier's border."""
+    """Grey images on both sides of the decision boundary."""
     grey = np.linspace(0.45, 0.6, count, dtype=np.float32)
     return Arrays(np.broadcast_to(grey[:, None, None, None], (count, 1, SIDE, SIDE)).copy(), np.ones(count, np.int64))
 
 
 def poisoned(count: int) -> Arrays:
-    """The same, with one that raises and one that takes too much memory."""
+    """Grey images, one of which raises an error and one of which takes too much memory."""
     data = images(count)
     data.images[2], data.images[5] = 0.125, 0.25
     return data
 
 
 def job_for(sampling: Sampling) -> tuple[Job, SmoothedClassifier]:
-    """The file's classifier if it is there, else one that is never asked."""
+    """A job for the classifier in the file or, if there is none, for a model that is never loaded."""
     if not Path(f"{MODEL}.py").is_file():
         return Job("nowhere:make", "", 2, "gaussian:sigma=0.25", "none", sampling), None  # type: ignore[return-value]
     task = load_task(f"{MODEL}:make", images(1))
@@ -97,13 +97,13 @@ def job_for(sampling: Sampling) -> tuple[Job, SmoothedClassifier]:
     return Job.of(Work(task, EngineChoice(task.model, "torch", ""), classifier, sampling)), classifier
 
 
-def alone(classifier: SmoothedClassifier, sampling: Sampling) -> LocalExecution:
-    """The same work in this process."""
+def local_execution(classifier: SmoothedClassifier, sampling: Sampling) -> LocalExecution:
+    """An execution of the same work in this process."""
     return LocalExecution(lambda index, partial: classifier.start(sampling, index, partial))
 
 
 class Cut:
-    """A worker's end of a line that its driver has left, of which it has not heard yet."""
+    """A worker's connection to a driver that is gone, which the worker has not noticed yet."""
 
     def send(self, _: object) -> None:
         raise BrokenPipeError

@@ -1,4 +1,4 @@
-"""The real page in a real browser: Debian's Chromium, without a window."""
+"""The app in a headless Chromium."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 from helpers import pprs
 from PIL import Image
 
-from pprs.app.explore import STOP
+from pprs.app.certification import STOP
 from pprs.certificate import round_down
 from pprs.classifier import SmoothedClassifier
 from pprs.data import open_dataset
@@ -27,22 +27,17 @@ from pprs.model import load_model
 from pprs.noise import Gaussian
 from pprs.partition import parse_partition
 
-PATIENCE = 240.0  # seconds: a busy machine is not a failure
+PATIENCE = 240.0  # seconds; a busy machine is not a failure
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
-SCHEMES = (None, "slic:n_segments=50,blur=3", "slic/soft/shifts:k=4")
+PARTITIONS = (None, "slic:n_segments=50,blur=3", "slic/soft/shifts:k=4")
 
-pytestmark = [
-    pytest.mark.skipif(
-        BROWSER is None or DRIVER is None, reason="no Chromium with chromedriver on this machine (apt: chromium-driver)"
-    ),
-    pytest.mark.timeout(900),
-]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory, digits_model: Path) -> Iterator[str]:
-    """A page of its own, on any free port."""
+    """Start the app on any free port and return its url."""
     folder = tmp_path_factory.mktemp("page")
     (folder / "cache").mkdir()
     for name, partition in (("rs", "none"), ("slic", "slic:n_segments=50,blur=3")):
@@ -58,32 +53,32 @@ def url(tmp_path_factory: pytest.TempPathFactory, digits_model: Path) -> Iterato
             env=env, stdout=log, stderr=subprocess.STDOUT, cwd=folder,
         )  # fmt: skip
         try:
-            yield until(lambda: find_url(app, folder / "log"), "the page's address")
+            yield wait_until(lambda: find_url(app, folder / "log"), "the url of the page")
         finally:
             app.terminate()
             app.wait(PATIENCE)
-    told = (folder / "log").read_text()
-    assert "Traceback" not in told, told
+    output = (folder / "log").read_text()
+    assert "Traceback" not in output, output
 
 
 def find_url(app: subprocess.Popen[bytes], log: Path) -> str | None:
-    told = log.read_text()
-    assert app.poll() is None, told
-    return next((word for word in told.split() if word.startswith("http://localhost:")), None)
+    output = log.read_text()
+    assert app.poll() is None, output
+    return next((word for word in output.split() if word.startswith("http://localhost:")), None)
 
 
-def until(get: Callable[[], Any], what: str) -> Any:
-    ends = time.monotonic() + PATIENCE
-    while time.monotonic() < ends:
-        found = get()
-        if found:
-            return found
+def wait_until(get: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        value = get()
+        if value:
+            return value
         time.sleep(0.1)
-    raise AssertionError(f"waited in vain for {what}")
+    raise AssertionError(f"timed out while waiting for {what}")
 
 
 class Page:
-    """A window of the browser, and what a person does in it."""
+    """A browser window with the page."""
 
     def __init__(self, driver: Any, url: str) -> None:
         self.driver = driver
@@ -93,22 +88,22 @@ class Page:
         return list(self.driver.find_elements("css selector", css))
 
     def one(self, css: str) -> Any:
-        return until(lambda: next(iter(self.all(css)), None), css)
+        return wait_until(lambda: next(iter(self.all(css)), None), css)
 
     def text(self, css: str) -> str:
-        """As it is now, also while it is being replaced."""
-        found = self.driver.execute_script("return document.querySelector(arguments[0])?.textContent", css)
-        return str(found or "")
+        """Return the current text, even while the element is being replaced."""
+        text = self.driver.execute_script("return document.querySelector(arguments[0])?.textContent", css)
+        return str(text or "")
 
     def wait(self, css: str, *words: str) -> str:
-        return str(until(lambda: all(w in self.text(css) for w in words) and self.text(css), f"{words} in {css}"))
+        return str(wait_until(lambda: all(w in self.text(css) for w in words) and self.text(css), f"{words} in {css}"))
 
     def tab(self, name: str) -> None:
-        """Open this one, as soon as it is there."""
-        until(lambda: [b for b in self.all("button[role=tab]") if b.text == name], name)[0].click()
+        """Open a tab as soon as it exists."""
+        wait_until(lambda: [b for b in self.all("button[role=tab]") if b.text == name], name)[0].click()
 
-    def done(self, *words: str) -> None:
-        """Until a certification that tells these words has ended."""
+    def wait_done(self, *words: str) -> None:
+        """Wait until a certification whose text contains these words has ended."""
         self.wait("#live[data-state=done]", *words)
 
     def write(self, css: str, text: str) -> None:
@@ -119,7 +114,7 @@ class Page:
         box.send_keys(text, Keys.ENTER)
 
     def numbers(self, method: int) -> tuple[float, int]:
-        """The radius and the samples of a method, unrounded, as the page has them."""
+        """Return the unrounded radius and the number of samples of a method."""
         big = self.one(f"#m{method} .big .num")
         return float(big.get_attribute("data-radius")), int(big.get_attribute("data-samples"))
 
@@ -137,11 +132,11 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     ):  # fmt: skip
         options.add_argument(f"--{flag}")
     options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
-    made = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))
+    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))
     try:
-        yield made
+        yield browser
     finally:
-        made.quit()
+        browser.quit()
 
 
 @pytest.fixture
@@ -149,52 +144,54 @@ def page(driver: Any, url: str) -> Page:
     return Page(driver, url)
 
 
-def by_library(digits_model: Path, sigma: float) -> list[float]:
-    model, picture = load_model(str(digits_model)), open_dataset("builtin:mnist5k")[17].image
-    found = []
-    for text in SCHEMES:
+def certify_with_library(digits_model: Path, sigma: float) -> list[float]:
+    model, image = load_model(str(digits_model)), open_dataset("builtin:mnist5k")[17].image
+    radii = []
+    for text in PARTITIONS:
         g = SmoothedClassifier(model.module, 10, Gaussian(sigma), None if text is None else parse_partition(text))
-        found.append(g.certify(picture, n0=100, n=2000, alpha=0.001, index=17, stop=STOP).radius)
-    return found
+        radii.append(g.certify(image, n0=100, n=2000, alpha=0.001, index=17, stop=STOP).radius)
+    return radii
 
 
-def test_the_example_its_radius_another_sigma_and_no_word_to_others(page: Page, digits_model: Path, url: str) -> None:
-    page.done("sigma=0.25", "seed 0")
-    assert len(page.all("#pictures figure")) == 6
+def test_radii_equal_those_of_the_library_and_no_other_host_is_contacted(
+    page: Page, digits_model: Path, url: str
+) -> None:
+    page.wait_done("sigma=0.25", "seed 0")
+    assert len(page.all("#images figure")) == 6
     page.write("#sigma input[type=number]", "0.4")
-    page.done("sigma=0.4")
-    for i, wanted in enumerate(by_library(digits_model, 0.4)):
-        assert page.numbers(i)[0] == wanted
-        if wanted > 0:
-            said = page.text(f"#m{i} .statement")
+    page.wait_done("sigma=0.4")
+    for i, expected in enumerate(certify_with_library(digits_model, 0.4)):
+        assert page.numbers(i)[0] == expected
+        if expected > 0:
+            text = page.text(f"#m{i} .statement")
             assert (
-                f"no change of L2 norm up to {round_down(wanted)} can alter this label, with 99.9% confidence" in said
+                f"no change of L2 norm up to {round_down(expected)} can alter this label, with 99.9% confidence" in text
             )
         else:
             assert "Abstained" in page.text(f"#m{i} .statement")
-    asked = [json.loads(line["message"])["message"] for line in page.driver.get_log("performance")]
-    where = {m["params"]["request"]["url"] for m in asked if m["method"] == "Network.requestWillBeSent"}
-    assert any(u.startswith(url) for u in where)
-    assert [u for u in where if not u.startswith((url, "data:", "blob:", "chrome"))] == []
+    messages = [json.loads(line["message"])["message"] for line in page.driver.get_log("performance")]
+    urls = {m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"}
+    assert any(u.startswith(url) for u in urls)
+    assert [u for u in urls if not u.startswith((url, "data:", "blob:", "chrome"))] == []
     errors = [e["message"] for e in page.driver.get_log("browser") if e["level"] == "SEVERE"]
     assert errors == []
 
 
-def test_a_long_run_is_stopped_and_others_have_their_turn(page: Page, driver: Any, url: str) -> None:
-    page.done("seed 0")
+def test_a_long_certification_leaves_room_for_others_and_can_be_stopped(page: Page, driver: Any, url: str) -> None:
+    page.wait_done("seed 0")
     next(b for b in page.all("button") if "Noise, samples" in b.text).click()
-    until(lambda: page.one("#n input").is_displayed(), "the options")
+    wait_until(lambda: page.one("#n input").is_displayed(), "the options")
     page.write("#n input", "100000")
     page.wait("#live[data-state=running]", "at most 100,000 samples")
     first = driver.current_window_handle
     driver.switch_to.new_window("window")
     try:
         other = Page(driver, url)
-        other.done("at most 2,000 samples")  # while the long run goes on
+        other.wait_done("at most 2,000 samples")  # while the long one runs
         driver.switch_to.window(first)
         assert page.all("#live[data-state=running]")
         page.one("#stop").click()
-        page.done("stopped by you")
+        page.wait_done("stopped by you")
         assert 0 < page.numbers(1)[1] < 100_000
     finally:
         for handle in set(driver.window_handles) - {first}:
@@ -203,39 +200,39 @@ def test_a_long_run_is_stopped_and_others_have_their_turn(page: Page, driver: An
         driver.switch_to.window(first)
 
 
-def test_uploads_of_all_kinds(page: Page, tmp_path: Path) -> None:
-    page.done("seed 0")
+def test_uploads(page: Page, tmp_path: Path) -> None:
+    page.wait_done("seed 0")
     (tmp_path / "garbage.png").write_bytes(np.random.default_rng(0).bytes(5000))
     page.one("#upload input[type=file]").send_keys(str(tmp_path / "garbage.png"))
-    page.wait("#seen .pp.error", "cannot be read as a picture", "really an image")
+    page.wait("#preview .pp.error", "cannot be read as an image", "complete")
     time.sleep(1)
-    assert page.all("#standing .pp") == []  # nothing was started, and it is told once
-    assert "Error" not in page.one("#seen").text
+    assert page.all("#results .pp") == []  # nothing was started, and the message appears once
+    assert "Error" not in page.one("#preview").text
     Image.linear_gradient("L").resize((6000, 5000)).save(tmp_path / "large.png", compress_level=1)
     page.driver.refresh()
-    page.done("seed 0")
+    page.wait_done("seed 0")
     page.one("#upload input[type=file]").send_keys(str(tmp_path / "large.png"))
-    page.done("28x28x1 picture that the network takes, made from your 6000x5000 one")
-    assert len(page.all("#pictures figure")) == 6
+    page.wait_done("28x28x1 input of the network, prepared from your 6000x5000 image")
+    assert len(page.all("#images figure")) == 6
 
 
 def test_other_tabs_a_narrow_window_and_the_keyboard(page: Page) -> None:
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.keys import Keys
 
-    page.done("seed 0")
+    page.wait_done("seed 0")
     page.driver.execute_script("document.querySelector('#live').dataset.before = 1")
-    for _ in range(60):  # the keyboard reaches the button, and starts anew with it
+    for _ in range(60):  # the button can be reached and pressed by keyboard
         ActionChains(page.driver).send_keys(Keys.TAB).perform()
         if page.driver.switch_to.active_element.get_attribute("id") == "go":
             break
     else:
         raise AssertionError("the keyboard does not reach the button")
-    assert page.all("#live[data-before]") != []  # to pass by a control changes nothing
+    assert page.all("#live[data-before]") != []  # passing a control changes nothing
     ActionChains(page.driver).send_keys(Keys.ENTER).perform()
     page.wait("#live[data-state=done]:not([data-before])", "seed 0")
     page.tab("See a radius")
-    page.wait("#directions", "a random direction", "no attack is claimed")
+    page.wait("#directions", "a random direction", "there may be worse ones")
     page.write("#norm input[type=number]", "0.71")
     page.wait("#directions", "0.71")
     norms = [float(e.get_attribute("data-delta")) for e in page.all("#directions [data-delta]")]
@@ -246,12 +243,12 @@ def test_other_tabs_a_narrow_window_and_the_keyboard(page: Page) -> None:
         assert page.driver.execute_script("return document.documentElement.scrollWidth") <= 390
         page.tab("Compare")
         page.wait("#numbers", "slic", "RS", "image by image")
-        until(lambda: len(page.all("#gallery figure")) == 6, "the gallery")
+        wait_until(lambda: len(page.all("#gallery figure")) == 6, "the gallery")
         assert page.driver.execute_script("return document.documentElement.scrollWidth") <= 390
         page.tab("Tune")
         page.write("#budget input[type=number]", "10")
         page.one("#search-go").click()
-        until(lambda: page.all("#search-chart img"), "the chart")
+        wait_until(lambda: page.all("#search-chart img"), "the chart")
         page.one("#search-stop").click()
         page.wait("#search-state", "stopped by you")
     finally:
@@ -264,9 +261,9 @@ def test_runs_are_compared_and_downloaded(page: Page, tmp_path: Path) -> None:
     page.tab("Compare")
     page.wait("#numbers", "slic", "RS")
     for button, name in (("#csv", "rows.csv"), ("#png", "curves.png")):
-        until(lambda css=button: page.one(css).is_enabled(), button)
+        wait_until(lambda css=button: page.one(css).is_enabled(), button)
         page.one(button).click()
-        until(lambda name=name: (tmp_path / name).exists(), name)
+        wait_until(lambda name=name: (tmp_path / name).exists(), name)
     rows = (tmp_path / "rows.csv").read_text().splitlines()
     assert len(rows) == 1 + 12
     assert rows[0].startswith("method,idx,label,predict,radius")

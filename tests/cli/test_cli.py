@@ -1,4 +1,4 @@
-"""The command as users meet it: its words, its exit codes, its manners with bad input."""
+"""The commands: output, exit codes and handling of bad input."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from helpers import pprs, pprs_process, timeless
 from PIL import Image
 
 from pprs import open_run
+from pprs.cli import main
 from pprs.runs import RunFile, RunSettings, RunWriter
 
 BASE = ["--data", "builtin:mnist5k", "--sigma", "0.5", "--n", "64", "--limit", "3"]
 
 
 def test_help_and_version() -> None:
-    told = pprs("--help").stdout
+    output = pprs("--help").stdout
     for command in ("demo", "certify", "predict", "train", "report", "export", "show"):
-        assert command in told
+        assert command in output
     assert "pprs 0." in pprs("--version").stdout
     assert "--partition" in pprs("certify", "--help").stdout
 
@@ -37,17 +38,19 @@ def test_resuming_and_extending(digits_model: Path, tmp_path: Path) -> None:
     assert timeless(open_run(run).rows()) == timeless(open_run(straight).rows())
 
 
-def test_one_picture_gets_an_answer_in_words(digits_model: Path, tmp_path: Path) -> None:
+def test_one_image_gets_a_sentence(digits_model: Path, tmp_path: Path) -> None:
     from pprs import open_dataset
 
     digit = open_dataset("builtin:mnist5k")[0]
     Image.fromarray((digit.image[0].numpy() * 255).astype(np.uint8)).save(tmp_path / "digit.png")
-    told = pprs("certify", "--model", digits_model, "--data", tmp_path / "digit.png", "--sigma", 0.1, "--n", 200).stdout
-    assert "no change of L2 norm up to" in told or "abstained: class" in told
+    output = pprs(
+        "certify", "--model", digits_model, "--data", tmp_path / "digit.png", "--sigma", 0.1, "--n", 200
+    ).stdout
+    assert "no change of L2 norm up to" in output or "abstained: class" in output
     table = pprs("predict", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.1, "--limit", 3).stdout
     assert len(table.splitlines()) == 4
     bad = pprs("predict", "--model", "no.onnx", "--data", "./nowhere", "--sigma", 0.1, "--device", "cuda:9", code=2)
-    assert '"cpu" always can' in bad.stderr  # told before anything is loaded or written
+    assert '"cpu" always works' in bad.stderr  # reported before anything is loaded or written
     assert bad.stdout == ""
 
 
@@ -55,16 +58,16 @@ def test_show(tmp_path: Path) -> None:
     out = tmp_path / "row.png"
     pprs("show", "builtin:mnist5k", "--index", 2, "--sigma", 0.5, "--partition", "slic:n_segments=50", "--partition",
          "blur:size=3", "--partition", "none", "--out", out)  # fmt: skip
-    with Image.open(out) as picture:
-        assert picture.width > 1000
-        assert np.asarray(picture.convert("L")).std() > 20
+    with Image.open(out) as image:
+        assert image.width > 1000
+        assert np.asarray(image.convert("L")).std() > 20
 
 
 def test_train_and_use(tmp_path: Path) -> None:
     out = tmp_path / "m.safetensors"
-    told = pprs("train", "--data", "builtin:mnist5k", "--epochs", 1, "--width", 4, "--noise", 0.3, "--partition",
+    output = pprs("train", "--data", "builtin:mnist5k", "--epochs", 1, "--width", 4, "--noise", 0.3, "--partition",
                 "grid:size=2", "--out", out).stdout  # fmt: skip
-    assert "accuracy on the 1000 clean test pictures: " in told
+    assert "accuracy on the 1000 clean test images: " in output
     pprs("certify", "--model", out, *BASE, "--partition", "grid:size=2", "--out", tmp_path / "run")
 
 
@@ -81,7 +84,7 @@ def test_own_network(tmp_path: Path) -> None:
         in pprs("certify", "--model", "mynet:three", *BASE, "--out", "r3", cwd=tmp_path, code=2).stderr
     )
     assert (
-        "failed on a picture of shape (1, 28, 28)"
+        "failed on an image of shape (1, 28, 28)"
         in pprs("certify", "--model", "mynet:colour", *BASE, "--out", "rc", cwd=tmp_path, code=2).stderr
     )
 
@@ -101,7 +104,7 @@ def test_own_network(tmp_path: Path) -> None:
         (["--data", "./nowhere"], "there is no file or folder"),
         (["--split", "dev"], 'no split "dev"'),
         (["--start", "5000"], "past the data's last image"),
-        (["--device", "cuda:9"], '"cpu" always can'),
+        (["--device", "cuda:9"], '"cpu" always works'),
         (["--threads", "0"], "--threads must be 1 to 1024"),
         (["--out", "occupied"], "is not a run"),
         (["--out", "occupied/file.txt/run"], "give another --out"),
@@ -115,53 +118,73 @@ def test_own_network(tmp_path: Path) -> None:
         (["--partition", "slick:n_segments=50"], 'Did you mean "slic"'),
     ],
 )
-def test_bad_input_is_told_with_exit_code_2(digits_model: Path, tmp_path: Path, extra: list[str], message: str) -> None:
+def test_bad_input_exits_with_code_2(digits_model: Path, tmp_path: Path, extra: list[str], message: str) -> None:
     (tmp_path / "occupied").mkdir()
     (tmp_path / "occupied" / "file.txt").write_text("mine")
-    told = pprs("certify", "--model", digits_model, *BASE, "--out", "run", *extra, cwd=tmp_path, code=2).stderr
-    assert message in told
+    output = pprs("certify", "--model", digits_model, *BASE, "--out", "run", *extra, cwd=tmp_path, code=2).stderr
+    assert message in output
     assert (tmp_path / "occupied" / "file.txt").read_text() == "mine"
 
 
-def test_bad_pictures_are_told(digits_model: Path, tmp_path: Path) -> None:
+def test_bad_images_are_reported(digits_model: Path, tmp_path: Path) -> None:
     x = np.full((2, 1, 28, 28), 0.5, np.float32)
-    for name, spoil in (("nan", np.nan), ("inf", np.inf), ("bytes", 255.0)):
+    for name, value in (("nan", np.nan), ("inf", np.inf), ("bytes", 255.0)):
         bad = x.copy()
-        bad[1, 0, 3, 3] = spoil
+        bad[1, 0, 3, 3] = value
         np.savez(tmp_path / f"{name}.npz", x=bad, y=np.zeros(2, np.int64))
         command = ["certify", "--model", digits_model, "--data", f"{name}.npz", "--sigma", "0.5", "--n", "64"]
-        told = pprs(*command, "--out", name, cwd=tmp_path, code=1).stderr
-        assert "failed: 1 image, counted as not certified" in told
-        assert "image 1" in told
-        assert ("Divide 0..255" if name == "bytes" else "NaN or infinite") in told
+        output = pprs(*command, "--out", name, cwd=tmp_path, code=1).stderr
+        assert "failed: 1 image, counted as not certified" in output
+        assert "image 1" in output
+        assert ("Divide 0..255" if name == "bytes" else "NaN or infinite") in output
         assert RunFile(tmp_path / name).completed() == {0}
     np.savez(tmp_path / "large.npz", x=np.full((1, 3, 64, 48), np.nan, np.float32))
-    told = pprs("certify", "--model", digits_model, "--data", "large.npz", "--sigma", 0.5, cwd=tmp_path, code=2).stderr
-    assert "NaN or infinite" in told
+    output = pprs(
+        "certify", "--model", digits_model, "--data", "large.npz", "--sigma", 0.5, cwd=tmp_path, code=2
+    ).stderr
+    assert "NaN or infinite" in output
 
 
-def test_classes_that_mean_something_else_are_refused(digits_model: Path, tmp_path: Path) -> None:
+def test_mismatched_classes_are_rejected(digits_model: Path, tmp_path: Path) -> None:
     x, names = np.zeros((2, 28, 28), np.float32), np.array(["shirt", *"123456789"])
     np.savez(tmp_path / "a.npz", x=x, y=np.zeros(2, np.int64), class_names=names)
     command = ["certify", "--model", digits_model, "--sigma", 0.5, "--n", 64, "--out", "run"]
-    told = pprs(*command, "--data", "a.npz", cwd=tmp_path, code=2).stderr
-    assert 'class 0 is "0" for the model and "shirt" for the data' in told
+    output = pprs(*command, "--data", "a.npz", cwd=tmp_path, code=2).stderr
+    assert 'class 0 is "0" for the model and "shirt" for the data' in output
     np.savez(tmp_path / "b.npz", x=x, y=np.array([3, 17]))
-    assert "label 17, and the model only 10 classes" in pprs(*command, "--data", "b.npz", cwd=tmp_path, code=2).stderr
+    assert (
+        "label 17, but the model has only 10 classes" in pprs(*command, "--data", "b.npz", cwd=tmp_path, code=2).stderr
+    )
 
 
-def test_exit_codes_of_the_real_process(digits_model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("extra", "code", "words"),
+    [([], 0, "3 images certified"), (["--sigma", "0"], 2, "sigma must be"), (["--nonsense"], 2, "No such option")],
+)
+def test_exit_codes_of_the_program(
+    digits_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+    extra: list[str], code: int, words: str,
+) -> None:  # fmt: skip
+    command = ["certify", "--model", str(digits_model), *BASE, "--out", str(tmp_path / "run"), *extra]
+    monkeypatch.setattr("sys.argv", ["pprs", *command])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (ended.value.code or 0) == code
+    assert words in "".join(capfd.readouterr())
+
+
+@pytest.mark.slow
+def test_the_exit_code_of_a_real_process(digits_model: Path, tmp_path: Path) -> None:
+    """One that fails; the tests of stopped and killed runs start those that succeed."""
     command = ["certify", "--model", digits_model, *BASE, "--out", tmp_path / "run"]
-    assert "3 images certified" in pprs_process(*command).stdout
     assert "sigma must be" in pprs_process(*command, "--sigma", 0, code=2).stderr
-    assert "No such option" in pprs_process(*command, "--nonsense", code=2).stderr
 
 
 def test_out_is_needed_for_many_images(digits_model: Path) -> None:
-    assert "name a folder for the 3 rows as --out" in pprs("certify", "--model", digits_model, *BASE, code=2).stderr
+    assert "give a folder for the 3 rows as --out" in pprs("certify", "--model", digits_model, *BASE, code=2).stderr
 
 
-def test_reports_of_what_is_not_there(tmp_path: Path) -> None:
+def test_missing_and_empty_runs_are_rejected(tmp_path: Path) -> None:
     assert "is not a run" in pprs("report", tmp_path / "none", code=2).stderr
     assert "is not a run" in pprs("export", tmp_path, code=2).stderr
     RunWriter(tmp_path / "run", RunSettings(partition_text="none")).close()

@@ -1,4 +1,4 @@
-"""Errors name the parameter and the image they are about, and only commands speak of flags."""
+"""Errors name their parameter and image, and only commands mention flags."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import importlib
 import pickle
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
@@ -17,29 +17,34 @@ import torch
 import typer
 
 import pprs as package
-from pprs._files import check_writable
-from pprs.bounds import check_samples
+from pprs._files import atomic_write, check_writable
+from pprs.bounds import BOUNDS, check_samples
 from pprs.cli import COMMANDS, load_command
 from pprs.cli.certify import certify
 from pprs.cli.errors import BAD_INPUT, flags_of, guarded, with_flags
 from pprs.data import View, open_dataset
 from pprs.data.arrays import Arrays
+from pprs.engine import ENGINES
 from pprs.errors import ConfigurationError, PprsError, describe_error, suggest
 from pprs.model import Model, load_model
-from pprs.model.resnet import architecture
+from pprs.model.resnet import ARCHITECTURES, architecture
 from pprs.noise import Gaussian, PowerLaw, parse_noise
 from pprs.partition import Mean, Shifts, Slic, Soft, parse_partition
 from pprs.partition.base import check_batch, check_values
+from pprs.report import FORMATS as REPORT_FORMATS
+from pprs.runners import RUNNERS
+from pprs.runs import FILE, Row, RunSettings, RunWriter
+from pprs.runs.export import FORMATS as EXPORT_FORMATS
 from tests.helpers import pprs
 
 # ---- the errors themselves
 
 
-def test_an_error_says_which_image_it_is_about() -> None:
-    error = PprsError("the picture is empty", parameter="data", index=17)
-    assert (error.message, error.parameter, error.index) == ("the picture is empty", "data", 17)
-    assert str(error) == "image 17: the picture is empty"
-    assert describe_error(error) == "the picture is empty"
+def test_an_error_names_its_image() -> None:
+    error = PprsError("the image is empty", parameter="data", index=17)
+    assert (error.message, error.parameter, error.index) == ("the image is empty", "data", 17)
+    assert str(error) == "image 17: the image is empty"
+    assert describe_error(error) == "the image is empty"
     assert str(PprsError("the first image counts too", index=0)).startswith("image 0: ")
     bare = PprsError("nothing is known")
     assert (str(bare), bare.parameter, bare.index) == ("nothing is known", None, None)
@@ -50,7 +55,7 @@ class OwnError(ConfigurationError):
 
 
 @pytest.mark.parametrize("kind", [PprsError, ConfigurationError, OwnError])
-def test_errors_come_back_whole_from_another_process(kind: type[PprsError]) -> None:
+def test_errors_survive_pickling(kind: type[PprsError]) -> None:
     error = pickle.loads(pickle.dumps(kind("no", parameter="model", index=3)))
     assert type(error) is kind
     assert (error.message, error.parameter, error.index, str(error)) == ("no", "model", 3, "image 3: no")
@@ -112,9 +117,33 @@ def test_class_files_and_outputs_name_their_parameter(tmp_path: Path) -> None:
         assert caught.value.parameter == "out"
 
 
+@pytest.mark.parametrize("parameter", ["out", "show", None])
+def test_files_that_cannot_be_written_name_the_parameter_they_came_from(tmp_path: Path, parameter: str | None) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PprsError, match="cannot write") as caught, atomic_write(tmp_path / "file" / "x", parameter):
+        raise AssertionError("not reached")
+    assert caught.value.parameter == parameter
+    assert ("`out`" in caught.value.message) == (parameter == "out")
+    assert caught.value.message.endswith(f"another `{parameter}`." if parameter else "another path.")
+
+
+def test_commands_name_the_flag_of_a_file_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    stderr = pprs("reproduce", "all", "--write-plan", "file/plan.toml", cwd=tmp_path, code=2).stderr
+    assert "another --write-plan" in stderr
+    assert "--out" not in stderr
+    with RunWriter(tmp_path / "run", RunSettings(partition_text="none")) as run:
+        run.add([(Row(0, 1, 1, 1, 0.5, 0.9, (1, 9), None, None, 0.1), None)])
+    assert "another --out" in pprs("report", "run", "--out", "file/r.json", cwd=tmp_path, code=2).stderr
+    (tmp_path / "run" / FILE).write_text("not a database")
+    stderr = pprs("report", "run", "--out", "r.json", cwd=tmp_path, code=2).stderr
+    assert "is not a run" in stderr
+    assert "--out" not in stderr
+
+
 @pytest.mark.parametrize("name", ["m.safetensors", "m.onnx", "m.pt2", "nosuchmodule:make", "timm:resnet18"])
 def test_models_that_cannot_be_opened(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not a ConfigurationError: one worker that lacks a file or a package must not end a run that others go on with."""
+    """Not a ConfigurationError, since a single worker without a file or package must not end the run."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(PprsError) as caught:
@@ -124,9 +153,9 @@ def test_models_that_cannot_be_opened(name: str, tmp_path: Path, monkeypatch: py
     assert caught.value.message.startswith(f"`model` {name}: ")
 
 
-def test_what_is_wrong_with_one_picture_fails_that_picture_alone() -> None:
-    pictures = Arrays(np.zeros((2, 1, 8, 8), np.float32), np.array([0, 5]), ("a", "b"))
-    view = View(pictures, lambda x: x, [1, 0], None)
+def test_errors_about_one_image_fail_only_that_image() -> None:
+    images = Arrays(np.zeros((2, 1, 8, 8), np.float32), np.array([0, 5]), ("a", "b"))
+    view = View(images, lambda x: x, [1, 0], None)
     assert view[0].label == 1
     calls: list[tuple[int | None, Callable[[], object]]] = [
         (1, lambda: view[1]),
@@ -145,13 +174,13 @@ def test_what_is_wrong_with_one_picture_fails_that_picture_alone() -> None:
 # ---- the library's messages
 
 FLAG = re.compile(r"(?<![\w-])--[a-z]")
-COMMAND = re.compile(r"(pprs \w+|ray start|pip install)[^.]*$")  # what a remedy may spell out
+COMMAND = re.compile(r"(pprs \w+|ray start|pip install)[^.]*$")  # a command that a remedy may contain
 SOURCE = Path(package.__file__).parent
 MODULES = [p for p in sorted(SOURCE.rglob("*.py")) if p.relative_to(SOURCE).parts[0] not in ("cli", "app")]
 
 
 def strings_in(node: ast.AST) -> Iterator[str]:
-    """Every text below this node; what is put into it stands as {}."""
+    """All strings below this node, with {} for formatted values."""
     if isinstance(node, ast.JoinedStr):
         yield "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
         for part in node.values:
@@ -166,7 +195,7 @@ def strings_in(node: ast.AST) -> Iterator[str]:
 
 
 def flags_in_errors(source: str) -> list[str]:
-    """The texts of errors, raised or made, that name a flag outside of a command."""
+    """The messages of errors that name a flag outside of a command to run."""
     wrong = {}
     for node in ast.walk(ast.parse(source)):
         call = node.exc if isinstance(node, ast.Raise) else node
@@ -195,7 +224,7 @@ def test_flags_in_errors_are_found() -> None:
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_the_library_does_not_speak_of_flags(module: Path) -> None:
+def test_the_library_does_not_mention_flags(module: Path) -> None:
     assert flags_in_errors(module.read_text(encoding="utf-8")) == []
 
 
@@ -203,11 +232,11 @@ def test_the_library_does_not_speak_of_flags(module: Path) -> None:
 
 
 def test_flags_of_a_command() -> None:
-    found = flags_of(certify)
-    assert found["model"] == "--model"
-    assert found["batch_size"] == "--batch-size"
-    assert found["target_error"] == "--target-accuracy-error"
-    assert found["compare"] == "--compare"
+    flags = flags_of(certify)
+    assert flags["model"] == "--model"
+    assert flags["batch_size"] == "--batch-size"
+    assert flags["target_error"] == "--target-accuracy-error"
+    assert flags["compare"] == "--compare"
 
 
 @guarded
@@ -221,7 +250,7 @@ def raising(
 
 
 @pytest.mark.parametrize(
-    ("message", "parameter", "shown"),
+    ("message", "parameter", "expected"),
     [
         ("give another `out`", None, "give another --out"),
         ("give another `out`", "out", "give another --out"),
@@ -233,17 +262,17 @@ def raising(
     ],
 )
 def test_parameters_become_flags(
-    message: str, parameter: str | None, shown: str, capsys: pytest.CaptureFixture[str]
+    message: str, parameter: str | None, expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(typer.Exit) as caught:
         raising(message, parameter)
     assert caught.value.exit_code == BAD_INPUT
-    assert capsys.readouterr().err == f"pprs: {shown}\n"
-    assert with_flags(message, parameter) == message  # outside of a command there are no flags
+    assert capsys.readouterr().err == f"pprs: {expected}\n"
+    assert with_flags(message, parameter) == message  # there are no flags outside a command
 
 
 @pytest.mark.parametrize(
-    ("words", "shown"),
+    ("words", "expected"),
     [
         (["--model", "nope.safetensors"], "--model nope.safetensors: there is no weight file"),
         (["--model", "nope.onnx"], "--model nope.onnx: there is no network file"),
@@ -251,27 +280,48 @@ def test_parameters_become_flags(
         (["--data", "./nowhere"], "--data: there is no file or folder ./nowhere"),
         (["--split", "tset"], '--split: builtin:mnist5k has no split "tset". Did you mean "test"?'),
         (["--partition", "slick"], '--partition: unknown partition "slick". Did you mean "slic"?'),
-        (["--partition", "slic:blur=4"], "--partition: blur must be an odd whole number"),
+        (["--partition", "slic:blur=4"], "--partition: blur must be an odd integer"),
         (["--noise", "gausian"], '--noise: unknown noise "gausian". Did you mean "gaussian"?'),
         (["--sigma", "0"], "--sigma must be a positive number"),
-        (["--bound", "x"], '--bound: unknown bound "x". There are: one-sided, two-sided.'),
         (["--n", "3"], "--n 3 can never certify at --alpha 0.001"),
         (["--n0", "0"], "--n0 must be at least 1, not 0"),
         (["--alpha", "2"], "--alpha must lie between 0 and 1"),
         (["--start", "99999"], "--start 99999 is past the data's last image, 999"),
     ],
 )
-def test_the_command_names_the_flag_to_change(words: list[str], shown: str, tmp_path: Path) -> None:
+def test_the_command_names_the_flag_to_change(words: list[str], expected: str, tmp_path: Path) -> None:
     base = ["--model", "none.safetensors", "--data", "builtin:mnist5k", "--sigma", 0.25, "--out", "run"]
-    told = pprs("certify", *base, *words, cwd=tmp_path, code=2).stderr
-    assert told.startswith(f"pprs: {shown}")
+    output = pprs("certify", *base, *words, cwd=tmp_path, code=2).stderr
+    assert output.startswith(f"pprs: {expected}")
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("command", "parameter", "choices"),
+    [
+        ("certify", "bound", BOUNDS),
+        ("certify", "engine", ENGINES),
+        ("certify", "runner", RUNNERS),
+        ("train", "arch", ARCHITECTURES),
+        ("report", "format", REPORT_FORMATS),
+        ("export", "format", EXPORT_FORMATS),
+    ],
+)
+def test_choices_are_those_of_the_library(command: str, parameter: str, choices: Iterable[str]) -> None:
+    hint = get_type_hints(getattr(importlib.import_module(f"pprs.cli.{command}"), command))[parameter]
+    literals = [kind for kind in (hint, *get_args(hint)) if get_origin(kind) is Literal]
+    assert sorted(get_args(literals[0])) == sorted(choices)
+
+
+def test_other_choices_are_rejected(tmp_path: Path) -> None:
+    stderr = pprs("export", "run", "--format", "xls", cwd=tmp_path, code=2).stderr
+    assert "'xls' is not one of" in " ".join(stderr.split())
+
+
 @pytest.mark.parametrize("name", COMMANDS)
-def test_flags_are_those_that_the_command_takes(name: str) -> None:
-    taken = {option.name: option.opts for option in load_command(name).params if option.opts[0].startswith("--")}
-    found = flags_of(getattr(importlib.import_module(f"pprs.cli.{name}"), name))
-    assert found.keys() == taken.keys() - {"help"}
-    for parameter, flag in found.items():
-        assert flag in taken[parameter]
+def test_flags_match_the_options_of_the_command(name: str) -> None:
+    options = {option.name: option.opts for option in load_command(name).params if option.opts[0].startswith("--")}
+    flags = flags_of(getattr(importlib.import_module(f"pprs.cli.{name}"), name))
+    assert flags.keys() == options.keys() - {"help"}
+    for parameter, flag in flags.items():
+        assert flag in options[parameter]

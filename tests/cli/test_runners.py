@@ -1,4 +1,4 @@
-"""Runners, failures and urls as the command's users meet them."""
+"""Runners, failures and urls on the command line."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ BASE = ["--data", "builtin:mnist5k", "--sigma", "0.5", "--n", "64", "--limit", "
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        (["--runner", "rai"], 'Did you mean "ray"'),
+        (["--runner", "rai"], "'rai' is not one of"),
         (["--workers", "0"], "--workers must be 1 to 100000"),
-        (["--address", "auto"], "--address is for the --runner ray"),
-        (["--gpus-per-worker", "1"], "--gpus-per-worker is for the --runner ray"),
+        (["--address", "auto"], "--address needs ray as --runner"),
+        (["--gpus-per-worker", "1"], "--gpus-per-worker needs ray as --runner"),
         (["--split-samples"], "give --workers, or ray as --runner"),
-        (["--workers", "2", "--budget", "1m"], "a --budget is spent in rounds by one process"),
+        (["--workers", "2", "--budget", "1m"], "a --budget is spent in rounds by a single process"),
         (["--runner", "ray", "--gpus-per-worker", "-1"], "--gpus-per-worker must be 0"),
         (["--runner", "ray", "--gpus-per-worker", "1.5"], "--gpus-per-worker must be 0"),
-        (["--runner", "ray", "--device", "cuda:1"], "Ray gives a worker its GPU"),
+        (["--runner", "ray", "--device", "cuda:1"], "Ray assigns the GPUs"),
         (["--runner", "ray", "--device", "cuda", "--gpus-per-worker", "0"], "--device cuda needs GPUs"),
-        (["--runner", "ray", "--threads", "4"], "give --workers too"),
+        (["--runner", "ray", "--threads", "4"], "needs --workers too"),
         (["--out", "nosuch://bucket/run"], "nosuch://bucket/run cannot be written"),
     ],
 )
-def test_bad_input_is_told_with_exit_code_2(tmp_path: Path, extra: list[str], message: str) -> None:
-    told = pprs("certify", "--model", "none.onnx", *BASE, "--out", "run", *extra, cwd=tmp_path, code=2).stderr
-    assert message in told
+def test_bad_input_exits_with_code_2(tmp_path: Path, extra: list[str], message: str) -> None:
+    output = pprs("certify", "--model", "none.onnx", *BASE, "--out", "run", *extra, cwd=tmp_path, code=2).stderr
+    assert message in output
     assert list(tmp_path.iterdir()) == []
 
 
-def test_failed_images_are_told_counted_and_tried_again(tmp_path: Path) -> None:
+def test_failed_images_are_reported_counted_and_retried(tmp_path: Path) -> None:
     (tmp_path / f"{MODEL}.py").write_text(NOISE)
     data = poisoned(8)
     np.savez(tmp_path / "data.npz", x=data.images, y=data.labels)
@@ -53,37 +53,37 @@ def test_failed_images_are_told_counted_and_tried_again(tmp_path: Path) -> None:
         "certify", "--model", f"{MODEL}:make", "--data", "data.npz", "--sigma", 0.25, "--n", 200, "--engine", "torch",
         "--out",
     ]  # fmt: skip
-    told = pprs(*command, "run", "--workers", 1, cwd=tmp_path, code=1)
-    assert "1 workers (processes), 1 threads each" in told.stdout
-    assert "of 8 images certified" in told.stdout
-    assert "failed: 2 images, counted as not certified. Repeating tries again." in told.stderr
-    assert "poison" in told.stderr
-    assert "image 5: out of memory" in told.stderr
-    again = pprs(*command, "run", cwd=tmp_path, code=1)  # by another runner: it is the same run
-    assert "6 of 8 images are done" in again.stdout
-    pprs(*command, "alone", cwd=tmp_path, code=1)
-    a, b = open_run(tmp_path / "run"), open_run(tmp_path / "alone")
+    output = pprs(*command, "run", "--workers", 1, cwd=tmp_path, code=1)
+    assert "1 workers (processes), 1 threads each" in output.stdout
+    assert "of 8 images certified" in output.stdout
+    assert "failed: 2 images, counted as not certified. Repeat to try again." in output.stderr
+    assert "poison" in output.stderr
+    assert "image 5: out of memory" in output.stderr
+    resumed = pprs(*command, "run", cwd=tmp_path, code=1)  # another runner resumes the same run
+    assert "6 of 8 images are done" in resumed.stdout
+    pprs(*command, "local", cwd=tmp_path, code=1)
+    a, b = open_run(tmp_path / "run"), open_run(tmp_path / "local")
     assert timeless(a.rows()) == timeless(b.rows())
     assert a.failures() == b.failures()
-    right = sum(row.correct for row in a.rows())
+    correct = sum(row.correct for row in a.rows())
     for kind in ("json", "md", "html"):
-        shown = pprs("report", "run", "--out", f"r.{kind}", "--radii", "0", cwd=tmp_path).stdout
-        assert "failed: 2 images, counted as not certified" in shown
+        output = pprs("report", "run", "--out", f"r.{kind}", "--radii", "0", cwd=tmp_path).stdout
+        assert "failed: 2 images, counted as not certified" in output
     assert "failed: 2 images" in (tmp_path / "r.html").read_text()
     assert "failed: 2 images" in (tmp_path / "r.md").read_text()
     (method,) = json.loads((tmp_path / "r.json").read_text())["methods"]
     assert (method["images"], method["failed"]) == (8, 2)
-    assert method["accuracy"] == [right / 8]  # to leave them out would flatter
-    # Also in rows that others read.
+    assert method["accuracy"] == [correct / 8]  # leaving them out would flatter the classifier
+    # Exported rows count them too.
     for kind in ("tsv", "csv", "json", "parquet"):
         pprs("export", "run", "--format", kind, "--out", f"rows.{kind}", cwd=tmp_path)
         pprs("report", f"rows.{kind}", "--out", "r.json", "--radii", "0", cwd=tmp_path)
         (method,) = json.loads((tmp_path / "r.json").read_text())["methods"]
-        assert (method["images"], method["accuracy"]) == (8, [right / 8])
+        assert (method["images"], method["accuracy"]) == (8, [correct / 8])
         assert method["failed"] == (0 if kind == "tsv" else 2)
 
 
-def test_a_bad_first_picture_does_not_keep_the_run_from_starting(digits_model: Path, tmp_path: Path) -> None:
+def test_a_bad_first_image_does_not_prevent_the_run(digits_model: Path, tmp_path: Path) -> None:
     x = np.full((3, 1, 28, 28), 0.5, np.float32)
     x[0] = np.nan
     np.savez(tmp_path / "d.npz", x=x)
@@ -95,17 +95,17 @@ def test_a_bad_first_picture_does_not_keep_the_run_from_starting(digits_model: P
 def test_a_run_at_a_url(digits_model: Path, tmp_path: Path) -> None:
     url = f"memory://{tmp_path.name}/run"
     command = ["certify", "--model", digits_model, *BASE, "--out"]
-    told = pprs(*command, url).stdout
-    assert f"see them with: pprs report {url}" in told
+    output = pprs(*command, url).stdout
+    assert f"pprs report {url}" in output
     assert {Path(p).name for p in fsspec.filesystem("memory").ls(f"/{tmp_path.name}/run", detail=False)} == {
         FILE, "rows.parquet",
     }  # fmt: skip
     pprs(*command, tmp_path / "run", "--limit", 5)
-    # On another machine, that has nothing of it; then back here, where two rows are missing.
-    here, away = working_folder(url), tmp_path / "away"
-    here.rename(away)
+    # Resume on another machine without local rows, then back on this one, where two rows are missing.
+    local, moved = working_folder(url), tmp_path / "moved"
+    local.rename(moved)
     assert "3 of 5 images are done" in pprs(*command, url, "--limit", 5).stdout
-    shutil_move(away, here)
+    replace_folder(moved, local)
     assert "5 of 5 images are done" in pprs(*command, url, "--limit", 5).stdout
     assert "Nothing was changed" in pprs(*command, url, "--seed", 1, code=2).stderr
     pprs("report", url, tmp_path / "run", "--out", tmp_path / "r.json")
@@ -121,8 +121,8 @@ def test_a_run_at_a_url(digits_model: Path, tmp_path: Path) -> None:
     assert (tmp_path / "shared" / FILE).is_file()
 
 
-def shutil_move(source: Path, target: Path) -> None:
-    """In place of what is there."""
+def replace_folder(source: Path, target: Path) -> None:
+    """Move a folder over an existing one."""
     import shutil
 
     shutil.rmtree(target)
@@ -130,7 +130,7 @@ def shutil_move(source: Path, target: Path) -> None:
 
 
 def test_two_machines_at_one_url_lose_nothing(digits_model: Path, tmp_path: Path) -> None:
-    """Each has begun before the other has ended."""
+    """Each starts before the other has uploaded."""
     url = f"memory://{tmp_path.name}/shared"
     folders = {name: tmp_path / name for name in ("a", "b")}
     for i, folder in enumerate(folders.values()):
@@ -139,18 +139,16 @@ def test_two_machines_at_one_url_lose_nothing(digits_model: Path, tmp_path: Path
         b.add([], [Failure(1, 7, "could not be read")])
     for folder in folders.values():
         remote._send_run(url, folder)
-    fetch(url, FILE, tmp_path / "there" / FILE)
-    there = RunFile(tmp_path / "there")
-    assert there.completed() == {0, 2}
-    assert [failure.idx for failure in there.failures()] == [1]
+    fetch(url, FILE, tmp_path / "uploaded" / FILE)
+    uploaded = RunFile(tmp_path / "uploaded")
+    assert uploaded.completed() == {0, 2}
+    assert [failure.idx for failure in uploaded.failures()] == [1]
 
 
-def test_a_run_is_copied_while_it_is_at_work_and_when_it_is_asked_to_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_copied_periodically_and_on_sigterm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url, copies = f"memory://{tmp_path.name}/long", []
     row = Row(0, 1, 1, 1, 0.5, 0.9, (1, 99), None, None, 0.1)
-    monkeypatch.setattr(remote, "EVERY", 0.05)
+    monkeypatch.setattr(remote, "COPY_INTERVAL", 0.05)
     settings = RunSettings(model="m", data="d", noise_text="gaussian:sigma=0.5")
     with pytest.raises(KeyboardInterrupt), open_run_folder(url, print) as folder:
         assert folder is not None
@@ -167,17 +165,15 @@ def test_a_run_is_copied_while_it_is_at_work_and_when_it_is_asked_to_end(
     assert RunFile(tmp_path / "end").completed() == {0, 1}
 
 
-def test_urls_that_do_not_work_are_told(tmp_path: Path) -> None:
+def test_bad_urls_are_reported(tmp_path: Path) -> None:
     with pytest.raises(PprsError, match="Check the url and your access"):
         send("file:///proc/nowhere/run", tmp_path)
     with pytest.raises(PprsError, match="cannot be written"), open_run_folder("file:///proc/nowhere/run", print):
-        raise AssertionError("told before there is anything to write")
+        raise AssertionError("not reached")
 
 
-def test_where_the_system_does_not_tell_which_cores_are_ours(
-    digits_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """macOS and Windows."""
+def test_without_sched_getaffinity(digits_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on macOS and Windows."""
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     one = ["--data", "builtin:mnist5k", "--sigma", 0.5, "--n0", 10, "--n", 20, "--limit", 1, "--engine", "torch"]
     pprs("certify", "--model", digits_model, *one, "--out", "run", cwd=tmp_path)

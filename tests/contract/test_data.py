@@ -19,7 +19,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
 
 
-def picture(seed: int, mode: str = "RGB", size: tuple[int, int] = (12, 10)) -> Image.Image:
+def make_image(seed: int, mode: str = "RGB", size: tuple[int, int] = (12, 10)) -> Image.Image:
     rng = np.random.default_rng(seed)
     shape = (size[1], size[0]) if mode == "L" else (size[1], size[0], len(mode))
     return Image.fromarray(rng.integers(0, 256, shape, dtype=np.uint8), mode=None)
@@ -29,12 +29,12 @@ def test_builtin_digits() -> None:
     train, test = open_dataset("builtin:mnist5k", split="train"), open_dataset("builtin:mnist5k")
     assert (len(train), len(test)) == (4000, 1000)
     assert test.class_names == tuple("0123456789")
-    images, labels = test.stacked()
+    images, labels = test.stack()
     assert images.shape == (1000, 1, 28, 28)
     assert 0 <= float(images.min()) < 0.01 < 0.99 < float(images.max()) <= 1
-    assert torch.bincount(labels).min() > 70  # mixed: every class among them
-    seen = {train[i].image.numpy().tobytes() for i in range(4000)}
-    assert not seen & {test[i].image.numpy().tobytes() for i in range(1000)}
+    assert torch.bincount(labels).min() > 70  # shuffled: every class is present
+    train_images = {train[i].image.numpy().tobytes() for i in range(4000)}
+    assert not train_images & {test[i].image.numpy().tobytes() for i in range(1000)}
     with pytest.raises(PprsError, match="no split"):
         open_dataset("builtin:mnist5k", split="val")
     with pytest.raises(PprsError, match="mnist5k"):
@@ -42,7 +42,7 @@ def test_builtin_digits() -> None:
 
 
 def parquet_repository(folder: Path) -> None:
-    """As the hub serves it: an image column under a name of its own, and a ClassLabel."""
+    """Write parquet files like those on the hub, with an image column and a ClassLabel under unusual names."""
     folder.mkdir(parents=True)
     info = (
         '{"info": {"features": {"img": {"_type": "Image"}, "kind": {"names": ["cat", "dog"], "_type": "ClassLabel"}}}}'
@@ -55,7 +55,7 @@ def parquet_repository(folder: Path) -> None:
         rows = []
         for i in range(count):
             buffer = io.BytesIO()
-            picture(i).save(buffer, "PNG")
+            make_image(i).save(buffer, "PNG")
             rows.append({"bytes": buffer.getvalue(), "path": None})
         table = pa.table({"img": rows, "kind": [i % 2 for i in range(count)]}, schema=schema)
         pq.write_table(table, folder / f"{split}-00000-of-00001.parquet")
@@ -69,7 +69,9 @@ def test_parquet_folder_and_alias(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert len(data) == 3
         assert data.class_names == ("cat", "dog")
         assert data[1].label == 1
-        np.testing.assert_array_equal(data[1].image.permute(1, 2, 0).numpy(), np.asarray(picture(1), np.float32) / 255)
+        np.testing.assert_array_equal(
+            data[1].image.permute(1, 2, 0).numpy(), np.asarray(make_image(1), np.float32) / 255
+        )
         assert len(open_dataset(spec, split="train")) == 5
         with pytest.raises(PprsError, match='no split "val"'):
             open_dataset(spec, split="val")
@@ -79,7 +81,7 @@ def test_image_folder_and_classes(tmp_path: Path) -> None:
     for c, name in enumerate(("n01", "n02", "n03")):
         (tmp_path / "images" / name).mkdir(parents=True)
         for i in range(2):
-            picture(10 * c + i).save(tmp_path / "images" / name / f"{i}.png")
+            make_image(10 * c + i).save(tmp_path / "images" / name / f"{i}.png")
     data = open_dataset(str(tmp_path / "images"))
     assert len(data) == 6
     assert data.class_names == ("n01", "n02", "n03")
@@ -94,11 +96,11 @@ def test_image_folder_and_classes(tmp_path: Path) -> None:
         open_dataset(str(tmp_path / "images"), classes=order)
 
 
-def test_words_in_names_are_not_taken_for_splits(tmp_path: Path) -> None:
+def test_words_in_file_names_are_not_taken_for_splits(tmp_path: Path) -> None:
     for name in ("bus", "car", "train"):
         (tmp_path / "images" / name).mkdir(parents=True)
         for i, stem in enumerate(("test_a", "b", "val-c")):
-            picture(i).save(tmp_path / "images" / name / f"{stem}.png")
+            make_image(i).save(tmp_path / "images" / name / f"{stem}.png")
     for options in ({}, {"split": "train"}, {"prefer": "train"}):
         data = open_dataset(str(tmp_path / "images"), **options)
         assert len(data) == 9
@@ -107,20 +109,20 @@ def test_words_in_names_are_not_taken_for_splits(tmp_path: Path) -> None:
         (tmp_path / "split" / split / "bus").mkdir(parents=True)
         (tmp_path / "split" / split / "car").mkdir()
         for i in range(3 if split == "train" else 1):
-            picture(i).save(tmp_path / "split" / split / "bus" / f"{i}.png")
-            picture(i).save(tmp_path / "split" / split / "car" / f"{i}.png")
+            make_image(i).save(tmp_path / "split" / split / "bus" / f"{i}.png")
+            make_image(i).save(tmp_path / "split" / split / "car" / f"{i}.png")
     assert len(open_dataset(str(tmp_path / "split"))) == 2
     assert len(open_dataset(str(tmp_path / "split"), prefer="train")) == 6
 
 
 def test_flat_folder_has_no_labels(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
-    picture(1, "L").save(tmp_path / "photos" / "a.png")
+    make_image(1, "L").save(tmp_path / "photos" / "a.png")
     data = open_dataset(str(tmp_path / "photos"))
     assert data[0].label is None
     assert data[0].image.shape == (1, 10, 12)
     with pytest.raises(PprsError, match="has none"):
-        data.stacked()
+        data.stack()
 
 
 def test_npz(tmp_path: Path) -> None:
@@ -133,18 +135,18 @@ def test_npz(tmp_path: Path) -> None:
     with pytest.raises(PprsError, match='no array "x".*pixels'):
         open_dataset(str(tmp_path / "b.npz"))
     np.savez(tmp_path / "c.npz", x=x, y=np.arange(3))
-    with pytest.raises(PprsError, match="4 pictures but labels"):
+    with pytest.raises(PprsError, match="4 images but labels"):
         open_dataset(str(tmp_path / "c.npz"))
     np.savez(tmp_path / "e.npz", x=x, y=np.array([0, 1, -5, 2]))
     np.savez(tmp_path / "f.npz", x=x, y=np.array(["a", "b", "c", "d"]))
     for name in ("e", "f"):
-        with pytest.raises(PprsError, match="labels must be whole numbers from 0 up"):
+        with pytest.raises(PprsError, match="labels must be non-negative integers"):
             open_dataset(str(tmp_path / f"{name}.npz"))
     np.savez(tmp_path / "g.npz", x=x.astype(str))
-    with pytest.raises(PprsError, match="pictures must be uint8"):
+    with pytest.raises(PprsError, match="images must be uint8"):
         open_dataset(str(tmp_path / "g.npz"))
-    whole = (tmp_path / "a.npz").read_bytes()
-    (tmp_path / "h.npz").write_bytes(whole[:200])
+    complete = (tmp_path / "a.npz").read_bytes()
+    (tmp_path / "h.npz").write_bytes(complete[:200])
     np.save(tmp_path / "i.npy", x)
     (tmp_path / "i.npy").rename(tmp_path / "i.npz")
     for name in ("h", "i"):
@@ -157,16 +159,16 @@ def test_npz(tmp_path: Path) -> None:
         open_dataset(str(tmp_path / "d.npz"))
 
 
-def test_single_pictures(tmp_path: Path) -> None:
-    picture(3).save(tmp_path / "a.png")
+def test_single_images(tmp_path: Path) -> None:
+    make_image(3).save(tmp_path / "a.png")
     data = open_dataset(str(tmp_path / "a.png"))
     assert len(data) == 1
     assert data[0].label is None
     deep = np.linspace(0, 30000, 120).astype(np.uint16).reshape(10, 12)
     Image.fromarray(deep).save(tmp_path / "deep.png")
     np.testing.assert_allclose(open_dataset(str(tmp_path / "deep.png"))[0].image[0].numpy(), deep / 65535, atol=1e-6)
-    (tmp_path / "text.jpg").write_text("not a picture")
-    with pytest.raises(PprsError, match="cannot be read as a picture"):
+    (tmp_path / "text.jpg").write_text("not an image")
+    with pytest.raises(PprsError, match="cannot be read as an image"):
         open_dataset(str(tmp_path / "text.jpg"))
     with pytest.raises(PprsError, match="no file or folder"):
         open_dataset(str(tmp_path / "missing.png"))
@@ -176,15 +178,15 @@ def test_unreachable_and_empty(tmp_path: Path) -> None:
     with pytest.raises(PprsError, match=r"cannot load the data.*local folder"):
         open_dataset("nobody/nothing-here")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(PprsError, match="neither parquet files nor pictures"):
+    with pytest.raises(PprsError, match="neither parquet files nor images"):
         open_dataset(str(tmp_path / "empty"))
 
 
-def test_fingerprint_changes_with_the_pictures(tmp_path: Path) -> None:
+def test_fingerprint_changes_with_the_images(tmp_path: Path) -> None:
     x = np.zeros((5, 8, 8), np.float32)
-    prints = set()
+    fingerprints = set()
     for i in range(3):
         x[2, 0, 0] = i / 10
         np.savez(tmp_path / "a.npz", x=x)
-        prints.add(open_dataset(str(tmp_path / "a.npz")).fingerprint())
-    assert len(prints) == 3
+        fingerprints.add(open_dataset(str(tmp_path / "a.npz")).fingerprint())
+    assert len(fingerprints) == 3

@@ -1,4 +1,4 @@
-"""The way of the data is one way: a module imports only from those before it. And what the package offers by name."""
+"""Modules import only from lower layers, and the public names are fixed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ORDER = [
     "_version", "errors", "_checks", "_files", "_text", "_threads", "progress", "kernels", "noise", "partition",
     "data", "model", "bounds", "confidence_sequence", "sampling", "certificate", "theory", "voting", "classifier",
     "engine", "task", "runs", "metrics", "runners", "dataset", "report", "train", "tuning", "reproduction", "app",
-    "cli",
+    "cli", "testing",
 ]  # fmt: skip
 PUBLIC = [
     "Blur", "Certificate", "Exponential", "Felzenszwalb", "Gaussian", "Grid", "ImageSet", "Model", "Partition",
@@ -37,9 +37,9 @@ def modules() -> list[Path]:
 
 
 def imports(source: str, package: str = "pprs") -> Iterator[str]:
-    """The modules of this package that a file imports anywhere, also in a function, as `layer` or `layer.module`.
+    """The modules of this package that a file imports, also inside functions, as `layer` or `layer.module`.
 
-    The empty text stands for the package itself, through which a module could reach anything.
+    The empty string stands for the package itself, which gives access to everything.
     """
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -58,16 +58,16 @@ def imports(source: str, package: str = "pprs") -> Iterator[str]:
 
 
 def wrong_imports(path: Path) -> list[str]:
-    here, found = layer(path), []
+    own, violations = layer(path), []
     package = ".".join(("pprs", *path.relative_to(ROOT).parent.parts))
     for imported in imports(path.read_text(encoding="utf-8"), package):
         other = imported.partition(".")[0]
-        if other not in ORDER or ORDER.index(other) > ORDER.index(here):
-            found.append(f"{path.relative_to(ROOT)} imports pprs.{imported}".rstrip("."))
-    return found
+        if other not in ORDER or ORDER.index(other) > ORDER.index(own):
+            violations.append(f"{path.relative_to(ROOT)} imports pprs.{imported}".rstrip("."))
+    return violations
 
 
-def test_all_forms_of_import_are_seen() -> None:
+def test_all_forms_of_import_are_detected() -> None:
     source = """
 import os, pprs.runs.store
 import pprs
@@ -85,12 +85,12 @@ def f():
     assert list(imports("from ..runs import Row", "pprs.cli")) == ["runs"]
 
 
-def test_every_module_has_its_place() -> None:
+def test_every_module_has_a_layer() -> None:
     assert {layer(path) for path in modules()} == set(ORDER)
 
 
 @pytest.mark.parametrize("name", ORDER)
-def test_modules_import_only_from_those_before_them(name: str) -> None:
+def test_modules_import_only_from_lower_layers(name: str) -> None:
     assert [wrong for path in modules() if layer(path) == name for wrong in wrong_imports(path)] == []
 
 
@@ -108,8 +108,8 @@ def test_public_names_are_listed_once_and_only_in_the_stub() -> None:
     assert sorted(map(str, listed)) == PUBLIC
 
 
-def test_certifying_does_not_load_what_only_drawing_needs() -> None:
-    """A plotting library takes as long to import as a small run takes to certify."""
+def test_certifying_does_not_import_plotting() -> None:
+    """Importing a plotting library takes as long as certifying a small run."""
     loaded = "import sys, pprs.cli.certify; print([m for m in ('matplotlib', 'gradio', 'ray') if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "[]"

@@ -1,4 +1,4 @@
-"""Each figure once: on arrays, and the same on runs."""
+"""Metrics of arrays and of runs agree."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import pprs
 from pprs import metrics
-from pprs.bounds import interval, mean_error
+from pprs.bounds import clopper_pearson_interval, mean_error
 from pprs.runs import Row, RunFrame, RunSettings
 
 RADII = [0.0, 0.25, 0.5]
@@ -20,45 +20,47 @@ rows = st.lists(
 )
 
 
-def frame(of: list[tuple[int, int, float]], **settings: str) -> RunFrame:
-    made = [
+def frame(results: list[tuple[int, int, float]], **settings: str) -> RunFrame:
+    frame_rows = [
         Row(i, label, None if p < 0 else p, max(p, 0), 0.0 if p < 0 else r, 0.5, (1, 2), None, None, 1.0)
-        for i, (p, label, r) in enumerate(of)
+        for i, (p, label, r) in enumerate(results)
     ]
-    return RunFrame.from_rows(made, RunSettings(**settings), {}, "run")  # type: ignore[arg-type]
+    return RunFrame.from_rows(frame_rows, RunSettings(**settings), {}, "run")  # type: ignore[arg-type]
 
 
-def credited(of: list[tuple[int, int, float]]) -> np.ndarray:
-    return metrics.credited_radii([p for p, _, _ in of], [y for _, y, _ in of], [r for *_, r in of])
+def credited(results: list[tuple[int, int, float]]) -> np.ndarray:
+    return metrics.credited_radii([p for p, _, _ in results], [y for _, y, _ in results], [r for *_, r in results])
 
 
 @given(rows)
-def test_arrays_and_runs_agree_with_counting(of: list[tuple[int, int, float]]) -> None:
-    run, radii = frame(of), credited(of)
-    by_hand = [sum(p == y and r >= at for p, y, r in of) / len(of) for at in RADII]
+def test_arrays_and_runs_agree_with_counting(results: list[tuple[int, int, float]]) -> None:
+    run, radii = frame(results), credited(results)
+    by_hand = [sum(p == y and r >= at for p, y, r in results) / len(results) for at in RADII]
     assert metrics.certified_accuracy(radii, RADII).tolist() == pytest.approx(by_hand)
     assert metrics.certified_accuracy(run, RADII).tolist() == pytest.approx(by_hand)
-    zero_based = [r if p == y else 0.0 for p, y, r in of]
+    zero_based = [r if p == y else 0.0 for p, y, r in results]
     assert metrics.average_certified_radius(radii) == pytest.approx(np.mean(zero_based))
     assert metrics.average_certified_radius(run) == pytest.approx(np.mean(zero_based))
     assert metrics.average_certified_radius_error(run) == pytest.approx(mean_error(zero_based))
 
 
 @given(rows)
-def test_a_run_is_not_told_apart_from_itself(of: list[tuple[int, int, float]]) -> None:
-    run = frame(of)
-    apart = metrics.radius_difference(run, run)
-    assert (apart.mean, apart.images, apart.verdict) == (0.0, len(of), "no clear difference")
+def test_a_run_does_not_differ_from_itself(results: list[tuple[int, int, float]]) -> None:
+    run = frame(results)
+    difference = metrics.radius_difference(run, run)
+    assert (difference.mean, difference.images, difference.verdict) == (0.0, len(results), "no clear difference")
     assert metrics.accuracy_difference(run, run, 0.25).mean == 0.0
-    assert metrics.accuracy_difference(run, run, 0.25).error > 0  # few images are no proof
+    assert metrics.accuracy_difference(run, run, 0.25).error > 0  # few images prove little
 
 
 def test_runs_are_paired_by_image_and_arrays_by_position() -> None:
     one, other = frame([(1, 1, 0.5), (1, 1, 0.4), (2, 1, 0.9)]), frame([(1, 1, 0.3), (1, 1, 0.4), (1, 1, 0.2)])
-    apart = metrics.radius_difference(one, other)
-    assert apart.mean == pytest.approx((0.2 + 0.0 - 0.2) / 3)
-    again = metrics.radius_difference(metrics.credited_radii([1, 1, 2], [1, 1, 1], [0.5, 0.4, 0.9]), [0.3, 0.4, 0.2])
-    assert (again.mean, again.error) == (apart.mean, apart.error)
+    difference = metrics.radius_difference(one, other)
+    assert difference.mean == pytest.approx((0.2 + 0.0 - 0.2) / 3)
+    from_arrays = metrics.radius_difference(
+        metrics.credited_radii([1, 1, 2], [1, 1, 1], [0.5, 0.4, 0.9]), [0.3, 0.4, 0.2]
+    )
+    assert (from_arrays.mean, from_arrays.error) == (difference.mean, difference.error)
     assert metrics.accuracy_difference(one, other, 0.4).mean == pytest.approx((1 + 0 + 0) / 3)
     with pytest.raises(pprs.PprsError, match="the same images"):
         metrics.radius_difference([0.1], [0.1, 0.2])
@@ -67,12 +69,12 @@ def test_runs_are_paired_by_image_and_arrays_by_position() -> None:
         metrics.radius_difference(one, moved)
 
 
-def test_where_nobody_knows_a_label_every_certified_image_counts() -> None:
+def test_without_labels_every_certified_image_counts() -> None:
     assert metrics.credited_radii([2, -1], [-1, -1], [0.5, 0.0]).tolist() == [0.5, -math.inf]
     assert metrics.credited_radii([2, 2], [-1, 2], [0.5, 0.5]).tolist() == [-math.inf, 0.5]
 
 
-def test_a_run_that_was_decided_at_some_radii_says_nothing_elsewhere() -> None:
+def test_a_run_decided_at_given_radii_has_no_accuracy_elsewhere() -> None:
     run = frame([(1, 1, 0.5), (1, 1, 0.3)], stop="radius:0.25,0.5")
     assert metrics.certified_accuracy(run, [0.25, 0.4])[0] == 1.0
     assert np.isnan(metrics.certified_accuracy(run, [0.25, 0.4])[1])
@@ -82,24 +84,24 @@ def test_a_run_that_was_decided_at_some_radii_says_nothing_elsewhere() -> None:
     assert not math.isnan(metrics.certified_f1(run, 0.25))
 
 
-def test_the_f_measure() -> None:
+def test_f1() -> None:
     prediction, label, radius = [0, 0, 1, -1], [0, 1, 1, 1], [0.5, 0.5, 0.1, 0.0]
     # At 0: class 0 has one hit of two answers and one image, class 1 one hit of one answer and three images.
     assert metrics.certified_f1_score(prediction, label, radius, 0.0) == pytest.approx((2 / 3 + 2 / 4) / 2)
     assert metrics.certified_f1_score(prediction, label, radius, 0.2) == pytest.approx((2 / 3 + 0) / 2)
-    of = list(zip(prediction, label, radius, strict=True))
-    assert metrics.certified_f1(frame(of), 0.2) == pytest.approx((2 / 3 + 0) / 2)
+    results = list(zip(prediction, label, radius, strict=True))
+    assert metrics.certified_f1(frame(results), 0.2) == pytest.approx((2 / 3 + 0) / 2)
 
 
 def test_intervals_are_exact() -> None:
     low, high = metrics.accuracy_interval([0.0, 0.5, math.nan, 1.0], 20)
-    assert (low[1], high[1]) == interval(10, 20)
+    assert (low[1], high[1]) == clopper_pearson_interval(10, 20)
     assert (low[0], high[3]) == (0.0, 1.0)
     assert np.isnan(low[2])
     assert np.isnan(high[2])
 
 
-def test_what_cannot_be_compared_is_not() -> None:
+def test_incomparable_runs_are_rejected() -> None:
     one, other = frame([(1, 1, 0.5), (1, 1, 0.3)], stop="radius:0.25"), frame([(1, 1, 0.5), (1, 1, 0.3)])
     assert math.isnan(metrics.radius_difference(one, other).mean)
     assert math.isnan(metrics.accuracy_difference(one, other, 0.1).mean)

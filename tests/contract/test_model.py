@@ -11,20 +11,20 @@ from safetensors.torch import save_file
 
 from pprs import Gaussian, Grid, PprsError, load_model, open_dataset
 from pprs.data.arrays import Arrays
-from pprs.model.weights import describe
+from pprs.model.weights import read_description
 from pprs.train import Recipe, accuracy, train
 
 
-def test_trained_file_needs_nothing_else(digits_model: Path) -> None:
+def test_a_trained_file_is_self_contained(digits_model: Path) -> None:
     model = load_model(str(digits_model))
     assert model.num_classes == 10
     assert model.class_names == tuple("0123456789")
     assert model.input_shape == (1, 28, 28)
     assert accuracy(model.module.eval(), open_dataset("builtin:mnist5k"), limit=300) > 0.8
-    assert describe(digits_model)["training"]["epochs"] == 4
+    assert read_description(digits_model)["training"]["epochs"] == 4
 
 
-def test_training_is_repeatable_and_takes_noise_and_partition(tmp_path: Path) -> None:
+def test_training_is_reproducible_with_noise_and_partition(tmp_path: Path) -> None:
     full = open_dataset("builtin:mnist5k", split="train")
     data = Arrays(full.images[:256], full.labels[:256], full.class_names)  # type: ignore[attr-defined]
     digests = []
@@ -39,20 +39,20 @@ def test_training_is_repeatable_and_takes_noise_and_partition(tmp_path: Path) ->
         digests.append(load_model(str(out)).digest())
     assert digests[0] == digests[1]
     assert len(set(digests)) == 3
-    assert describe(tmp_path / "d.safetensors")["training"]["partition"] == "grid:size=2"
+    assert read_description(tmp_path / "d.safetensors")["training"]["partition"] == "grid:size=2"
     with pytest.raises(PprsError, match="give `noise` with `partition`"):
         train(data, Recipe(), partition=Grid(2), out=tmp_path / "e.safetensors", data_name="x")
     with pytest.raises(PprsError, match='Did you mean "resnet18"'):
         train(data, Recipe(arch="resnet-18"), out=tmp_path / "e.safetensors", data_name="x")
 
 
-def test_work_is_not_begun_that_cannot_be_kept(tmp_path: Path) -> None:
+def test_bad_output_and_settings_are_refused_before_training(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    shown = Record()
+    progress = Record()
     data = Arrays(np.zeros((8, 1, 8, 8), np.uint8), np.zeros(8, np.int64), ("a", "b"))
     with pytest.raises(PprsError, match="(?i)give another `out`"):
-        train(data, Recipe(), out=tmp_path / "file" / "m.safetensors", data_name="x", progress=shown)
-    assert not shown.stages
+        train(data, Recipe(), out=tmp_path / "file" / "m.safetensors", data_name="x", progress=progress)
+    assert not progress.stages
     for bad in ({"epochs": 0}, {"batch_size": 1}, {"shift": -1}, {"width": 0}, {"learning_rate": -1.0}, {"seed": -1}):
         with pytest.raises(PprsError, match="must"):
             Recipe(**bad)
@@ -61,27 +61,27 @@ def test_work_is_not_begun_that_cannot_be_kept(tmp_path: Path) -> None:
 def test_bad_weight_files(tmp_path: Path, digits_model: Path) -> None:
     with pytest.raises(PprsError, match="no weight file.*pprs train"):
         load_model(str(tmp_path / "missing.safetensors"))
-    whole = digits_model.read_bytes()
-    cut = tmp_path / "cut.safetensors"
-    for length in (0, 5, 100, len(whole) // 2):
-        cut.write_bytes(whole[:length])
-        with pytest.raises(PprsError, match="not a whole safetensors file"):
-            load_model(str(cut))
+    complete = digits_model.read_bytes()
+    truncated = tmp_path / "truncated.safetensors"
+    for length in (0, 5, 100, len(complete) // 2):
+        truncated.write_bytes(complete[:length])
+        with pytest.raises(PprsError, match="not a complete safetensors file"):
+            load_model(str(truncated))
     save_file({"w": torch.zeros(3)}, tmp_path / "bare.safetensors")
     with pytest.raises(PprsError, match="not the network they belong to"):
         load_model(str(tmp_path / "bare.safetensors"))
 
 
 @pytest.mark.parametrize("name", ["m.pt", "m.pth", "m.pkl", "m.safetensors"])
-def test_pickles_are_refused_unread(tmp_path: Path, name: str) -> None:
+def test_pickles_are_refused_without_loading(tmp_path: Path, name: str) -> None:
     trap = tmp_path / "sprung"
 
     class Trap:
         def __reduce__(self):
             return (Path.touch, (trap,))
 
-    torch.save([1, 2], tmp_path / "made.pt")
-    for content in (pickle.dumps(Trap()), (tmp_path / "made.pt").read_bytes()):
+    torch.save([1, 2], tmp_path / "list.pt")
+    for content in (pickle.dumps(Trap()), (tmp_path / "list.pt").read_bytes()):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(PprsError, match="pickle, which can run any code.*refused"):
             load_model(str(tmp_path / name))

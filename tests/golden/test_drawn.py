@@ -1,7 +1,11 @@
-"""All committed figures, tables and the page of them, drawn again from the committed rows: byte for byte the same."""
+"""Check the committed results: the manifest against the rows, and all figures and tables against a new drawing.
+
+`make reproduce-check` runs this file.
+"""
 
 from __future__ import annotations
 
+import runpy
 import shutil
 from pathlib import Path
 
@@ -9,24 +13,44 @@ import matplotlib
 import pytest
 from helpers import pprs
 
+from pprs.reproduction import Results
+
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
+WORK = ("runs", "models", "chosen", "__pycache__")  # left by a run of `pprs reproduce`, and not committed
 
 
-def files(folder: Path) -> dict[str, Path]:
-    return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+@pytest.fixture(autouse=True)
+def same_matplotlib() -> None:
+    if f"matplotlib=={matplotlib.__version__}\n" not in (ROOT / "constraints.txt").read_text():
+        pytest.fail("the figures were drawn by another matplotlib: install the one in constraints.txt")
+
+
+def list_files(folder: Path) -> dict[str, Path]:
+    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {name: path for name, path in files.items() if name.split("/")[0] not in WORK}
+
+
+def test_manifest_lists_the_committed_rows() -> None:
+    """Keys, settings, numbers of rows, and digests of all values."""
+    results = Results(RESULTS)
+    assert not results.problems()
+    entries = results.manifest().entries.values()
+    assert (len(entries), sum(entry.rows for entry in entries)) == (336, 45863)
 
 
 @pytest.mark.timeout(900)
 def test_committed_results_are_drawn_again_byte_for_byte(tmp_path: Path) -> None:
-    if f"matplotlib=={matplotlib.__version__}\n" not in (ROOT / "constraints.txt").read_text():
-        pytest.fail("the figures were drawn by another matplotlib: install the one in constraints.txt")
-    ignored = shutil.ignore_patterns("figures", "tables", "README.md", "runs", "models", "chosen", "__pycache__")
+    ignored = shutil.ignore_patterns("figures", "tables", "README.md", *WORK)
     copy = shutil.copytree(RESULTS, tmp_path / "results", ignore=ignored)
     pprs("reproduce", "all", "--draw-only", "--out", copy)
-    committed, drawn = files(RESULTS), files(copy)
-    others = [name for name in committed if name.split("/")[0] in ("runs", "models", "chosen", "__pycache__")]
-    wanted = committed.keys() - set(others)
-    assert drawn.keys() == wanted
-    differing = [name for name in sorted(wanted) if committed[name].read_bytes() != drawn[name].read_bytes()]
-    assert not differing, f"{len(differing)} files are drawn otherwise: {', '.join(differing)}"
+    committed, drawn = list_files(RESULTS), list_files(copy)
+    assert drawn.keys() == committed.keys()
+    differing = [name for name in committed if committed[name].read_bytes() != drawn[name].read_bytes()]
+    assert not differing, f"{len(differing)} files differ: {', '.join(differing)}"
+
+
+def test_the_figure_on_partitions_is_drawn_again_byte_for_byte() -> None:
+    script = runpy.run_path(str(RESULTS / "partitions.py"))
+    drawn = script["draw_imagenet"](script["read_rows"](script["ROWS"]))
+    assert drawn == (RESULTS / "partitions" / "imagenet.svg").read_bytes()

@@ -1,4 +1,4 @@
-"""How long work tells of itself, and rows that reach the disk while it goes on."""
+"""Progress reporting, and rows written to the disk in the background."""
 
 from __future__ import annotations
 
@@ -24,71 +24,71 @@ from pprs.runs import Failure, Row, RunSettings, RunWriter
 
 
 class Recorded:
-    """Keeps what it is told."""
+    """Records all calls."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[object, ...]] = []
+        self.calls: list[tuple[object, ...]] = []
 
     def message(self, text: str) -> None:
-        self.told.append(("message", text))
+        self.calls.append(("message", text))
 
     def begin(self, title: str, total: float, unit: str) -> None:
-        self.told.append(("begin", title, total, unit))
+        self.calls.append(("begin", title, total, unit))
 
     def advance(self, amount: float, note: str = "") -> None:
-        self.told.append(("advance", amount, note))
+        self.calls.append(("advance", amount, note))
 
     def end(self) -> None:
-        self.told.append(("end",))
+        self.calls.append(("end",))
 
 
 # ---- a terminal, or a log
 
 
 def test_a_log_gets_lines_with_an_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOG_EVERY", 0.0)
+    monkeypatch.setattr(module, "LOG_INTERVAL", 0.0)
     file = io.StringIO()
-    shown = TerminalProgress(Console(file=file, force_terminal=False))
-    shown.message("about [red]m.safetensors[/red]")
-    with stage(shown, "certify", 400, "samples"):
-        shown.advance(0, "not yet")
-        shown.advance(100, "1 certified")
-        shown.advance(300)
-    said, started, quarter, whole = file.getvalue().splitlines()
-    assert said == "about [red]m.safetensors[/red]"  # what looks like markup is a name
+    reporter = TerminalProgress(Console(file=file, force_terminal=False))
+    reporter.message("about [red]m.safetensors[/red]")
+    with stage(reporter, "certify", 400, "samples"):
+        reporter.advance(0, "not yet")
+        reporter.advance(100, "1 certified")
+        reporter.advance(300)
+    said, started, quarter, complete = file.getvalue().splitlines()
+    assert said == "about [red]m.safetensors[/red]"  # names are not parsed as markup
     assert started == "certify: 0/400 samples not yet"  # nothing to estimate from
     assert re.fullmatch(r"certify: 100/400 samples, about \d+ s left 1 certified", quarter)
-    assert whole.startswith("certify: 400/400 samples, about 0 s left")
+    assert complete.startswith("certify: 400/400 samples, about 0 s left")
 
 
 def test_a_log_is_not_flooded() -> None:
     file = io.StringIO()
-    with stage(shown := TerminalProgress(Console(file=file, force_terminal=False)), "certify", 400, "samples"):
+    with stage(reporter := TerminalProgress(Console(file=file, force_terminal=False)), "certify", 400, "samples"):
         for _ in range(400):
-            shown.advance(1)
-    assert file.getvalue() == ""  # it took less than LOG_EVERY
+            reporter.advance(1)
+    assert file.getvalue() == ""  # it took less than LOG_INTERVAL
 
 
 def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOG_EVERY", 0.0)
+    monkeypatch.setattr(module, "LOG_INTERVAL", 0.0)
     file = io.StringIO()
-    shown = TerminalProgress(Console(file=file, force_terminal=True, width=160, legacy_windows=False))
-    with stage(shown, "certify", 4, "images"):
-        shown.advance(3, "3 certified")
-        shown.message("failed: image 7")
+    reporter = TerminalProgress(Console(file=file, force_terminal=True, width=160, legacy_windows=False))
+    with stage(reporter, "certify", 4, "images"):
+        reporter.advance(3, "3 certified")
+        reporter.message("failed: image 7")
     drawn = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue())
     assert "━" in drawn
     assert "3/4 images" in drawn
     assert "3 certified" in drawn
     assert "failed: image 7" in drawn
-    assert "certify: " not in drawn  # no lines of a log
+    assert "certify: " not in drawn  # no log lines
     before = file.getvalue()
-    shown.end()  # a second end changes nothing
+    reporter.end()  # a second end changes nothing
     assert file.getvalue() == before
 
 
-def test_a_quiet_one_has_bars_and_no_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOG_EVERY", 0.0)
+def test_a_quiet_reporter_shows_bars_but_no_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOG_INTERVAL", 0.0)
     file = io.StringIO()
     quiet = TerminalProgress(Console(file=file, force_terminal=False)).quiet()
     with stage(quiet, "certify", 2, "images"):
@@ -102,21 +102,21 @@ def test_a_quiet_one_has_bars_and_no_messages(monkeypatch: pytest.MonkeyPatch) -
 
 
 class Shell:
-    """What IPython says it is, by the name of its class."""
+    """Stands for the IPython shell, which is recognised by the name of its class."""
 
 
 @pytest.fixture
 def displayed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What a notebook was shown: the line under its cell, as often as it changed."""
-    shown: list[str] = []
+    """The versions of the line displayed in a notebook."""
+    versions: list[str] = []
 
     class Handle:
-        def update(self, made: str) -> None:
-            shown.append(made)
+        def update(self, html: str) -> None:
+            versions.append(html)
 
-    def display(made: str, *, display_id: bool) -> Handle:
+    def display(html: str, *, display_id: bool) -> Handle:
         assert display_id, "else it cannot be replaced"
-        shown.append(made)
+        versions.append(html)
         return Handle()
 
     fake, parent = types.ModuleType("IPython.display"), types.ModuleType("IPython")
@@ -125,42 +125,42 @@ def displayed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     parent.get_ipython = type("ZMQInteractiveShell", (Shell,), {})  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "IPython", parent)
     monkeypatch.setitem(sys.modules, "IPython.display", fake)
-    return shown
+    return versions
 
 
 def test_a_notebook_gets_one_line_that_is_replaced(
     displayed: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(module, "NOTEBOOK_EVERY", 0.0)
-    shown = NotebookProgress()
-    shown.message("2 workers")
-    with stage(shown, "<certify>", 40, "samples"):
-        shown.advance(10, "1 certified")
-        shown.advance(30)
+    monkeypatch.setattr(module, "NOTEBOOK_INTERVAL", 0.0)
+    reporter = NotebookProgress()
+    reporter.message("2 workers")
+    with stage(reporter, "<certify>", 40, "samples"):
+        reporter.advance(10, "1 certified")
+        reporter.advance(30)
     assert capsys.readouterr().out == "2 workers\n"
-    first, quarter, whole, last = displayed
+    first, quarter, complete, last = displayed
     assert '<progress max="40" value="0"' in first
-    assert "&lt;certify&gt;: 0/40 samples" in first  # names in it are no tags
+    assert "&lt;certify&gt;: 0/40 samples" in first  # titles are escaped
     assert '<progress max="40" value="10"' in quarter
     assert re.search(r"10/40 samples, about \d+ s left 1 certified", quarter)
-    assert '<progress max="40" value="40"' in whole
+    assert '<progress max="40" value="40"' in complete
     assert "1 certified" in last  # the last note stays
-    shown.end()
+    reporter.end()
     assert len(displayed) == 4
 
 
 def test_a_notebook_is_not_flooded_and_ends_with_the_last_state(displayed: list[str]) -> None:
-    with stage(shown := NotebookProgress(), "certify", 50, "samples"):
+    with stage(reporter := NotebookProgress(), "certify", 50, "samples"):
         for _ in range(50):
-            shown.advance(1)
+            reporter.advance(1)
     assert len(displayed) < 50
     assert '<progress max="50" value="50"' in displayed[-1]
 
 
-# ---- which one
+# ---- choosing a reporter
 
 
-def test_what_progress_means(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_of_the_progress_argument(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(as_progress(None), Silent)
     assert isinstance(as_progress(False), Silent)
     monkeypatch.delitem(sys.modules, "IPython", raising=False)
@@ -172,20 +172,20 @@ def test_what_progress_means(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("displayed")
-def test_true_means_a_line_under_the_cell_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_true_means_notebook_progress_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(as_progress(True), NotebookProgress)
-    # IPython in a terminal is none.
+    # IPython in a terminal is not a notebook.
     monkeypatch.setattr(sys.modules["IPython"], "get_ipython", type("TerminalInteractiveShell", (Shell,), {}))
     assert isinstance(as_progress(True), TerminalProgress)
 
 
 @pytest.mark.parametrize("error", [None, PprsError, KeyboardInterrupt])
-def test_a_stage_ends_however_it_ends(error: type[BaseException] | None) -> None:
-    shown = Recorded()
+def test_a_stage_ends_after_errors_too(error: type[BaseException] | None) -> None:
+    reporter = Recorded()
 
     def work() -> None:
-        with stage(shown, "certify", 3, "images"):
-            shown.advance(1)
+        with stage(reporter, "certify", 3, "images"):
+            reporter.advance(1)
             if error is not None:
                 raise error("why")
 
@@ -194,35 +194,35 @@ def test_a_stage_ends_however_it_ends(error: type[BaseException] | None) -> None
     else:
         with pytest.raises(error, match="why"):
             work()
-    assert shown.told == [("begin", "certify", 3, "images"), ("advance", 1, ""), ("end",)]
+    assert reporter.calls == [("begin", "certify", 3, "images"), ("advance", 1, ""), ("end",)]
 
 
-def test_a_certificate_tells_of_every_sample() -> None:
+def test_certify_reports_every_sample() -> None:
     classifier = SmoothedClassifier(Linear(torch.ones(1, 8, 8), 0.0), 2, Gaussian(0.25))
-    shown = Recorded()
-    classifier.certify(torch.full((1, 8, 8), 0.5), n0=10, n=200, progress=shown)
-    assert shown.told[0] == ("begin", "certify", 210, "samples")
-    assert shown.told[-1] == ("end",)
-    assert sum(told[1] for told in shown.told if told[0] == "advance") == 210  # type: ignore[misc]
+    reporter = Recorded()
+    classifier.certify(torch.full((1, 8, 8), 0.5), n0=10, n=200, progress=reporter)
+    assert reporter.calls[0] == ("begin", "certify", 210, "samples")
+    assert reporter.calls[-1] == ("end",)
+    assert sum(call[1] for call in reporter.calls if call[0] == "advance") == 210  # type: ignore[misc]
 
 
-def test_a_run_tells_of_images_failures_and_speed() -> None:
+def test_a_run_reports_images_failures_and_speed() -> None:
     row = Row(0, 1, 1, 1, 0.5, 0.9, (1, 9), None, None, 0.1)
     for unit, expected in (("samples", 10), ("images", 2)):
-        shown = Recorded()
-        run = RunProgress(shown, 2, unit, lambda: [5.0, 10.0])
+        reporter = Recorded()
+        run = RunProgress(reporter, 2, unit, lambda: [5.0, 10.0])
         run.row(row)
         run.failure(Failure(7, None, "cannot be read"))
-        run._noted = 0.0  # a note is made anew after a moment
+        run._noted = 0.0  # so that the note is updated
         run.samples(10)
-        assert ("message", "failed: image 7: cannot be read") in shown.told
-        assert sum(told[1] for told in shown.told if told[0] == "advance") == expected  # type: ignore[misc]
-        note = str(shown.told[-1][2])
+        assert ("message", "failed: image 7: cannot be read") in reporter.calls
+        assert sum(call[1] for call in reporter.calls if call[0] == "advance") == expected  # type: ignore[misc]
+        note = str(reporter.calls[-1][2])
         assert note.startswith("1/2 images, 1 certified, 1 failed, ")
         assert note.endswith("samples/s (2 workers, 5 to 10 each)")
 
 
-# ---- rows on their way to the disk
+# ---- writing rows in the background
 
 
 def row(index: int) -> Row:
@@ -230,7 +230,7 @@ def row(index: int) -> Row:
 
 
 def wait_for(condition: Callable[[], object]) -> None:
-    ends = time.monotonic() + 60
+    ends = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < ends, "it never came"
         time.sleep(0.01)
@@ -243,7 +243,7 @@ def run(tmp_path: Path) -> Iterator[RunWriter]:
 
 
 class FullDisk:
-    """Makes writing fail, as often as it is asked, until there is room again."""
+    """Makes every write fail until there is room again."""
 
     def __init__(self, run: RunWriter, monkeypatch: pytest.MonkeyPatch) -> None:
         self.full, self.refused, write = True, 0, run.add
@@ -282,7 +282,7 @@ def test_rows_in_quick_succession_are_written_together(run: RunWriter, monkeypat
     assert [r.idx for r in rows_of(run)] == list(range(200))
 
 
-def test_whoever_adds_a_row_does_not_wait_for_the_disk(run: RunWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adding_a_row_does_not_wait_for_the_disk(run: RunWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     slow, write = threading.Event(), run.add
     monkeypatch.setattr(run, "add", lambda rows, failures: (slow.wait(60), write(rows, failures)))
     buffer = RowBuffer(run)
@@ -294,9 +294,7 @@ def test_whoever_adds_a_row_does_not_wait_for_the_disk(run: RunWriter, monkeypat
     assert len(rows_of(run)) == 5
 
 
-def test_a_disk_that_fails_is_told_to_whoever_adds_the_next_row(
-    run: RunWriter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_error_is_raised_when_the_next_row_is_added(run: RunWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FullDisk(run, monkeypatch)
     buffer = RowBuffer(run)
     buffer.add(row(0), None)
@@ -306,15 +304,13 @@ def test_a_disk_that_fails_is_told_to_whoever_adds_the_next_row(
     with pytest.raises(PprsError, match="the disk is full"):
         buffer.fail(Failure(2, None, "why"))
     assert rows_of(run) == []
-    disk.full = False  # there is room again before the end: nothing is lost, not what was refused either
+    disk.full = False  # there is room again before the end, so nothing is lost
     buffer.close()
     assert rows_of(run) == [row(0), row(1)]
     assert [failure.idx for failure in run.file.failures()] == [2]
 
 
-def test_a_disk_that_fails_is_told_at_the_end_if_no_row_follows(
-    run: RunWriter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_error_is_raised_at_the_end_if_no_row_follows(run: RunWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FullDisk(run, monkeypatch)
     buffer = RowBuffer(run)
     buffer.add(row(0), None)

@@ -1,6 +1,6 @@
-"""A real Ray, of two CPUs: the same rows as in one process, whoever is killed.
+"""A Ray cluster with two CPUs gives the same rows as one process, whichever process is killed.
 
-It takes long to start, so few tests do much each.
+It is slow to start, so there are few tests, and each covers much.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import ray
 from helpers import pprs, rows_in, timeless
-from pools import KILLS, MODEL, NOISE, Counting, alone, images, job_for, poisoned
+from pools import KILLS, MODEL, NOISE, Counting, images, job_for, local_execution, poisoned
 
 from pprs import PprsError, open_run
 from pprs.data.arrays import Arrays
@@ -28,12 +29,12 @@ from pprs.runners import Execution, RayPool, run_images
 from pprs.runs import FILE, Run, RunSettings, RunWriter
 from pprs.sampling import Sampling
 
-ray = pytest.importorskip("ray")
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
-    """Its address. It is closed to others, and has a folder of its own with a short name, as its sockets need."""
+    """The address of a private cluster, whose folder has a short path, as sockets need."""
     folder = tempfile.mkdtemp(prefix="ray")
     os.environ["RAY_USAGE_STATS_ENABLED"], os.environ["RAY_AUTH_TOKEN"] = "0", secrets.token_hex(16)
     ray.init(
@@ -55,7 +56,7 @@ def certify(execution: Execution, folder: Path, data: Arrays, sampling: Sampling
 
 
 @pytest.mark.usefixtures("cluster")
-def test_the_same_rows_though_workers_are_killed_and_images_fail(
+def test_rows_do_not_depend_on_killed_workers_and_failed_images(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -63,34 +64,34 @@ def test_the_same_rows_though_workers_are_killed_and_images_fail(
     Path(KILLS).mkdir()
     sampling, data = Sampling(64, 600, 0.001), poisoned(10)
     job, classifier = job_for(sampling)
-    whole, expected = certify(alone(classifier, sampling), tmp_path / "local", data, sampling)
-    for i in range(5):
+    reference, expected = certify(local_execution(classifier, sampling), tmp_path / "local", data, sampling)
+    for i in range(2):
         (tmp_path / KILLS / str(i)).touch()
     run, watcher = certify(RayPool(job), tmp_path / "ray", data, sampling)
     assert list(Path(KILLS).iterdir()) == [], "the kills must have hit somebody at work"
-    assert timeless(run.rows()) == timeless(whole.rows())
+    assert timeless(run.rows()) == timeless(reference.rows())
     assert len(run.rows()) == 8
-    assert run.thumbnails() == whole.thumbnails()
+    assert run.thumbnails() == reference.thumbnails()
     assert [failure.idx for failure in run.failures()] == [2, 5]
-    assert run.failures() == whole.failures()
+    assert run.failures() == reference.failures()
     assert "poison" in run.failures()[0].error
     assert "out of memory" in run.failures()[1].error
     assert watcher.drawn == expected.drawn
     with contextlib.closing(sqlite3.connect(tmp_path / "ray" / FILE)) as db:
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    assert ray.is_initialized()  # whoever connected to it keeps it
-    # One image over both workers, until it is decided.
+    assert ray.is_initialized()  # an existing connection stays open
+    # Split one image over both workers until it is decided.
     sampling, data = Sampling(64, 3000, 0.001, stop="radius:0.25"), images(4)
     job, classifier = job_for(sampling)
-    whole, _ = certify(alone(classifier, sampling), tmp_path / "local stops", data, sampling)
+    reference, _ = certify(local_execution(classifier, sampling), tmp_path / "local stops", data, sampling)
     run, _ = certify(RayPool(job, 2, split=True), tmp_path / "ray stops", data, sampling)
-    assert timeless(run.rows()) == timeless(whole.rows())
+    assert timeless(run.rows()) == timeless(reference.rows())
 
 
-def test_what_a_killed_driver_left_is_resumed(cluster: str, digits_model: Path, tmp_path: Path) -> None:
-    """By the command; what the dead one's workers held is free again, else there would be no room."""
+def test_the_run_of_a_killed_driver_is_resumed(cluster: str, digits_model: Path, tmp_path: Path) -> None:
+    """The resources of the killed driver's workers are free again, or there would be no room."""
     command = [
-        "certify", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.5, "--n", 1000, "--n0", 64,
+        "certify", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.5, "--n", 300, "--n0", 64,
         "--engine", "torch", "--runner", "ray", "--workers", 2,
     ]  # fmt: skip
     run = tmp_path / "run"
@@ -105,24 +106,24 @@ def test_what_a_killed_driver_left_is_resumed(cluster: str, digits_model: Path, 
     before = rows_in(run)
     assert before > 0
     limit = ["--limit", before + 4]
-    told = pprs(*command, *limit, "--out", run).stdout
-    assert "resuming" in told
-    assert "2 workers (ray), 1 threads each" in told
-    pprs(*command[:-4], *limit, "--out", tmp_path / "whole")
-    a, b = open_run(run), open_run(tmp_path / "whole")
+    output = pprs(*command, *limit, "--out", run).stdout
+    assert "resuming" in output
+    assert "2 workers (ray), 1 threads each" in output
+    pprs(*command[:-4], *limit, "--out", tmp_path / "reference")
+    a, b = open_run(run), open_run(tmp_path / "reference")
     assert timeless([row for row in a.rows() if row.idx < before + 4]) == timeless(b.rows())
     assert a.settings == b.settings
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "nonsense", "host:port"])
-def test_an_address_where_nobody_answers_is_told(address: str) -> None:
-    from pprs.runners.ray import _knock
+def test_an_unreachable_address_is_rejected(address: str) -> None:
+    from pprs.runners.ray import _check_address
 
-    with pytest.raises(PprsError, match="nobody answers at `address` .* leave out `address`"):
-        _knock(address)
+    with pytest.raises(PprsError, match="nothing answers at `address` .* leave out `address`"):
+        _check_address(address)
 
 
-def test_without_ray_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     job, _ = job_for(Sampling())
     with pytest.raises(PprsError, match=r"pip install 'pprs\[ray\]'"):

@@ -1,3 +1,5 @@
+"""Exact binomial bounds."""
+
 from __future__ import annotations
 
 import json
@@ -16,11 +18,11 @@ from pprs.bounds import (
     check_samples,
     clopper_pearson_lower,
     clopper_pearson_upper,
-    smallest_n,
-    two_sided,
+    min_samples_to_certify,
+    two_sided_bounds,
 )
 
-# From a reference made with 50-digit arithmetic.
+# Reference values from 50-digit arithmetic.
 ROWS = [
     (0, 1, 0.001, 0.0),
     (1, 1, 0.001, 0.001),
@@ -42,9 +44,9 @@ def test_clopper_pearson_golden(golden: Path) -> None:
     rows = json.loads((golden / "clopper_pearson.json").read_text())["rows"]
     assert len(rows) >= 50
     for row in rows:
-        got = clopper_pearson_lower(row["k"], row["n"], row["alpha"])
-        assert got == pytest.approx(row["lower"], rel=1e-10, abs=0), row
-        assert got <= row["lower"] * (1 + 1e-14)
+        lower = clopper_pearson_lower(row["k"], row["n"], row["alpha"])
+        assert lower == pytest.approx(row["lower"], rel=1e-10, abs=0), row
+        assert lower <= row["lower"] * (1 + 1e-14)
 
 
 @given(st.integers(1, 5000), st.data(), st.sampled_from([1e-6, 1e-3, 0.05, 0.5]))
@@ -57,9 +59,9 @@ def test_clopper_pearson_is_a_bound(n: int, data: st.DataObject, alpha: float) -
         assert clopper_pearson_lower(k - 1, n, alpha) < lower
 
 
-def test_smallest_n_is_smallest() -> None:
+def test_min_samples_to_certify_is_minimal() -> None:
     for alpha in (0.5, 0.05, 0.001, 1e-9):
-        n = smallest_n(alpha)
+        n = min_samples_to_certify(alpha)
         assert clopper_pearson_lower(n, n, alpha) > 0.5
         assert n == 1 or clopper_pearson_lower(n - 1, n - 1, alpha) <= 0.5
 
@@ -76,7 +78,7 @@ def test_too_few_samples_are_refused_with_the_smallest_n() -> None:
 
 
 @given(st.integers(0, 300), st.integers(0, 300))
-def test_binomial_test_is_scipys(a: int, b: int) -> None:
+def test_binomial_test_matches_scipy(a: int, b: int) -> None:
     if a + b:
         assert binomial_test(a, a + b) == pytest.approx(binomtest(a, a + b).pvalue, rel=1e-9)
 
@@ -84,21 +86,21 @@ def test_binomial_test_is_scipys(a: int, b: int) -> None:
 @pytest.mark.parametrize("shares", [(0.5, 0.3, 0.2), (0.4, 0.3, 0.3), (0.35, 0.33, 0.32), (0.9, 0.05, 0.05)])
 @pytest.mark.parametrize("classes", [3, 10, 1000])
 def test_two_sided_bounds_hold_at_once(shares: tuple[float, ...], classes: int) -> None:
-    """Simulated votes with a near tie for the second place: how often does any of the bounds fail?"""
+    """With simulated votes and a near tie for second place, any bound fails at most with probability alpha."""
     alpha, n, trials = 0.05, 300, 3000
     p = np.full(classes, 1e-9)
     p[:3] = shares
     if classes > 3:
-        p[2:] = shares[2] / (classes - 2)  # what is left is spread thin
+        p[2:] = shares[2] / (classes - 2)  # the rest is divided among many classes
     p /= p.sum()
     failed = 0
     for counts in np.random.default_rng(classes).multinomial(n, p, trials):
-        lower, upper = two_sided(int(counts[0]), int(counts[1:].max()), n, alpha, classes)
+        lower, upper = two_sided_bounds(int(counts[0]), int(counts[1:].max()), n, alpha, classes)
         failed += lower > p[0] or upper < p[1:].max()
     assert binomtest(failed, trials, alpha, alternative="greater").pvalue > 1e-3, failed
 
 
-def test_two_bounds_need_a_sample_more() -> None:
+def test_two_sided_bounds_need_one_more_sample() -> None:
     check_samples(1, 10, 0.001)
     with pytest.raises(PprsError, match="smallest n that could is 11"):
         check_samples(1, 10, 0.001, "two-sided")
@@ -106,9 +108,9 @@ def test_two_bounds_need_a_sample_more() -> None:
         check_samples(1, 10, 0.001, "twosided")
 
 
-def test_two_sided_is_cohens_one_sided_at_least() -> None:
+def test_two_sided_bounds_are_at_least_as_tight_as_one_sided() -> None:
     for counts in ([900, 50, 50], [501, 499], [700, 300, 0, 0]):
-        lower, upper = two_sided(counts[0], max(counts[1:]), sum(counts), 0.001, len(counts))
+        lower, upper = two_sided_bounds(counts[0], max(counts[1:]), sum(counts), 0.001, len(counts))
         assert upper <= math.nextafter(1 - lower, 2)
         assert lower == clopper_pearson_lower(counts[0], sum(counts), 0.0005)
     assert clopper_pearson_upper(7, 7, 0.01) == 1

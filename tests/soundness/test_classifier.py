@@ -1,3 +1,5 @@
+"""The smoothed classifier: votes, certificates, predictions and errors."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -24,7 +26,7 @@ def small_net(channels: int = 1) -> torch.nn.Module:
         "resnet-small", channels=channels, num_classes=10, mean=(0.5,) * channels, std=(0.25,) * channels, width=8
     )
     net = arch.build().eval()
-    with torch.no_grad():  # an untrained network votes for one class only: make the votes spread
+    with torch.no_grad():  # an untrained network votes for one class, so rescale its head to spread the votes
         scores = net(X + torch.randn(256, 1, 12, 12))
         net.head.bias -= scores.mean(0)
         net.head.weight /= scores.std(0)[:, None]
@@ -33,19 +35,19 @@ def small_net(channels: int = 1) -> torch.nn.Module:
 
 @pytest.mark.parametrize("partition", [None, Grid(3), Blur(3), Slic(n_segments=10)], ids=str)
 def test_counts_do_not_depend_on_batches_or_threads(partition) -> None:
-    net, seen = small_net(), []
+    net, results = small_net(), []
     for batch_size, threads in [(1, 1), (7, 2), (64, 1), (64, 3), (200, 2), (None, None)]:
         g = SmoothedClassifier(net, 10, Gaussian(0.5), partition, seed=5, batch_size=batch_size, threads=threads)
-        seen.append(g.counts(X, n=200, index=9))
-    assert (seen[0] > 0).sum() > 3  # spread votes, else nothing is tested
-    for counts in seen[1:]:
-        np.testing.assert_array_equal(counts, seen[0])
-    assert seen[0].sum() == 200
+        results.append(g.counts(X, n=200, index=9))
+    assert (results[0] > 0).sum() > 3  # otherwise nothing is tested
+    for counts in results[1:]:
+        np.testing.assert_array_equal(counts, results[0])
+    assert results[0].sum() == 200
 
 
-def test_near_ties_are_settled_by_the_picture_alone() -> None:
+def test_near_ties_depend_only_on_the_image() -> None:
     def batch_dependent(x: torch.Tensor) -> torch.Tensor:
-        """Scores that differ in the last digits with the size of the batch, as real networks' do."""
+        """Return scores whose last digits depend on the batch size, like those of real networks."""
         jitter = 1e-6 * (-1) ** len(x) if len(x) > 1 else 0.0
         sign = torch.where(x[:, 0, 0, 0] > 0.5, 1.0, -1.0) * 3e-7
         return torch.stack([10 + sign + jitter, 10 - sign - jitter], dim=1)
@@ -70,7 +72,7 @@ def test_keys_separate_the_draws() -> None:
     assert float(z.std()) == pytest.approx(1, abs=0.01)
     assert not torch.equal(chunks[1][0], chunks[1][1])
     assert len(chunks[0]) == chunk_size(144) == 64
-    assert chunk_size(3 * 4000 * 3000) == 1  # of a large photo only a few copies are held at once
+    assert chunk_size(3 * 4000 * 3000) == 1  # only a few copies of a large photo are in memory at once
 
 
 def test_certificate_fields() -> None:
@@ -87,7 +89,7 @@ def test_certificate_fields() -> None:
     assert c.mean_segments == 9
     assert c.mean_segment_size == 16
     delta = torch.zeros(1, 12, 12)
-    delta[0, :4, :4] = c.radius / 4 * 0.999  # all over a cell, which averaging leaves as it is
+    delta[0, :4, :4] = c.radius / 4 * 0.999  # constant over a cell, so averaging does not change it
     assert c.covers(delta)
     delta[0, :4, :4] = c.radius / 4 * 1.001
     assert not c.covers(delta.numpy())
@@ -100,36 +102,36 @@ def test_certificate_fields() -> None:
 
 
 def coin(x: torch.Tensor) -> torch.Tensor:
-    """Heads or tails with the sign of the noise."""
+    """Toss a coin by the sign of the noise."""
     return torch.stack([x[:, 0, 0, 0] - X[0, 0, 0], X[0, 0, 0] - x[:, 0, 0, 0]], dim=1)
 
 
-def test_a_coin_is_abstained_on() -> None:
+def test_certify_abstains_on_a_coin_toss() -> None:
     g = SmoothedClassifier(coin, 2, Gaussian(0.5))
-    made = [g.certify(X, n0=10, n=200, index=i) for i in range(50)]
-    assert all(c.abstained and c.prediction is None and c.radius == 0.0 for c in made)
-    assert not made[0].covers(np.zeros((1, 12, 12)))
-    said = sum(not g.predict(X, n=200, index=i).abstained for i in range(300))
-    assert said <= 3  # each with probability at most alpha, 0.001
+    certificates = [g.certify(X, n0=10, n=200, index=i) for i in range(50)]
+    assert all(c.abstained and c.prediction is None and c.radius == 0.0 for c in certificates)
+    assert not certificates[0].covers(np.zeros((1, 12, 12)))
+    predictions = sum(not g.predict(X, n=200, index=i).abstained for i in range(300))
+    assert predictions <= 3  # each is wrong with probability at most alpha, 0.001
 
 
-def test_predict_tells_a_clear_majority() -> None:
+def test_predict_returns_a_clear_majority() -> None:
     g = SmoothedClassifier(Linear(torch.ones(1, 12, 12), 0.0), 2, Gaussian(0.25))
     assert g.predict(X, n=100).prediction == 1
-    assert g.predict(X, n=5, alpha=0.001).abstained  # five votes prove nothing at that level
+    assert g.predict(X, n=5, alpha=0.001).abstained  # five votes cannot be significant at that level
 
 
 def test_selection_and_estimation_share_no_draw() -> None:
-    seen: list[torch.Tensor] = []
+    batches: list[torch.Tensor] = []
 
     def model(x: torch.Tensor) -> torch.Tensor:
-        seen.append(x.clone())
+        batches.append(x.clone())
         return torch.stack([x.mean((1, 2, 3)), torch.zeros(len(x)) - 9], dim=1)
 
     SmoothedClassifier(model, 2, Gaussian(0.5)).certify(X, n0=50, n=300)
-    drawn = torch.cat(seen).flatten(1)
-    assert len(drawn) == 350
-    assert len(torch.unique(drawn, dim=0)) == 350
+    samples = torch.cat(batches).flatten(1)
+    assert len(samples) == 350
+    assert len(torch.unique(samples, dim=0)) == 350
 
 
 def test_model_is_put_in_eval_mode_under_inference_mode() -> None:
@@ -155,11 +157,11 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
         int(subprocess.run([sys.executable, "-c", script, n], capture_output=True, text=True, check=True).stdout)
         for n in ("256", "12800")
     )
-    grown = (many - few) * 1024
-    assert grown < 0.25 * (12800 - 256) * 64 * 64 * 4, f"{grown / 2**20:.0f} MiB more"
+    growth = (many - few) * 1024
+    assert growth < 0.25 * (12800 - 256) * 64 * 64 * 4, f"{growth / 2**20:.0f} MiB more"
 
 
-def test_a_model_that_was_trained_on_since_votes_in_eval_mode() -> None:
+def test_a_model_in_training_mode_votes_in_eval_mode() -> None:
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.BatchNorm2d(1), torch.nn.Flatten(), torch.nn.Linear(144, 2))
     g = SmoothedClassifier(net, 2, Gaussian(0.5))
@@ -168,42 +170,45 @@ def test_a_model_that_was_trained_on_since_votes_in_eval_mode() -> None:
     np.testing.assert_array_equal(g.counts(X, n=100), before)
 
 
-def test_the_callers_own_thread_count_is_left_alone() -> None:
+def test_the_callers_thread_count_is_unchanged() -> None:
     torch.set_num_threads(2)
     SmoothedClassifier(small_net(), 10, Gaussian(0.5), threads=2).counts(X, n=300)
     assert torch.get_num_threads() == 2
 
 
-def test_never_more_threads_at_work_than_asked_for() -> None:
-    class Watched(torch.nn.Module):
+def test_no_more_threads_run_than_requested() -> None:
+    class Monitored(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.lock, self.inside, self.most = threading.Lock(), 0, 0
+            self.lock, self.running, self.max_running, self.met = threading.Lock(), 0, 0, threading.Event()
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            assert torch.get_num_threads() == 1  # side by side, not each on all cores
+            assert torch.get_num_threads() == 1  # batches run in parallel, each on one thread
             with self.lock:
-                self.inside += 1
-                self.most = max(self.most, self.inside)
+                self.running += 1
+                self.max_running = max(self.max_running, self.running)
+                if self.running == min(count, 2):
+                    self.met.set()
+            self.met.wait(200)  # for the other thread, however busy the machine is
             time.sleep(0.02)
             with self.lock:
-                self.inside -= 1
+                self.running -= 1
             return torch.zeros(len(x), 2)
 
     for count in (1, 3):
-        model = Watched()
+        model = Monitored()
         SmoothedClassifier(model, 2, Gaussian(0.5), Slic(n_segments=10), threads=count).counts(X, n=64 * 12)
-        assert min(count, 2) <= model.most <= count
+        assert min(count, 2) <= model.max_running <= count
 
 
-def test_models_that_alter_their_input_change_nothing() -> None:
+def test_models_may_modify_their_input() -> None:
     def normalising(x: torch.Tensor) -> torch.Tensor:
         x.sub_(0.5).div_(0.25)
         score = 1e-6 * x.mean((1, 2, 3))
-        return torch.stack([1 + score, 1 - score], dim=1)  # all near ties: all scored twice
+        return torch.stack([1 + score, 1 - score], dim=1)  # all near ties, so all are scored twice
 
-    seen = [SmoothedClassifier(normalising, 2, Gaussian(0.5), batch_size=b).counts(X, n=128) for b in (1, 64)]
-    np.testing.assert_array_equal(seen[0], seen[1])
+    results = [SmoothedClassifier(normalising, 2, Gaussian(0.5), batch_size=b).counts(X, n=128) for b in (1, 64)]
+    np.testing.assert_array_equal(results[0], results[1])
 
 
 def test_exact_ties_go_to_the_first_class_in_every_batch() -> None:
@@ -212,7 +217,7 @@ def test_exact_ties_go_to_the_first_class_in_every_batch() -> None:
         assert g.counts(X, n=65)[0] == 65
 
 
-def test_votes_must_be_as_many_as_samples() -> None:
+def test_models_must_return_one_score_per_sample() -> None:
     calls = []
 
     def growing(x: torch.Tensor) -> torch.Tensor:
@@ -228,21 +233,21 @@ def test_votes_must_be_as_many_as_samples() -> None:
     [
         (torch.full((1, 12, 12), float("nan")), "NaN or infinite"),
         (torch.full((1, 12, 12), float("inf")), "NaN or infinite"),
-        (torch.linspace(0, 255, 144).reshape(1, 12, 12), r"must lie in \[0, 1\]. Divide 0..255 pictures by 255"),
+        (torch.linspace(0, 255, 144).reshape(1, 12, 12), r"must lie in \[0, 1\]. Divide 0..255 images by 255"),
         (torch.linspace(-2, 2.5, 144).reshape(1, 12, 12), r"must lie in \[0, 1\]. Do not normalise"),
         (torch.zeros(1, 12, 12, dtype=torch.uint8), "Divide 0..255"),
         (torch.rand(2, 12, 12), "1 or 3 channels, not 2"),
         (torch.rand(1, 4, 4), "at least 8x8"),
-        (torch.rand(1, 1, 12, 12), r"one picture \[C, H, W\]"),
+        (torch.rand(1, 1, 12, 12), r"one image \[C, H, W\]"),
     ],
 )
-def test_bad_pictures_are_told(x: torch.Tensor, message: str) -> None:
+def test_bad_images_are_refused(x: torch.Tensor, message: str) -> None:
     g = SmoothedClassifier(Linear(torch.ones(1, 12, 12), 0.0), 2, Gaussian(0.5))
     with pytest.raises(PprsError, match=message):
         g.certify(x, n=100)
 
 
-def test_bad_models_are_told_with_the_context() -> None:
+def test_bad_models_are_reported_with_context() -> None:
     def certify(model, num_classes=2):
         SmoothedClassifier(model, num_classes, Gaussian(0.5), Grid(3)).certify(X, n=100, index=17)
 
@@ -257,6 +262,6 @@ def test_bad_models_are_told_with_the_context() -> None:
 
 
 @pytest.mark.parametrize("sigma", [0, -1, 1e-9, 1e30, float("nan"), float("inf"), "0.5"])
-def test_bad_sigma_is_told(sigma) -> None:
+def test_bad_sigma_is_refused(sigma) -> None:
     with pytest.raises(PprsError, match="`sigma` must be a positive number"):
         Gaussian(sigma)

@@ -1,0 +1,211 @@
+"""The documentation: links resolve, lines wrap, the tutorial runs, and the site builds without a warning."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+# Written by `pprs reproduce`, one line per paragraph.
+GENERATED = DOCS / "results"
+WIDTH = 100
+
+FENCE = re.compile(
+    r"^(?P<indent> *)(?P<ticks>```+) *(?P<info>[^\n`]*)\n(?P<code>.*?)^(?P=indent)(?P=ticks) *$", re.M | re.S
+)
+LINK = re.compile(r"\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)|<(?:img|a)\b[^>]*?\b(?:src|href)=\"([^\"]+)\"")
+HEADING = re.compile(r"^#{1,6} +(.*?)(?: *#+)?$", re.M)
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"`[^`\n]*`", "", FENCE.sub("", text))
+
+
+def anchors(page: Path) -> set[str]:
+    """The ids of a page's headings, as GitHub and the site derive them."""
+    found: set[str] = set()
+    for title in HEADING.findall(FENCE.sub("", page.read_text())):
+        title = re.sub(r"!?\[([^\]]*)\]\([^)]*\)|[`*]", r"\1", title)
+        slug = re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-")
+        count = sum(1 for other in found if re.fullmatch(re.escape(slug) + r"(-\d+)?", other))
+        found.add(slug if slug not in found else f"{slug}-{count}")
+    return found
+
+
+def relative_links(page: Path) -> Iterator[tuple[str, str]]:
+    for link in (first or second for first, second in LINK.findall(without_code(page.read_text()))):
+        if not re.match(r"[a-z][a-z+.-]*:", link):
+            target, _, anchor = link.partition("#")
+            yield target, anchor
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_relative_links_and_anchors_resolve(page: Path) -> None:
+    for target, anchor in relative_links(page):
+        file = (page.parent / target).resolve() if target else page
+        assert file.exists(), f"{page.name} links to {target}, which does not exist"
+        assert file.is_relative_to(ROOT), f"{page.name} links to {target}, which is outside the repository"
+        if anchor:
+            assert anchor in anchors(file), f"{page.name}: {file.name} has no heading #{anchor}"
+
+
+def test_pages_of_the_site_link_only_to_the_site() -> None:
+    for page in DOCS.rglob("*.md"):
+        for target, _ in relative_links(page):
+            assert (page.parent / target).resolve().is_relative_to(DOCS), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if not page.is_relative_to(GENERATED) and page != DOCS / "reproduction.md"],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_lines_are_at_most_100_columns(page: Path) -> None:
+    text = FENCE.sub(lambda match: "\n" * match[0].count("\n"), page.read_text())
+    for number, line in enumerate(text.splitlines(), 1):
+        # A table's row cannot be wrapped, nor can an image or what is indented as code.
+        if line.startswith(("|", "    ", "![")) or re.search(r"https?://", line):
+            continue
+        assert len(line) <= WIDTH, f"{page.name}:{number} has {len(line)} columns"
+
+
+def blocks(page: Path) -> Iterator[tuple[str, str, str]]:
+    """Language, file name (if the block is a file) and text of every fenced block."""
+    for match in FENCE.finditer(page.read_text()):
+        language, _, options = match["info"].strip().partition(" ")
+        title = re.search(r'title="([^"]+)"', options)
+        yield language, title[1] if title else "", match["code"]
+
+
+# Importing torch takes longer than most blocks, so one process imports it and every block runs in a fork of its own.
+RUN_BLOCKS = """
+import json, os, shlex, sys, traceback
+import datasets, matplotlib.pyplot, torch
+import pprs, pprs.cli, pprs.train
+for name in dir(pprs):
+    getattr(pprs, name)
+
+def run(language, code):
+    sys.path.insert(0, os.getcwd())
+    if language == "python":
+        exec(compile(code, "tutorial", "exec"), {"__name__": "__main__"})
+    else:
+        program, *sys.argv[1:] = shlex.split(code)
+        assert program == "pprs", program
+        pprs.cli.main()
+
+def run_in_child(step):
+    print("$", step[1], flush=True)
+    if (child := os.fork()) == 0:
+        status = 0
+        try:
+            run(*step)
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except BaseException:
+            traceback.print_exc()
+            status = 1
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+for step in json.loads(sys.argv[1]):
+    if status := run_in_child(step):
+        sys.exit(status)
+"""
+
+
+@pytest.mark.timeout(600)
+def test_every_block_of_the_tutorial_runs_in_an_empty_folder(tmp_path: Path) -> None:
+    folder, steps, languages = tmp_path / "empty", list[tuple[str, str]](), set[str]()
+    folder.mkdir()
+    for language, title, code in blocks(DOCS / "tutorial.md"):
+        languages.add(language)
+        if title:
+            (folder / title).write_text(code)
+        elif language == "python":
+            steps.append((language, code))
+        elif language == "bash":
+            steps += [(language, command) for command in code.replace("\\\n", " ").splitlines() if command.strip()]
+    assert languages == {"bash", "python", "text"}
+    assert len(steps) == 9
+    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_BLOCKS, json.dumps(steps)], cwd=folder, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": path, "PPRS_CACHE": str(tmp_path / "cache")},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    for made in ("digits.safetensors", "show.png", "report.html", "mine.npz", "runs/mine/run.sqlite"):
+        assert (folder / made).is_file(), made
+
+
+@pytest.mark.timeout(600)
+def test_the_example_of_a_partition_satisfies_its_contract(tmp_path: Path) -> None:
+    if importlib.util.find_spec("pprs.testing") is None:
+        pytest.skip("there is no pprs.testing in this version")
+    files = {title: code for _, title, code in blocks(DOCS / "extending.md") if title}
+    assert set(files) == {"stripes.py", "test_stripes.py"}
+    for name, code in files.items():
+        (tmp_path / name).write_text(code)
+    path = os.pathsep.join([str(ROOT / "src"), str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    call = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "test_stripes.py"]
+    done = subprocess.run(
+        call, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def run_mkdocs(site: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    call = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(site)]
+    return subprocess.run(call, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_site_builds_strictly_and_fetches_nothing(tmp_path: Path) -> None:
+    for module in ("mkdocs", "material", "mkdocstrings", "latex2mathml"):
+        if importlib.util.find_spec(module) is None:
+            pytest.skip("the docs extra is not installed")
+    done = run_mkdocs(tmp_path / "site")
+    assert done.returncode == 0, done.stdout + done.stderr
+    pages = list((tmp_path / "site").rglob("*.html"))
+    assert len(pages) > 20
+    fetched = re.compile(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"?https?:|<link\b[^>]*\bhref=\"?https?:", re.I)
+    for page in pages:
+        text = page.read_text()
+        elsewhere = [m[0] for m in fetched.finditer(text) if 'rel="canonical"' not in m[0]]
+        assert not elsewhere, f"{page.name}: {elsewhere}"
+        assert 'class="arithmatex"' not in text, f"{page.name} has a formula that was not converted"
+    assert "<math" in (tmp_path / "site" / "theory.html").read_text()
+    reference = "".join(page.read_text() for page in (tmp_path / "site" / "api").glob("*.html"))
+    public = re.findall(r"^from \.[\w.]+ import \w+ as (\w+)$", (ROOT / "src/pprs/__init__.pyi").read_text(), re.M)
+    assert len(public) > 20
+    missing = [name for name in public if f'id="pprs.{name}"' not in reference]
+    assert not missing, f"not in the API reference: {missing}"
+
+
+def test_make_docs_without_the_extra_says_how_to_install_it(tmp_path: Path) -> None:
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    venv = tmp_path / "venv"
+    (venv / "bin").mkdir(parents=True)
+    # A Python that finds no installed packages.
+    (venv / "bin" / "python").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -S "$@"\n')
+    (venv / "bin" / "python").chmod(0o755)
+    (venv / ".ready").touch()
+    call = ["make", "docs", f"VENV={venv}"]
+    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "pip install --constraint constraints.txt --editable '.[docs]'" in done.stdout + done.stderr

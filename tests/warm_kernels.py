@@ -1,0 +1,106 @@
+"""Compile the kernels once, before the test processes start: `python tests/warm_kernels.py`.
+
+numba caches machine code beside the kernels' sources, or in `NUMBA_CACHE_DIR`, and every process loads it from there:
+test workers, and the `pprs` commands that they start. Without this step each of them compiles whatever it needs first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import platform
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding
+import numba
+from filelock import FileLock
+from numba.core.caching import IndexDataCacheFile
+from numba.core.dispatcher import Dispatcher
+
+import pprs.kernels
+from pprs.noise import keyed_rng, standard_normal
+from pprs.partition import parse_partition
+
+SOURCES = Path(pprs.kernels.__file__).parent
+CACHE = Path(os.environ.get("NUMBA_CACHE_DIR") or SOURCES / "__pycache__")
+# Partition, channels, side and batch size. SLIC is compiled for each number of channels and of images side by side,
+# which depends on the batch size, and for soft SLIC on the size of an image. The slowest cases come first.
+CASES = [
+    *[("slic/soft", *case) for case in ((3, 16, 2), (3, 65, 2), (1, 16, 2))],
+    *[("slic", channels, 16, batch) for channels in (3, 1) for batch in (40, 1)],
+    *[(name, 3, 16, 2) for name in ("quickshift", "median", "nlm", "felzenszwalb", "tv", "gauss", "blur")],
+    ("slic/shifts:k=2", 1, 16, 40),
+]
+
+
+def digest() -> str:
+    """Of these sources, this numba and this processor."""
+    key = [numba.__version__, platform.python_version(), llvmlite.binding.get_host_cpu_name()]
+    for source in sorted(SOURCES.glob("*.py")):
+        status = source.stat()
+        key.append(f"{source} {status.st_mtime_ns} {status.st_size}")
+    return hashlib.sha256(repr(key).encode()).hexdigest()[:16]
+
+
+def compile_case(name: str, channels: int, side: int, batch: int) -> tuple[str, float]:
+    """Run one case. Returns its description and the CPU seconds."""
+    began = time.process_time()
+    partition: Any = parse_partition(name)
+    noisy = standard_normal((batch, channels, side, side), keyed_rng("cpu", 0)).numpy()
+    partition.apply(noisy)
+    if name == "slic":
+        partition.labels(noisy)  # in 32 bits, where `apply` has 16
+    return f"{name}, {channels}x{side}x{side}, batch of {batch}", time.process_time() - began
+
+
+def count_compilations() -> int:
+    """How many kernel functions this process has compiled, not loaded."""
+    modules = [(name, vars(module)) for name, module in sys.modules.items() if name.startswith("pprs.kernels.")]
+    functions = [value for name, names in modules for value in names.values() if isinstance(value, Dispatcher)]
+    return sum(sum(function.stats.cache_misses.values()) for function in set(functions))
+
+
+def lock_cache() -> None:
+    """Let one process at a time write to the cache.
+
+    numba does not: two processes that compile different signatures of one function may both write `.1.nbc`, and the
+    index then gives one the code of the other.
+    """
+    save, lock = IndexDataCacheFile.save, FileLock(Path(tempfile.gettempdir()) / f"pprs-numba-{os.getuid()}.lock")
+
+    def locked(self: Any, key: Any, data: Any) -> None:
+        with lock:
+            save(self, key, data)
+
+    IndexDataCacheFile.save = locked
+
+
+def warm(processes: int = 2) -> None:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with FileLock(CACHE / "warm.lock"):
+        begun, done = (CACHE / f"{state}-{digest()}" for state in ("warming", "warm"))
+        if done.exists():
+            return
+        if not begun.exists():
+            # A cached function keeps the code of the functions that it calls, whatever became of their sources.
+            for old in [*CACHE.glob("*.nb[ic]"), *CACHE.glob("warm-*"), *CACHE.glob("warming-*")]:
+                old.unlink()
+            begun.touch()
+        began, spent = time.monotonic(), 0.0
+        with ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), lock_cache) as pool:
+            for case in as_completed([pool.submit(compile_case, *case) for case in CASES]):
+                name, seconds = case.result()
+                spent += seconds
+                print(f"compiled {name}: {seconds:.1f} s", flush=True)
+        print(f"compiled the kernels in {time.monotonic() - began:.0f} s, {spent:.0f} s of CPU time", flush=True)
+        done.touch()
+
+
+if __name__ == "__main__":
+    warm()
