@@ -154,8 +154,6 @@ def test_every_block_of_the_tutorial_runs_in_an_empty_folder(tmp_path: Path) -> 
 
 @pytest.mark.timeout(600)
 def test_the_example_of_a_partition_satisfies_its_contract(tmp_path: Path) -> None:
-    if importlib.util.find_spec("pprs.testing") is None:
-        pytest.skip("there is no pprs.testing in this version")
     files = {title: code for _, title, code in blocks(DOCS / "extending.md") if title}
     assert set(files) == {"stripes.py", "test_stripes.py"}
     for name, code in files.items():
