@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pprs.errors import PprsError
 from pprs.metrics import certified_accuracy, certified_f1
-from pprs.report.table import NONE, Table, number
+from pprs.report.table import NONE, Table, format_number
 from pprs.reproduction import Reproduction, models_table, read_plan, tabulate
 from pprs.reproduction.plan import Line
 from pprs.reproduction.tables import Frames, accuracy_gain
@@ -28,12 +28,12 @@ def experiment_frames(reproduction: Reproduction, experiment: str, data: str) ->
 
 
 def format_accuracy(frame: RunFrame, radius: float) -> str:
-    return number(100 * float(certified_accuracy(frame, [radius])[0]))
+    return format_number(100 * float(certified_accuracy(frame, [radius])[0]))
 
 
 def format_gain(one: RunFrame, other: RunFrame, radius: float) -> str:
     gain, error = accuracy_gain(one, other, radius)
-    return f"{number(gain, sign=True)} ± {number(error)}"
+    return f"{format_number(gain, sign=True)} ± {format_number(error)}"
 
 
 def table1(reproduction: Reproduction) -> Table:
@@ -47,8 +47,8 @@ def table1(reproduction: Reproduction) -> Table:
             lines.append((
                 data, f"{sigma:g}", plan.label(line), format_accuracy(frame, spec.radius),
                 NONE if frame is plain else format_gain(frame, plain, spec.radius),
-                NONE if not numbers or frame is plain else number(numbers[0] - paper["rs"][0], sign=True),
-                number(100 * certified_f1(frame, spec.radius)), number(numbers[1]) if numbers else NONE,
+                NONE if not numbers or frame is plain else format_number(numbers[0] - paper["rs"][0], sign=True),
+                format_number(100 * certified_f1(frame, spec.radius)), format_number(numbers[1]) if numbers else NONE,
             ))  # fmt: skip
     heads = ("data", "sigma", "method", "certified, %", "gain over RS", "paper's gain", "F, %", "paper's F")
     return Table(heads, tuple(lines))
@@ -91,7 +91,7 @@ def sweep_table(reproduction: Reproduction, experiment: str, radius: float) -> T
     for data in plan.experiments[experiment].data:
         for (sigma, line), frame in experiment_frames(reproduction, experiment, data).items():
             requested = plan.label(line) if line.value is None else f"{line.value:g}"
-            obtained = number(float(frame.segments.mean()), 0)
+            obtained = format_number(float(frame.segments.mean()), 0)
             lines.append((data, f"{sigma:g}", requested, obtained, format_accuracy(frame, radius)))
     return Table(("data", "sigma", "superpixels requested", "obtained", "certified, %"), tuple(lines))
 

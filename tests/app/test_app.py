@@ -68,6 +68,7 @@ def make_request(loaded: LoadedModel, n: int = 1000, index: int = 17, sigma: flo
     return Request(loaded, image, index, "a digit", Gaussian(sigma), partitions, make_sampling(n, 0.001), 3)
 
 
+@pytest.mark.slow
 def test_certificates_equal_those_of_the_library(loaded: LoadedModel) -> None:
     request = make_request(loaded)
     updates = list(iter_states(request, FairQueue(), threading.Event(), Limits()))
@@ -76,6 +77,7 @@ def test_certificates_equal_those_of_the_library(loaded: LoadedModel) -> None:
         assert state.certificate == g.certify(request.image, n0=100, n=1000, alpha=0.001, index=17, stop=STOP)
 
 
+@pytest.mark.slow
 def test_intermediate_results_are_valid_at_all_times(loaded: LoadedModel) -> None:
     """Each update shows the bound of the confidence sequence, never one for a fixed n."""
     request = make_request(loaded, n=4000)
@@ -500,6 +502,7 @@ def test_a_search_reports_its_progress_and_can_be_stopped(loaded: LoadedModel) -
         list(iter_search(few, Gaussian(0.25), 1.0, ["none"], 0, FairQueue(), threading.Event()))
 
 
+@pytest.mark.slow
 def test_a_search_ends_at_its_time_limit(loaded: LoadedModel) -> None:
     slow = dataclasses.replace(loaded.model, module=Slow(loaded.model.module))
     *_, state = iter_search(

@@ -63,6 +63,7 @@ def test_show(tmp_path: Path) -> None:
         assert np.asarray(image.convert("L")).std() > 20
 
 
+@pytest.mark.slow
 def test_train_and_use(tmp_path: Path) -> None:
     out = tmp_path / "m.safetensors"
     output = pprs("train", "--data", "builtin:mnist5k", "--epochs", 1, "--width", 4, "--noise", 0.3, "--partition",

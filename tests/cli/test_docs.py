@@ -69,7 +69,7 @@ def test_pages_of_the_site_link_only_to_the_site() -> None:
 
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if not page.is_relative_to(GENERATED) and page != DOCS / "reproduction.md"],
+    [page for page in PAGES if not page.is_relative_to(GENERATED)],
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_lines_are_at_most_100_columns(page: Path) -> None:
@@ -128,6 +128,7 @@ for step in json.loads(sys.argv[1]):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_every_block_of_the_tutorial_runs_in_an_empty_folder(tmp_path: Path) -> None:
     folder, steps, languages = tmp_path / "empty", list[tuple[str, str]](), set[str]()
@@ -152,6 +153,7 @@ def test_every_block_of_the_tutorial_runs_in_an_empty_folder(tmp_path: Path) -> 
         assert (folder / made).is_file(), made
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_example_of_a_partition_satisfies_its_contract(tmp_path: Path) -> None:
     files = {title: code for _, title, code in blocks(DOCS / "extending.md") if title}
@@ -172,6 +174,7 @@ def run_mkdocs(site: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(call, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_site_builds_strictly_and_fetches_nothing(tmp_path: Path) -> None:
     for module in ("mkdocs", "material", "mkdocstrings", "latex2mathml"):
         if importlib.util.find_spec(module) is None:

@@ -45,6 +45,7 @@ def test_bad_input_exits_with_code_2(tmp_path: Path, extra: list[str], message: 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_failed_images_are_reported_counted_and_retried(tmp_path: Path) -> None:
     (tmp_path / f"{MODEL}.py").write_text(NOISE)
     data = poisoned(8)

@@ -158,6 +158,7 @@ class TestLocal(RunnerContract):
         return Local()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)  # it starts four processes
 class TestProcesses(RunnerContract):
     def make_runner(self) -> Runner:

@@ -107,6 +107,7 @@ def test_a_network_that_cannot_be_exported(monkeypatch: pytest.MonkeyPatch) -> N
         choose_engine(model, make_images(), engine="onnxruntime")
 
 
+@pytest.mark.slow
 def test_auto_measures_and_gives_the_reason(digits_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load_model(str(digits_model))
     with torch.no_grad():

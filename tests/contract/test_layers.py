@@ -108,6 +108,7 @@ def test_public_names_are_listed_once_and_only_in_the_stub() -> None:
     assert sorted(map(str, listed)) == PUBLIC
 
 
+@pytest.mark.slow
 def test_certifying_does_not_import_plotting() -> None:
     """Importing a plotting library takes as long as certifying a small run."""
     loaded = "import sys, pprs.cli.certify; print([m for m in ('matplotlib', 'gradio', 'ray') if m in sys.modules])"

@@ -274,6 +274,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_transformers_checkpoint(checkpoint: Path) -> None:
     import transformers
 
@@ -324,6 +325,7 @@ def test_a_backbone_without_a_head_is_refused(tmp_path: Path, checkpoint: Path) 
         load_model(str(tmp_path))
 
 
+@pytest.mark.slow
 def test_digests_of_different_networks_differ(tmp_path: Path) -> None:
     """A run must not be resumed with another network of the same name."""
     net = make_network()

@@ -135,6 +135,7 @@ def test_radii_match_the_reference(golden: Path) -> None:
         assert row["radius_sigma1"] * (1 - 1e-6) <= radius <= row["radius_sigma1"], row
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dim", "excess"), [(64, 10.0), (784, 10.0), (784, 300.0), (150528, 10.0)])
 def test_the_power_laws_polynomial_matches_the_integral(dim: int, excess: float) -> None:
     noise = PowerLaw(1.0, a=dim + excess)
@@ -172,6 +173,7 @@ def test_the_exponentials_exact_radius(golden: Path) -> None:
             assert radius == pytest.approx(row["radius_exact_NP"], rel=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", NOISES, ids=str)
 @pytest.mark.parametrize("dim", [64, 3072])
 def test_two_bounds_certify_at_least_as_much_as_one(noise: Noise, dim: int) -> None:
@@ -228,6 +230,7 @@ def test_radii_grow_with_the_probability_and_with_sigma(noise: Noise) -> None:
     assert double.radius(0.9, 64) == pytest.approx(2 * noise.radius(0.9, 64), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_other_noises_approach_the_gaussian() -> None:
     for p in (0.6, 0.9, 0.99):
         expected = Gaussian(1.0).radius(p, 150528)

@@ -39,6 +39,7 @@ def test_manifest_lists_the_committed_rows() -> None:
     assert (len(entries), sum(entry.rows for entry in entries)) == (336, 45863)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_committed_results_are_drawn_again_byte_for_byte(tmp_path: Path) -> None:
     ignored = shutil.ignore_patterns("figures", "tables", "README.md", *WORK)

@@ -135,6 +135,7 @@ def write_expected(name: str, found: dict[str, Any]) -> None:
         ROWS.write_text("{" + ",\n".join(told) + "}\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CELLS, ids=list(CELLS))
 def test_rows(name: str, folder: Path) -> None:
     pprs("certify", *BASE, *CELLS[name], "--out", "run", cwd=folder)

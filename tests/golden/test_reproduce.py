@@ -25,7 +25,7 @@ from PIL import Image
 from pprs import PprsError
 from pprs.data import ImageSet
 from pprs.noise import noise_of
-from pprs.report.table import Table, radius
+from pprs.report.table import Table, format_radius
 from pprs.reproduction import Results, charts, draw_experiment, experiment_cells, models_table, read_plan
 from pprs.reproduction.match import LEAST, MOST, matching_sigma
 from pprs.reproduction.plan import Data, Line, Model
@@ -43,7 +43,8 @@ NAMES = ("table1", "curves", "methods", "segments", "sigma", "noises", "training
 QUICK = ROOT / "src" / "pprs" / "reproduction" / "quick.toml"
 
 
-pytestmark = pytest.mark.timeout(900)  # the first test to need it carries out the quick plan
+# The first test that needs it carries out the quick plan.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
@@ -653,8 +654,8 @@ def test_a_table_as_markdown_and_csv() -> None:
 
 
 def test_radii_in_tables_are_rounded_down() -> None:
-    assert radius(0.2169999) == "0.216"
-    assert radius(math.nan) == "–"
+    assert format_radius(0.2169999) == "0.216"
+    assert format_radius(math.nan) == "–"
 
 
 def test_results_of_the_complete_plan_are_committed() -> None:

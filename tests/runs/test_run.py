@@ -87,6 +87,7 @@ def test_any_folder_name_works(tmp_path: Path, name: str) -> None:
     assert [p.name for p in tmp_path.iterdir()] == [name]
 
 
+@pytest.mark.slow
 def test_a_run_killed_during_a_write_can_be_read(tmp_path: Path) -> None:
     """An unfinished transaction leaves a journal, which has to be rolled back first."""
     script = f"""

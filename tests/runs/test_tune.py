@@ -78,6 +78,7 @@ def test_candidates_and_their_neighbours() -> None:
     assert find_neighbours(None) == find_neighbours(Mean([Grid(2), Slic(10)])) == []
 
 
+@pytest.mark.slow
 def test_the_search_finds_a_helpful_partition_and_certifies_it_on_held_out_images(tmp_path: Path) -> None:
     data = stripes()
     tuned = search(data, MeasurementCache(tmp_path / "tried.jsonl", {"a": 1}))
@@ -276,6 +277,7 @@ def test_invalid_arguments(tmp_path: Path) -> None:
     assert not (tmp_path / "no").exists()
 
 
+@pytest.mark.slow
 def test_the_tune_command(digits_model: Path, tmp_path: Path) -> None:
     base = ["tune", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.5, "--limit", 40]
     out = tmp_path / "out"

@@ -145,6 +145,7 @@ def test_model_is_put_in_eval_mode_under_inference_mode() -> None:
     SmoothedClassifier(net, 2, Gaussian(0.5)).counts(X, n=10)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_n() -> None:
     script = """
 import resource, sys, torch, pprs
@@ -176,6 +177,7 @@ def test_the_callers_thread_count_is_unchanged() -> None:
     assert torch.get_num_threads() == 2
 
 
+@pytest.mark.slow
 def test_no_more_threads_run_than_requested() -> None:
     class Monitored(torch.nn.Module):
         def __init__(self) -> None:

@@ -44,6 +44,7 @@ PROBABILITIES = (*(THRESHOLD + d for d in (-0.02, -0.01, 0.0, 0.01, 0.02)), 0.5,
 # ---- the confidence sequence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.001, 0.05])
 @pytest.mark.parametrize("p", PROBABILITIES)
 def test_the_bound_rarely_exceeds_the_probability_at_any_time(p: float, alpha: float) -> None:
@@ -93,6 +94,7 @@ def test_bad_counts() -> None:
 # ---- the rules
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", ["one-sided", "two-sided"])
 @pytest.mark.parametrize("stop", ["radius:0.3,0.6", "width:0.3", "abstain"])
 def test_false_certificates_are_rarer_than_alpha_under_every_rule(stop: str, bound: str) -> None:

@@ -21,7 +21,7 @@ from pprs.data import ImageSet, open_dataset, to_tensor
 from pprs.errors import PprsError
 from pprs.metrics import Summary, paired_differences, summarize, usual_radii
 from pprs.report import figures
-from pprs.report.table import NONE, Cell, Table, number, radius
+from pprs.report.table import NONE, Cell, Table, format_number, format_radius
 from pprs.runs import FILE, RunFrame, read_frames
 
 Array = npt.NDArray[Any]
@@ -97,7 +97,7 @@ def make_table(frames: list[RunFrame]) -> Table:
 def _make_row(summary: Summary, radii: Array) -> tuple[str | Cell, ...]:
     accuracies = [
         _make_cell(
-            number(100 * accuracy),
+            format_number(100 * accuracy),
             "%",
             f"Certified with the correct label, radius at least {r:g}; 95% interval {_format_interval(low, high)}.",
         )
@@ -108,13 +108,13 @@ def _make_row(summary: Summary, radii: Array) -> tuple[str | Cell, ...]:
         summary.name,
         *accuracies,
         _make_cell(
-            radius(summary.average_radius),
+            format_radius(summary.average_radius),
             "L2",
             f"Average certified radius, with 0 for images not certified; ± {error} (95%).",
         ),
-        _make_cell(number(100 * summary.abstained), "%", "Share of images on which the method abstained."),
-        _make_cell(number(summary.samples, 0), "samples", "Average number of noisy copies per image."),
-        _make_cell(number(summary.seconds, 2), "s", "Average time per image."),
+        _make_cell(format_number(100 * summary.abstained), "%", "Share of images on which the method abstained."),
+        _make_cell(format_number(summary.samples, 0), "samples", "Average number of noisy copies per image."),
+        _make_cell(format_number(summary.seconds, 2), "s", "Average time per image."),
         _make_cell(str(summary.images), "images", "Images in the run."),
     )
 

@@ -94,9 +94,11 @@ def write_report(
         PprsError: If a run cannot be read, or has no rows.
     """
     out = Path(path)
-    kind = kind or out.suffix.lstrip(".").lower()
+    parameter, kind = ("kind", kind) if kind else ("path", out.suffix.lstrip(".").lower())
     if kind not in FORMATS:
-        raise ConfigurationError(f'unknown report format "{kind or out}". {suggest(kind, FORMATS)}', parameter="format")
+        raise ConfigurationError(
+            f'unknown report format "{kind or out}". {suggest(kind, FORMATS)}', parameter=parameter
+        )
     report = make_report(runs, radii)
     with atomic_write(out, parameter="path") as part:
         part.write_bytes(report.render(kind))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pprs.metrics import Paired, Summary
-from pprs.report.table import Cell, Table, find_best, number, percent, radius
+from pprs.report.table import Cell, Table, find_best, format_number, format_percent, format_radius
 
 
 def summary_table(summaries: Sequence[Summary], radii: Sequence[float]) -> Table:
@@ -25,20 +25,20 @@ def summary_table(summaries: Sequence[Summary], radii: Sequence[float]) -> Table
     lines: list[tuple[str | Cell, ...]] = []
     for s in summaries:
         accuracies = [
-            Cell(number(100 * a), _interval(low, high), best=several and a == top)
+            Cell(format_number(100 * a), _interval(low, high), best=several and a == top)
             for a, low, high, top in zip(s.accuracy, s.low, s.high, best, strict=True)
         ]
         error = "" if math.isnan(s.average_radius) else f"± {s.average_radius_error:.3f}"
         lines.append((
             Cell(s.name, tip=s.full_name),
             *accuracies,
-            Cell(number(100 * s.f1[middle]), best=several and s.f1[middle] == best_f),
-            Cell(radius(s.average_radius), error, best=several and s.average_radius == best_acr),
-            percent(s.abstained),
-            number(s.segments, 0),
-            number(s.segment_size),
-            number(s.samples, 0),
-            number(s.seconds, 2),
+            Cell(format_number(100 * s.f1[middle]), best=several and s.f1[middle] == best_f),
+            Cell(format_radius(s.average_radius), error, best=several and s.average_radius == best_acr),
+            format_percent(s.abstained),
+            format_number(s.segments, 0),
+            format_number(s.segment_size),
+            format_number(s.samples, 0),
+            format_number(s.seconds, 2),
             str(s.images),
         ))  # fmt: skip
     return Table(heads, tuple(lines))
@@ -54,8 +54,8 @@ def terminal_table(summaries: Sequence[Summary], radii: Sequence[float]) -> Tabl
     scope = f" of {images.pop()} images" if len(images) == 1 else ""
     lines = [
         (
-            s.name, *(number(100 * a) for a in s.accuracy), radius(s.average_radius), percent(s.abstained, 0),
-            number(s.segments, 0), number(s.samples, 0),
+            s.name, *(format_number(100 * a) for a in s.accuracy), format_radius(s.average_radius),
+            format_percent(s.abstained, 0), format_number(s.segments, 0), format_number(s.samples, 0),
         )
         for s in summaries
     ]  # fmt: skip

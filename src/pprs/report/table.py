@@ -108,17 +108,17 @@ def _one_line(text: str) -> str:
     return " ".join(text.splitlines()).replace("|", r"\|")
 
 
-def number(value: float, decimals: int = 1, *, sign: bool = False) -> str:
+def format_number(value: float, decimals: int = 1, *, sign: bool = False) -> str:
     """Format a number; a dash for NaN."""
     return NONE if math.isnan(value) else f"{value:{'+' if sign else ''}.{decimals}f}"
 
 
-def percent(share: float, decimals: int = 1) -> str:
+def format_percent(share: float, decimals: int = 1) -> str:
     """Format a share as a percentage; a dash for NaN."""
     return NONE if math.isnan(share) else f"{100 * share:.{decimals}f}%"
 
 
-def radius(value: float) -> str:
+def format_radius(value: float) -> str:
     """Format a radius, rounded down; a dash for NaN."""
     return NONE if math.isnan(value) else round_down(value)
 

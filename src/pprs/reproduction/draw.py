@@ -13,7 +13,7 @@ from pprs._files import atomic_write
 from pprs.data import ImageSet
 from pprs.metrics import certified_accuracy
 from pprs.report.figures import to_bytes
-from pprs.report.table import NONE, Table, number
+from pprs.report.table import NONE, Table, format_number
 from pprs.reproduction import charts
 from pprs.reproduction.match import matching_sigma
 from pprs.reproduction.plan import Cell, Experiment, Line, Plan
@@ -145,7 +145,7 @@ def models_table(plan: Plan, models: Mapping[str, dict[str, Any]]) -> Table:
         training = f"sigma {spec.noise:g}" if spec.noise is not None else "clean"
         training += f", `{spec.partition}`" if spec.partition != "none" else ""
         width = NONE if spec.width is None else str(spec.width)
-        clean = number(100 * values["clean_accuracy"])
+        clean = format_number(100 * values["clean_accuracy"])
         lines.append((name, spec.arch, width, str(spec.epochs), training, clean, f"{values['images']:.0f}"))
     heads = ("model", "architecture", "width", "epochs", "training", "clean accuracy, %", "test images")
     return Table(heads, tuple(lines))

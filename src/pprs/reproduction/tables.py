@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from pprs.metrics import accuracy_difference, summarize
-from pprs.report.table import NONE, Table, number, radius
+from pprs.report.table import NONE, Table, format_number, format_radius
 from pprs.reproduction.plan import Experiment, Line, Plan
 from pprs.runs import RunFrame
 from pprs.sampling import decided_radii
@@ -61,15 +61,21 @@ def comparison_table(plan: Plan, experiment: Experiment, data: str, frames: Fram
         if plain is not None and plain is not frame:
             gain, error = accuracy_gain(frame, plain, experiment.radius)
         cells = [
-            data, f"{sigma:g}", plan.label(line), number(100 * s.accuracy[0]), number(100 * s.low[0]),
-            number(100 * s.high[0]), number(gain, sign=True), number(error), number(100 * s.f1[0]),
-            radius(s.average_radius), number(s.segments, 0), number(s.segment_size),
-            number(100 * most_common_share(frame, plan.data[data].labels_at_a_time), 0),
+            data, f"{sigma:g}", plan.label(line), format_number(100 * s.accuracy[0]), format_number(100 * s.low[0]),
+            format_number(100 * s.high[0]), format_number(gain, sign=True), format_number(error),
+            format_number(100 * s.f1[0]), format_radius(s.average_radius), format_number(s.segments, 0),
+            format_number(s.segment_size),
+            format_number(100 * most_common_share(frame, plan.data[data].labels_at_a_time), 0),
         ]  # fmt: skip
         if experiment.paper:
             numbers = (*plan.paper_numbers(experiment, data, line), *[math.nan] * 3)[:3]
             paper_gain = numbers[0] - paper["rs"][0] if "rs" in paper and line.method != "rs" else math.nan
-            cells += [number(numbers[0]), number(paper_gain, sign=True), number(numbers[1]), number(numbers[2], 0)]
+            cells += [
+                format_number(numbers[0]),
+                format_number(paper_gain, sign=True),
+                format_number(numbers[1]),
+                format_number(numbers[2], 0),
+            ]
         lines.append((*cells, f"`{frame.settings.partition_text or ''}`"))
     return Table((*heads, *(paper_heads if experiment.paper else []), "partition"), tuple(lines))
 
@@ -82,10 +88,14 @@ def radius_table(plan: Plan, experiment: Experiment, data: str, frames: Frames) 
     lines = []
     for (sigma, line), frame in frames.items():
         s = summarize(frame, radii)
-        accuracies = [number(100 * a) for a in s.accuracy]
-        averages = (radius(s.average_radius), number(s.average_radius_error, 3), number(s.segments, 0))
+        accuracies = [format_number(100 * a) for a in s.accuracy]
+        averages = (
+            format_radius(s.average_radius),
+            format_number(s.average_radius_error, 3),
+            format_number(s.segments, 0),
+        )
         share = most_common_share(frame, plan.data[data].labels_at_a_time)
-        shares = number(s.samples, 0), number(100 * share, 0)
+        shares = format_number(s.samples, 0), format_number(100 * share, 0)
         lines.append((data, f"{sigma:g}", plan.label(line), *accuracies, *averages, *shares))
     return Table(heads, tuple(lines))
 
@@ -98,7 +108,7 @@ def gallery_table(plan: Plan, experiment: Experiment, data: str, frames: Frames)
             certified = frame.prediction[i] >= 0
             label = NONE if frame.label[i] < 0 else plan.class_name(data, int(frame.label[i]))
             prediction = plan.class_name(data, int(frame.prediction[i])) if certified else "abstained"
-            proved = radius(float(frame.radius[i])) if certified else NONE
+            proved = format_radius(float(frame.radius[i])) if certified else NONE
             lines.append((data, f"{sigma:g}", plan.label(line), str(index), label, prediction, proved))
     return Table(("data", "sigma", "method", "image", "label", "prediction", "radius"), tuple(lines))
 
