@@ -7,16 +7,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import ROUND_DOWN, Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pprs.errors import PprsError
+from pprs.noise.quantised import EIGHT_BIT
 from pprs.partition import Superpixels, parse_partition
 
 Counts = npt.NDArray[np.int64]
-VERSION = 1  # of the schema of `Certificate.to_dict`
+MAX_STEPS = 2**20  # levels by which a value may change, so that sums of squares fit in 64 bits
+VERSION = 2  # of the schema of `Certificate.to_dict`. Version 1 lacks the fields from `arithmetic` on.
 
 
 def round_down(value: float, decimals: int = 3) -> str:
@@ -61,6 +64,25 @@ def _average_cells(labels: npt.NDArray[Any], image: npt.NDArray[np.float64]) -> 
     return np.stack([(np.bincount(flat, weights=plane.ravel()) / sizes)[labels] for plane in image])
 
 
+def _least_energy(steps: npt.NDArray[np.float64], cells: npt.NDArray[Any] | None) -> int:
+    """Return the least sum of squares of an integer change [C, H, W] with the same sum in every cell.
+
+    A sum s is spread over m pixels as evenly as integers allow: r = s mod m of them change by floor(s / m) + 1, and the
+    others by floor(s / m).
+    """
+    energy = 0
+    for plane in steps.astype(np.int64):
+        if cells is None:
+            energy += int(np.square(plane).sum())
+            continue
+        sums, sizes = np.zeros(int(cells.max()) + 1, np.int64), np.bincount(cells.ravel())
+        np.add.at(sums, cells.ravel(), plane.ravel())
+        for total, size in zip(sums.tolist(), sizes.tolist(), strict=True):
+            each, rest = divmod(total, size)
+            energy += rest * (each + 1) ** 2 + (size - rest) * each**2
+    return energy
+
+
 @dataclass(frozen=True, eq=False)
 class Certificate(_EqualByValue):
     """The claim that no perturbation of L2 norm up to `radius` changes the smoothed classifier's prediction.
@@ -87,6 +109,12 @@ class Certificate(_EqualByValue):
         n_max: Maximum number of estimation samples, or None for n.
         stop: The stop rule as text, or None if there was none.
         stopped: Why sampling ended: "n" (all n_max samples were drawn), "decided", "width", "hopeless" or "budget".
+        arithmetic: "exact" if noise was drawn in integers on the levels of the image, so that the claim holds as it
+            stands. "real" if it was added in floating point, so that the claim disregards rounding.
+        levels: In exact arithmetic, the values of the certified image are multiples of 1 / levels, else None.
+        moved: How far, at most, the image was moved when it was rounded to these levels. The radius takes it into
+            account.
+        image_digest: Digest of the image as it was certified, or None if unknown.
     """
 
     prediction: int | None
@@ -107,6 +135,10 @@ class Certificate(_EqualByValue):
     n_max: int | None = None
     stop: str | None = None
     stopped: str = "n"
+    arithmetic: str = "real"
+    levels: int | None = None
+    moved: float = 0.0
+    image_digest: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as values that JSON can represent, with the `version` of the schema."""
@@ -129,9 +161,9 @@ class Certificate(_EqualByValue):
         True
         """
         version = values.get("version")
-        if version != VERSION:
+        if version not in (1, VERSION):
             raise PprsError(
-                f"cannot read a certificate of version {version}: this version of pprs reads version {VERSION}"
+                f"cannot read a certificate of version {version}: this version of pprs reads versions up to {VERSION}"
             )
         names = {f.name for f in dataclasses.fields(cls)}
         needed = {f.name for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING}
@@ -149,7 +181,8 @@ class Certificate(_EqualByValue):
 
         Averaging over fixed segments is a matrix A, and averaging twice equals averaging once (A A = A). The averaged
         image is therefore the same for delta and A delta, and the part of delta that A removes is harmless, however
-        large it is.
+        large it is. In exact arithmetic, delta is an integer number of levels, and |A delta| is replaced by the least
+        norm of an integer change with the same sum in every segment.
         """
         return "cylinder" if _fixed_segments(self.partition) is not None and self.assumes is None else "ball"
 
@@ -176,6 +209,8 @@ class Certificate(_EqualByValue):
     def covers(self, delta: Any) -> bool:
         """Return whether the claim covers this perturbation.
 
+        In exact arithmetic this is decided in integers for a perturbation that leads to another 8-bit image.
+
         Args:
             delta: The perturbation, an array or tensor of the image's shape.
 
@@ -185,13 +220,27 @@ class Certificate(_EqualByValue):
         flat = np.asarray(delta, dtype=np.float64)
         if flat.shape != self.shape:
             raise PprsError(f"delta has shape {flat.shape}, the certified image {self.shape}: they must agree")
-        fixed = _fixed_segments(self.partition)
+        if self.abstained or not np.isfinite(flat).all():
+            return False
+        cells = self._cells()
+        if self.arithmetic == "exact":
+            steps = np.round(flat * EIGHT_BIT)
+            if np.abs(steps).max() > MAX_STEPS:
+                return False
+            if self.levels == EIGHT_BIT and np.abs(flat - steps / EIGHT_BIT).max() <= 1e-7:
+                return _least_energy(steps, cells) <= (EIGHT_BIT * Fraction(self.radius)) ** 2
+            cells = None  # rounding does not commute with averaging, so only the ball is certified
         rounding = 0.0
-        if fixed is not None and self.assumes is None:
+        if cells is not None:
             rounding = float(np.abs(flat).max()) * self.dim * 1e-15  # error of the cells' sums
-            flat = _average_cells(fixed.labels(np.zeros((1, *self.shape), np.float32))[0], flat)
+            flat = _average_cells(cells, flat)
         # The margin absorbs the rounding error of the norm, so that a borderline case is never wrongly covered.
-        return not self.abstained and float(np.linalg.norm(flat.ravel())) * (1 + 1e-12) + rounding <= self.radius
+        return float(np.linalg.norm(flat.ravel())) * (1 + 1e-12) + rounding <= self.radius
+
+    def _cells(self) -> npt.NDArray[Any] | None:
+        """The cell of each pixel, if the certified set is a cylinder."""
+        fixed = _fixed_segments(self.partition) if self.assumes is None else None
+        return None if fixed is None else fixed.labels(np.zeros((1, *self.shape), np.float32))[0]
 
     @property
     def _samples(self) -> str:

@@ -15,8 +15,8 @@ import torch
 from pprs import _threads
 from pprs.bounds import binomial_test, check_alpha
 from pprs.certificate import Certificate, Counts, Prediction
-from pprs.errors import PprsError
-from pprs.noise import Noise
+from pprs.errors import ConfigurationError, PprsError
+from pprs.noise import Noise, QuantisedImage, digest_image
 from pprs.partition import Partition
 from pprs.progress import Progress, as_progress, stage
 from pprs.sampling import Evidence, Sampling, check_radii_attainable
@@ -50,6 +50,8 @@ class Checkpoint(Protocol):
     def p_upper(self) -> float | None: ...
     @property
     def mean_segments(self) -> float | None: ...
+    @property
+    def image_digest(self) -> str | None: ...
 
 
 class SmoothedClassifier:
@@ -72,6 +74,10 @@ class SmoothedClassifier:
             size and the device. Vote counts do not depend on it.
         threads: The number of batches that run in parallel on a CPU. Defaults to the number of cores.
         device: The torch device on which to run the base classifier.
+        arithmetic: "exact" draws Gaussian noise in integers on the levels of an 8-bit or 16-bit image, so that the
+            certificate holds as stated. "real" adds noise in floating point, so that the certificate disregards
+            rounding. "auto" is exact for Gaussian noise, and rounds an image that is on neither kind of level, which
+            the radius takes into account.
 
     Raises:
         PprsError: If `num_classes`, `seed`, `batch_size` or `threads` is out of range.
@@ -95,10 +101,12 @@ class SmoothedClassifier:
         batch_size: int | None = None,
         threads: int | None = None,
         device: str | torch.device = "cpu",
+        arithmetic: str = "auto",
     ) -> None:
         self._votes = LocalVotes(
-            model, num_classes, noise, partition, seed=seed, batch_size=batch_size, threads=threads, device=device
-        )
+            model, num_classes, noise, partition, seed=seed, batch_size=batch_size, threads=threads, device=device,
+            arithmetic=arithmetic,
+        )  # fmt: skip
 
     @property
     def model(self) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -267,19 +275,19 @@ class SmoothedClassifier:
         if n < 1:
             raise PprsError(f"`n` must be at least 1, not {n}", parameter="n")
         with error_context(x, index, self.partition):
-            x = check_image(x, self._votes.device)
-            return count_votes(self._votes, x, n, index, phase).counts
+            image = self._votes.quantise(check_image(x, self._votes.device))
+            return count_votes(self._votes, image, n, index, phase).counts
 
     def seconds_per_sample(self, x: torch.Tensor) -> float:
         """Measure the seconds that one noisy sample of the image takes, with noise used for nothing else."""
         with error_context(x, 0, self.partition):
-            x = check_image(x, self._votes.device)
+            image = self._votes.quantise(check_image(x, self._votes.device))
             on_cpu = self._votes.device.type == "cpu"
             workers = self._votes.threads or _threads.get_threads()
             n = chunk_size(x.numel()) * (workers if on_cpu else 1)
-            count_votes(self._votes, x, n, 0, TRIAL)  # warm up: compile kernels, fill caches
+            count_votes(self._votes, image, n, 0, TRIAL)  # warm up: compile kernels, fill caches
             began = time.perf_counter()
-            count_votes(self._votes, x, n, 0, TRIAL)
+            count_votes(self._votes, image, n, 0, TRIAL)
         return (time.perf_counter() - began) / n
 
 
@@ -301,7 +309,7 @@ class Certification:
         self._source, self.sampling, self._index, self._checkpoint = source, sampling, index, checkpoint
         # The votes and the evidence from them are replaced together, so that an interruption cannot separate them.
         self._state: tuple[Votes, Evidence] | None = None
-        self._shape = (0, 0, 0)
+        self._image: torch.Tensor | QuantisedImage | None = None  # as it was certified
 
     @property
     def stopped(self) -> str | None:
@@ -353,16 +361,22 @@ class Certification:
             PprsError: If the image is invalid, the base classifier fails, or the sampling can never certify.
         """
         source, sampling, checkpoint = self._source, self.sampling, self._checkpoint
-        with self._check_image(x) as x:
-            check_radii_attainable(sampling, source.noise, x.numel(), source.num_classes)
+        with self._check_image(x) as image:
+            quantisation = image.quantisation if isinstance(image, QuantisedImage) else None
+            problem = (source.noise, image.numel(), source.num_classes)
+            check_radii_attainable(sampling, *problem, quantisation)
             if checkpoint is None:
-                selected = int(count_votes(source, x, sampling.n0, self._index, SELECT, on_samples).counts.argmax())
+                selected = int(count_votes(source, image, sampling.n0, self._index, SELECT, on_samples).counts.argmax())
                 votes = Votes.none(source.num_classes)
             else:
+                if checkpoint.image_digest not in (None, digest_image(image)):
+                    raise ConfigurationError(
+                        "this is not the image whose votes were stored: its content has changed since", parameter="data"
+                    )
                 selected, counts = checkpoint.selected, np.array(checkpoint.counts, np.int64)
                 mean = checkpoint.mean_segments
                 votes = Votes(counts, None if mean is None else round(mean * int(counts.sum())))
-            evidence = Evidence(sampling, source.noise, x.numel(), source.num_classes, selected)
+            evidence = Evidence(sampling, *problem, selected, quantisation)
             if checkpoint is not None:
                 evidence.restore(checkpoint.counts, checkpoint.p_lower, checkpoint.p_upper)
             self._state = votes, evidence
@@ -385,7 +399,7 @@ class Certification:
         if self._state is None:
             raise PprsError("no class is selected yet: call `select` or `advance` first")
         paused = threading.Event()
-        with self._check_image(x) as x, contextlib.closing(self._fresh_votes(x, paused)) as chunks:
+        with self._check_image(x) as image, contextlib.closing(self._fresh_votes(image, paused)) as chunks:
             for chunk in chunks:
                 assert self._state is not None
                 votes, evidence = self._state[0] + chunk, copy.copy(self._state[1])
@@ -400,16 +414,15 @@ class Certification:
             if not paused.is_set() and self._state is not None:
                 check_count(self._state[0], self.sampling.n)
 
-    def _fresh_votes(self, x: torch.Tensor, paused: threading.Event) -> Generator[Votes]:
+    def _fresh_votes(self, image: torch.Tensor | QuantisedImage, paused: threading.Event) -> Generator[Votes]:
         samples, eager = range(self.samples, self.sampling.n), self.sampling.stop is None
-        return self._source.votes(x, samples, self._index, ESTIMATE, eager=eager, more=lambda: not paused.is_set())
+        return self._source.votes(image, samples, self._index, ESTIMATE, eager=eager, more=lambda: not paused.is_set())
 
     @contextlib.contextmanager
-    def _check_image(self, x: torch.Tensor) -> Iterator[torch.Tensor]:
+    def _check_image(self, x: torch.Tensor) -> Iterator[torch.Tensor | QuantisedImage]:
         with error_context(x, self._index, self._source.partition):
-            x = check_image(x, self._source.device)
-            self._shape = (x.shape[0], x.shape[1], x.shape[2])
-            yield x
+            self._image = self._source.quantise(check_image(x, self._source.device))
+            yield self._image
 
     def certificate(self) -> Certificate:
         """Return the certificate that the samples drawn so far prove.
@@ -421,9 +434,11 @@ class Certification:
         Raises:
             PprsError: If no sample has been drawn yet.
         """
-        if self._state is None or not self.begun:
+        if self._state is None or self._image is None or not self.begun:
             raise PprsError("no sample has been drawn yet: call `advance` first")
         source, sampling, n, (votes, evidence) = self._source, self.sampling, self.samples, self._state
+        channels, height, width = self._image.shape
+        quantisation = self._image.quantisation if isinstance(self._image, QuantisedImage) else None
         return Certificate(
             prediction=evidence.selected if evidence.certified else None,
             radius=evidence.radius if evidence.certified else 0.0,
@@ -433,13 +448,17 @@ class Certification:
             n0=sampling.n0,
             n=n,
             alpha=sampling.alpha,
-            shape=self._shape,
+            shape=(channels, height, width),
             noise=str(source.noise),
-            partition=str(source.resolve(self._shape) or "none"),
+            partition=str(source.resolve((channels, height, width)) or "none"),
             mean_segments=None if votes.segments is None else votes.segments / n,
             bound=sampling.bound,
             p_upper=evidence.p_upper,
             n_max=sampling.n,
             stop=sampling.stop,
             stopped=evidence.stopped or "budget",
+            arithmetic="real" if quantisation is None else "exact",
+            levels=None if quantisation is None else quantisation.levels,
+            moved=0.0 if quantisation is None else quantisation.moved,
+            image_digest=digest_image(self._image),
         )

@@ -19,13 +19,14 @@ from pprs.engine import EngineChoice, check_engine, choose_engine
 from pprs.errors import ConfigurationError, PprsError, check_integer, check_type
 from pprs.metrics import accuracy_error
 from pprs.model import Model
-from pprs.noise import Noise, parse_noise
+from pprs.noise import Noise, Quantisation, QuantisedImage, digest_image, parse_noise
 from pprs.partition import Partition, parse_partition
 from pprs.progress import Progress, as_progress, duration, stage
 from pprs.runners import Budget, Local, Runner, RunProgress, Work, parse_budget, run_budget, run_images
 from pprs.runs import FILE, Failure, Run, RunFile, RunSettings, RunWriter, StoredRun, check_out, open_run_folder
 from pprs.sampling import Sampling, check_radii_attainable, max_radius, min_samples_for_radius
 from pprs.task import Task, load_task
+from pprs.voting import check_image, choose_arithmetic, prepare_image
 
 ESTIMATE_FROM = 20_000  # samples from which a run's time is estimated before it starts
 BUDGET_STOP = "width:0.01"  # a budget may end an image's sampling at any time, so its bound must hold at all times
@@ -104,6 +105,7 @@ def certify_dataset(
     channels_last: bool = False,
     budget: str | Budget | None = None,
     target_error: float | None = None,
+    arithmetic: str = "auto",
 ) -> Run:
     """Certify the images of a data set.
 
@@ -138,6 +140,7 @@ def certify_dataset(
             result they can still change.
         target_error: Certify images in random order until certified accuracy is known to within this error, with 95%
             confidence.
+        arithmetic: "exact", "real" or "auto", as for `SmoothedClassifier`. Under "auto", a resumed run keeps its own.
 
     Returns:
         The run, with the rows of all its images.
@@ -161,7 +164,7 @@ def certify_dataset(
     task = load_task(model, data, split=split, classes=classes, labels=labels, images=images)
     return certify_task(
         task, noise, partition, sampling or Sampling(), seed=seed, out=out, runner=runner, options=options,
-        limits=limits, progress=progress,
+        limits=limits, progress=progress, arithmetic=arithmetic,
     )  # fmt: skip
 
 
@@ -177,6 +180,7 @@ def certify_task(
     options: EngineOptions | None = None,
     limits: RunLimits | None = None,
     progress: bool | Progress = True,
+    arithmetic: str = "auto",
 ) -> Run:
     """Certify the images of a task, that is, of a model already matched with its images."""
     reporter, runner = as_progress(progress), runner or Local()
@@ -185,7 +189,7 @@ def certify_task(
     device = runner.check_device(options.device)
     if sampling != requested:
         reporter.message(f"a budget needs a stop rule: using {sampling.stop}")
-    check_radii_attainable(sampling, noise, task.sample.image.numel(), task.num_classes)
+    choose_arithmetic(arithmetic, noise)
     if partition is not None and task.model.input_shape is not None:
         # The run records the resolved options, so that it stays valid when the rules for "auto" change.
         partition = partition.resolve(noise.sigma, task.model.input_shape)
@@ -195,16 +199,23 @@ def certify_task(
         if folder is None:
             scratch = tempfile.TemporaryDirectory(prefix="pprs-")
             folder = Path(scratch.name) / "run"
+        recorded = _recorded_settings(folder)
+        arithmetic = recorded.arithmetic if recorded is not None and arithmetic == "auto" else arithmetic
+        engine = recorded.engine if recorded is not None and options.engine == "auto" else options.engine
+        check_radii_attainable(sampling, *_problem(task, noise, arithmetic))
         choice = choose_engine(
-            task.model, task.trial_inputs(noise, partition, seed), engine=_recorded_engine(folder, options.engine),
-            device=device, samples=(sampling.n0 + sampling.n) * len(task.images), autocast=options.autocast,
+            task.model, task.trial_inputs(noise, partition, seed, arithmetic), engine=engine or "auto", device=device,
+            samples=(sampling.n0 + sampling.n) * len(task.images), autocast=options.autocast,
             channels_last=options.channels_last, message=reporter.message,
         )  # fmt: skip
         classifier = SmoothedClassifier(
             choice.model.module, task.num_classes, noise, partition, seed=seed, batch_size=options.batch_size,
-            threads=options.threads, device="cpu" if runner.parallel else device,
+            threads=options.threads, device="cpu" if runner.parallel else device, arithmetic=arithmetic,
         )  # fmt: skip
-        settings = _make_settings(task, noise, partition, sampling, seed, choice, device, options)
+        settings = replace(
+            _make_settings(task, noise, partition, sampling, seed, choice, device, options),
+            arithmetic=classifier.votes.arithmetic,
+        )
         work = Work(
             task, choice, classifier, sampling, device, options.autocast, options.channels_last, reporter.message
         )
@@ -253,11 +264,16 @@ def apply_limits(sampling: Sampling, limits: RunLimits, runner: Runner) -> Sampl
     return sampling if sampling.stop is not None else replace(sampling, stop=BUDGET_STOP)
 
 
-def _recorded_engine(folder: Path, engine: str) -> str:
-    """The engine to use: under "auto", a resumed run keeps the engine it was started with."""
-    if engine != "auto" or not (folder / FILE).is_file():
-        return engine
-    return RunFile(folder).settings.engine or engine
+def _recorded_settings(folder: Path) -> RunSettings | None:
+    """The settings of the run in this folder, if there is one. It keeps them where the caller asks for "auto"."""
+    return RunFile(folder).settings if (folder / FILE).is_file() else None
+
+
+def _problem(task: Task, noise: Noise, arithmetic: str) -> tuple[Noise, int, int, Quantisation | None]:
+    """What the largest possible radius depends on besides the sampling, for the first usable image."""
+    image = prepare_image(task.sample.image, noise, arithmetic)
+    quantisation = image.quantisation if isinstance(image, QuantisedImage) else None
+    return noise, image.numel(), task.num_classes, quantisation
 
 
 def _make_settings(
@@ -309,6 +325,7 @@ def _certify(
         progress.message(
             f"resuming: {len(images) - len(todo)} of {len(images)} images are done in {writer.folder}{started}"
         )
+    _check_unchanged(writer.file, images, work, progress)
     if todo:
         estimate_cost(work, len(todo), limits, runner, progress)
     else:  # no need to start workers
@@ -327,6 +344,26 @@ def _certify(
     if target is not None:
         _report_error(writer.file, images, sampling, target, progress)
     return images
+
+
+def _check_unchanged(run: RunFile, images: Sequence[int], work: Work, progress: Progress) -> None:
+    """Check that the images of existing rows are those that were certified, before votes are added to them."""
+    chosen, votes, unbound = set(images), work.classifier.votes, 0
+    for row in run.iter_rows():
+        if row.idx not in chosen:
+            continue
+        if row.image_digest is None:
+            unbound += 1
+        elif row.image_digest != digest_image(votes.quantise(check_image(work.task.data[row.idx].image))):
+            raise ConfigurationError(
+                f"image {row.idx} is not the one that was certified: its content has changed since. Nothing was "
+                "changed. Restore the image, or give another `out`.",
+                parameter="data",
+            )
+    if unbound:
+        progress.message(
+            f"{unbound} rows of an earlier version are not bound to their images, so these are not checked"
+        )
 
 
 def _progress_total(images: int, sampling: Sampling, budget: Budget | None) -> tuple[float, str]:
@@ -371,7 +408,7 @@ def describe_failures(failures: Sequence[Failure]) -> str:
 def estimate_cost(work: Work, images: int, limits: RunLimits, runner: Runner, progress: Progress) -> None:
     """Print the largest possible radius and, for a long run, the time it will take."""
     classifier, sampling, image = work.classifier, work.sampling, work.task.sample.image
-    problem = (classifier.noise, image.numel(), classifier.num_classes)
+    problem = _problem(work.task, classifier.noise, classifier.votes.requested_arithmetic)
     most = "at most " if sampling.stop else ""
     progress.message(
         f"{classifier.partition or 'none'} under {classifier.noise}: {images} images, {sampling.n0} + {most}"

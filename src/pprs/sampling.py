@@ -19,7 +19,7 @@ from typing import ClassVar
 from pprs.bounds import check_samples, clopper_pearson_lower, min_samples_to_certify, two_sided_bounds
 from pprs.confidence_sequence import ConfidenceSequence
 from pprs.errors import ConfigurationError, PprsError, check_integer, suggest
-from pprs.noise import Noise
+from pprs.noise import Noise, Quantisation
 
 GROWTH = 1.03  # factor between the numbers of votes at which the rule is checked, so that checks cost little in total
 OPTIMISM = 3.0  # standard deviations above the expected votes; an image that needs more luck is given up
@@ -160,15 +160,27 @@ def decided_radii(text: str | None) -> tuple[float, ...] | None:
 class Evidence:
     """The bounds and radius that the votes for one image certify so far, and whether to stop."""
 
-    def __init__(self, sampling: Sampling, noise: Noise, dim: int, num_classes: int, selected: int) -> None:
+    def __init__(
+        self,
+        sampling: Sampling,
+        noise: Noise,
+        dim: int,
+        num_classes: int,
+        selected: int,
+        quantisation: Quantisation | None = None,
+    ) -> None:
         self.sampling, self._noise, self._dim, self.selected = sampling, noise, dim, selected
+        self._alpha, self._radius_loss = sampling.alpha, 0.0
+        if quantisation is not None:  # exact arithmetic
+            self._alpha = quantisation.reduced_alpha(sampling.alpha, noise.sigma, sampling.n, dim)
+            self._radius_loss = quantisation.radius_loss(dim)
         self._stop = parse_stop_rule(sampling.stop)
         self._anytime = sampling.anytime
         # Two bounds share alpha, and the second must hold for every other class.
         self._two_sided, self._num_classes = sampling.bound == "two-sided", num_classes
-        own_alpha = sampling.alpha / 2 if self._two_sided else sampling.alpha
+        own_alpha = self._alpha / 2 if self._two_sided else self._alpha
         self._sequence = _sequence(sampling.n, own_alpha)
-        self._others_sequence = _sequence(sampling.n, sampling.alpha / 2 / (num_classes - 1))
+        self._others_sequence = _sequence(sampling.n, self._alpha / 2 / (num_classes - 1))
         self._top = self._runner_up = self._votes = 0
         self.p_lower = 0.0
         self.p_upper: float | None = 1.0 if self._two_sided else None
@@ -193,7 +205,8 @@ class Evidence:
     @property
     def certified(self) -> bool:
         """Whether the bounds certify the selected class."""
-        return self.p_lower > (0.5 if self.p_upper is None else self.p_upper)
+        above = self.p_lower > (0.5 if self.p_upper is None else self.p_upper)
+        return above and (self.radius > 0 or not self._radius_loss)
 
     def restore(self, counts: Sequence[int], p_lower: float, p_upper: float | None) -> None:
         """Restore the votes of an earlier session and the bounds that it computed from them."""
@@ -235,29 +248,41 @@ class Evidence:
                 return lower, None
             return lower, min(self._others_sequence.upper(runner_up, t), math.nextafter(1 - lower, 2))
         if self._two_sided:
-            return two_sided_bounds(top, runner_up, t, self.sampling.alpha, self._num_classes)
-        return clopper_pearson_lower(top, t, self.sampling.alpha), None
+            return two_sided_bounds(top, runner_up, t, self._alpha, self._num_classes)
+        return clopper_pearson_lower(top, t, self._alpha), None
 
     def _radius(self, lower: float, upper: float | None) -> float:
         if lower <= (0.5 if upper is None else upper):
             return 0.0
         if upper is None:
-            return self._noise.radius(lower, self._dim)
-        return self._noise.radius_between(lower, upper, self._dim)
+            radius = self._noise.radius(lower, self._dim)
+        else:
+            radius = self._noise.radius_between(lower, upper, self._dim)
+        # Taking off a loss rounds to nearest: one step down keeps the result below the exact value.
+        return max(0.0, math.nextafter(radius - self._radius_loss, 0)) if self._radius_loss else radius
 
 
-def max_radius(sampling: Sampling, noise: Noise, dim: int, num_classes: int) -> float:
+def max_radius(
+    sampling: Sampling, noise: Noise, dim: int, num_classes: int, quantisation: Quantisation | None = None
+) -> float:
     """Return the radius that n unanimous votes certify, which no image can exceed."""
-    evidence = Evidence(sampling, noise, dim, num_classes, 0)
+    evidence = Evidence(sampling, noise, dim, num_classes, 0, quantisation)
     evidence.add([sampling.n] + [0] * (num_classes - 1))
     return evidence.radius
 
 
-def min_samples_for_radius(radius: float, sampling: Sampling, noise: Noise, dim: int, num_classes: int) -> int:
+def min_samples_for_radius(
+    radius: float,
+    sampling: Sampling,
+    noise: Noise,
+    dim: int,
+    num_classes: int,
+    quantisation: Quantisation | None = None,
+) -> int:
     """Return the smallest n with which this sampling could certify an image at this radius."""
 
     def suffices(n: int) -> bool:
-        return max_radius(dataclasses.replace(sampling, n=n), noise, dim, num_classes) >= radius
+        return max_radius(dataclasses.replace(sampling, n=n), noise, dim, num_classes, quantisation) >= radius
 
     low = min_samples_to_certify(sampling.alpha, sampling.bound, anytime=sampling.anytime)
     if suffices(low):
@@ -273,11 +298,13 @@ def min_samples_for_radius(radius: float, sampling: Sampling, noise: Noise, dim:
     return high
 
 
-def check_radii_attainable(sampling: Sampling, noise: Noise, dim: int, num_classes: int) -> None:
+def check_radii_attainable(
+    sampling: Sampling, noise: Noise, dim: int, num_classes: int, quantisation: Quantisation | None = None
+) -> None:
     """Raise if the stop rule asks for a radius that n and alpha can never certify."""
     for radius in decided_radii(sampling.stop) or ():
-        if max_radius(sampling, noise, dim, num_classes) < radius:
-            least = min_samples_for_radius(radius, sampling, noise, dim, num_classes)
+        if max_radius(sampling, noise, dim, num_classes, quantisation) < radius:
+            least = min_samples_for_radius(radius, sampling, noise, dim, num_classes, quantisation)
             raise ConfigurationError(
                 f"n={sampling.n} samples can never certify a radius of {radius:g} under {noise} at "
                 f"alpha={sampling.alpha}, even if all agree. The smallest n that could is {least}.",

@@ -24,8 +24,8 @@ import torch
 
 from pprs import _threads
 from pprs.certificate import Counts
-from pprs.errors import ConfigurationError, PprsError
-from pprs.noise import Noise, keyed_rng
+from pprs.errors import ConfigurationError, PprsError, suggest
+from pprs.noise import Noise, QuantisedImage, keyed_rng, quantise, quantised_gaussian
 from pprs.partition import Partition
 from pprs.partition.base import check_image_shape, check_values
 
@@ -37,6 +37,9 @@ SELECT, ESTIMATE, PREDICT, TRAIN, TRIAL, TUNE = range(6)
 # best scores is smaller than this, the image is scored again in a batch of one, so that its vote depends on nothing
 # but the image.
 NEAR_TIE = 1e-4
+
+# In exact arithmetic, noise is drawn in integers on the levels of the image. In real arithmetic it is added as float32.
+ARITHMETICS = ("auto", "exact", "real")
 
 BaseClassifier = Callable[[torch.Tensor], torch.Tensor]
 OnSamples = Callable[[int], None]
@@ -73,12 +76,15 @@ class VoteSource(Protocol):
     @property
     def device(self) -> torch.device: ...
 
+    def quantise(self, x: torch.Tensor) -> torch.Tensor | QuantisedImage:
+        """Return an image in the form in which noise is added: as integers in exact arithmetic, else unchanged."""
+
     def resolve(self, shape: tuple[int, ...]) -> Partition | None:
         """Return the partition for images of this shape [C, H, W], with every "auto" option set for the noise."""
 
     def votes(
         self,
-        x: torch.Tensor,
+        x: torch.Tensor | QuantisedImage,
         samples: range,
         index: int,
         phase: int,
@@ -89,7 +95,7 @@ class VoteSource(Protocol):
         """Yield the votes of a range of samples, one chunk at a time.
 
         Args:
-            x: An image, as returned by `check_image`.
+            x: An image, as returned by `check_image` and then `quantise`.
             samples: The range of sample numbers. It must start at the beginning of a chunk.
             index: The index of the image, which keys its noise.
             phase: The phase of the noise, such as `ESTIMATE`.
@@ -99,7 +105,12 @@ class VoteSource(Protocol):
 
 
 def count_votes(
-    source: VoteSource, x: torch.Tensor, n: int, index: int, phase: int, on_samples: OnSamples | None = None
+    source: VoteSource,
+    x: torch.Tensor | QuantisedImage,
+    n: int,
+    index: int,
+    phase: int,
+    on_samples: OnSamples | None = None,
 ) -> Votes:
     """Return the total votes of samples 0 to n - 1 of a phase."""
     votes = Votes.none(source.num_classes)
@@ -146,8 +157,34 @@ def chunk_size(dim: int) -> int:
     return max(1, min(64 if dim <= 2**16 else 32, 2**24 // dim))
 
 
+def choose_arithmetic(arithmetic: str, noise: Noise) -> str:
+    """Return "exact" or "real". "auto" is exact wherever the noise can be drawn in integers.
+
+    Raises:
+        ConfigurationError: If the value is unknown, or if "exact" is requested for other noise.
+    """
+    if arithmetic not in ARITHMETICS:
+        raise ConfigurationError(
+            f'unknown arithmetic "{arithmetic}". {suggest(arithmetic, ARITHMETICS)}', parameter="arithmetic"
+        )
+    if arithmetic == "exact" and not noise.exact:
+        raise ConfigurationError(
+            f'{noise} cannot be drawn in `arithmetic` "exact": its values are not independent. Use Gaussian noise, or '
+            '"real".',
+            parameter="arithmetic",
+        )
+    return ("exact" if noise.exact else "real") if arithmetic == "auto" else arithmetic
+
+
+def prepare_image(x: torch.Tensor, noise: Noise, arithmetic: str = "auto") -> torch.Tensor | QuantisedImage:
+    """Return the image in the form in which this noise is added to it: as integers in exact arithmetic."""
+    if choose_arithmetic(arithmetic, noise) == "real":
+        return x
+    return quantise(x, may_move=arithmetic != "exact")
+
+
 def noisy_chunk(
-    x: torch.Tensor,
+    x: torch.Tensor | QuantisedImage,
     noise: Noise,
     seed: int,
     index: int,
@@ -155,9 +192,11 @@ def noisy_chunk(
     chunk: int = 0,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return a chunk of noisy samples of the image [C, H, W], exactly those that its certificate is based on."""
-    rng = keyed_rng(x.device, seed, index, phase, chunk)
-    return noise.sample((chunk_size(x.numel()), *x.shape), rng, out).add_(x)
+    """Return a chunk of noisy samples of a prepared image, exactly those that its certificate is based on."""
+    rng, batch = keyed_rng(x.device, seed, index, phase, chunk), chunk_size(x.numel())
+    if isinstance(x, QuantisedImage):
+        return quantised_gaussian(noise.sigma, x.levels).sample(x, batch, rng, out)
+    return noise.sample((batch, *x.shape), rng, out).add_(x)
 
 
 class LocalVotes:
@@ -174,6 +213,7 @@ class LocalVotes:
         batch_size: int | None = None,
         threads: int | None = None,
         device: str | torch.device = "cpu",
+        arithmetic: str = "auto",
     ) -> None:
         if not (isinstance(num_classes, int) and num_classes >= 2):
             raise PprsError(
@@ -186,7 +226,11 @@ class LocalVotes:
             model.eval().to(device)
         self.model, self.num_classes, self.noise, self.partition = model, num_classes, noise, partition
         self.seed, self.batch_size, self.threads, self.device = seed, batch_size, threads, torch.device(device)
+        self.requested_arithmetic, self.arithmetic = arithmetic, choose_arithmetic(arithmetic, noise)
         self._resolved: dict[tuple[int, ...], Partition] = {}
+
+    def quantise(self, x: torch.Tensor) -> torch.Tensor | QuantisedImage:
+        return prepare_image(x, self.noise, self.requested_arithmetic)
 
     def resolve(self, shape: tuple[int, ...]) -> Partition | None:
         if self.partition is None:
@@ -197,7 +241,7 @@ class LocalVotes:
 
     def votes(
         self,
-        x: torch.Tensor,
+        x: torch.Tensor | QuantisedImage,
         samples: range,
         index: int,
         phase: int,
@@ -210,6 +254,10 @@ class LocalVotes:
         batch_size, chunk, n = self._batch_size(x), chunk_size(x.numel()), samples.stop
         step = max(1, batch_size // chunk) * chunk
         partition = self.resolve(tuple(x.shape))
+        levels = None
+        if isinstance(x, QuantisedImage):
+            levels = x.levels
+            quantised_gaussian(self.noise.sigma, levels)  # prepared here, not by every thread at once
 
         def count(first: int) -> list[Votes]:
             """Return the votes of samples first to first + step - 1, one entry per chunk."""
@@ -217,16 +265,18 @@ class LocalVotes:
             with torch.inference_mode(), self._buffer((len(chunks), chunk, *x.shape)) as noisy:
                 for i, out in zip(chunks, noisy, strict=True):
                     noisy_chunk(x, self.noise, self.seed, index, phase, i, out)
-                return self._count(noisy.flatten(0, 1)[: n - first], partition, batch_size, chunk)
+                return self._count(noisy.flatten(0, 1)[: n - first], levels, partition, batch_size, chunk)
 
         for votes in self._map(count, samples[::step], eager=eager, more=more):
             yield from votes
 
-    def _count(self, noisy: torch.Tensor, partition: Partition | None, batch_size: int, chunk: int) -> list[Votes]:
+    def _count(
+        self, noisy: torch.Tensor, levels: int | None, partition: Partition | None, batch_size: int, chunk: int
+    ) -> list[Votes]:
         """Partition and classify the noisy samples, and count the votes of each chunk."""
         segments = None
         if partition is not None:
-            noisy, segments = partition.run(noisy)
+            noisy, segments = partition.run(noisy) if levels is None else partition.run_quantised(noisy, levels)
         labels = torch.cat([self._classify(batch) for batch in noisy.split(batch_size)])
         counts = [np.bincount(part, minlength=self.num_classes) for part in labels.cpu().split(chunk)]
         totals = [None] * len(counts) if segments is None else [int(part.sum()) for part in segments.split(chunk)]
@@ -266,7 +316,7 @@ class LocalVotes:
             for future in pending:
                 future.cancel()
 
-    def _batch_size(self, x: torch.Tensor) -> int:
+    def _batch_size(self, x: torch.Tensor | QuantisedImage) -> int:
         # Small on a CPU: layers are slow if their outputs do not fit in the caches and need newly allocated memory.
         max_images, max_values = (64, 2**20) if self.device.type == "cpu" else (512, 2**25)
         return self.batch_size or max(1, min(max_images, max_values // x.numel()))

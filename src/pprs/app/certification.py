@@ -29,7 +29,7 @@ from pprs.partition import Mean, Partition, Superpixels
 from pprs.partition.base import check_image_shape
 from pprs.report import figures
 from pprs.sampling import Sampling
-from pprs.voting import noisy_chunk
+from pprs.voting import noisy_chunk, prepare_image
 
 Array = npt.NDArray[Any]
 STOP = "width:0.002"  # sampling ends when further samples would hardly help
@@ -123,7 +123,8 @@ def make_tiles(request: Request, turn: Turn) -> list[list[Tile]]:
     """
     check_costs(request, turn)
     clean = request.image.numpy()
-    noisy = noisy_chunk(request.image, request.noise, request.seed, request.index)[0].numpy()
+    image = prepare_image(request.image, request.noise)
+    noisy = noisy_chunk(image, request.noise, request.seed, request.index)[0].numpy()
     plain = [
         Tile("original", figures.to_rgb(clean)),
         Tile(f"noisy, sigma {request.noise.sigma:g}", figures.to_rgb(noisy), SIGMA_TIP),

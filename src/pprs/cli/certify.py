@@ -22,6 +22,7 @@ from pprs.runners import parse_budget
 from pprs.runs import check_out
 from pprs.sampling import Sampling
 from pprs.task import Task, load_task, open_data
+from pprs.voting import choose_arithmetic
 
 Out = Annotated[
     str | None,
@@ -39,6 +40,16 @@ Bound = Annotated[
     Literal["one-sided", "two-sided"],
     options.option(
         "--bound", "NAME", Panel.SAMPLING, "one-sided bounds the selected class, two-sided the other classes too."
+    ),
+]
+Arithmetic = Annotated[
+    Literal["auto", "exact", "real"],
+    options.option(
+        "--arithmetic",
+        "NAME",
+        Panel.SAMPLING,
+        "exact draws Gaussian noise in integers on the levels of 8-bit or 16-bit images, so that certificates hold as "
+        "they stand. real adds float32 noise and disregards rounding. auto is exact where possible.",
     ),
 ]
 Stop = Annotated[
@@ -98,6 +109,7 @@ def certify(
     alpha: Alpha = 0.001,
     bound: Bound = "one-sided",
     stop: Stop = None,
+    arithmetic: Arithmetic = "auto",
     budget: Budget = None,
     target_error: TargetError = None,
     split: options.Split = None,
@@ -136,6 +148,7 @@ def certify(
         options.check_figure(show, "show")
     run_on = options.make_runner(runner, workers, address, gpus_per_worker, split_samples, threads, device)
     apply_limits(sampling, limits, run_on)
+    choose_arithmetic(arithmetic, run_noise)
     run_on.check_device(device)
     options.set_threads(threads)
     check_out(out)
@@ -148,7 +161,7 @@ def certify(
         )
     run = certify_task(
         task, run_noise, run_partition, sampling, seed=seed, out=out, runner=run_on, options=engine_options,
-        limits=limits, progress=progress,
+        limits=limits, progress=progress, arithmetic=arithmetic,
     )  # fmt: skip
     summary = RunSummary.of(run)
     print_summary(summary, run.settings, out)
@@ -159,11 +172,14 @@ def certify(
             engine_options, engine=run.settings.engine or engine, device="cpu" if run_on.parallel else device
         )
         plain = certify_task(
-            task, run_noise, None, run.settings.sampling, seed=seed, options=used, progress=progress.quiet()
-        )
+            task, run_noise, None, run.settings.sampling, seed=seed, options=used, progress=progress.quiet(),
+            arithmetic=run.settings.arithmetic,
+        )  # fmt: skip
         compare_with_plain(summary.first, resolved, plain.rows()[0], task.model.class_names)
     if show is not None:
-        write_image_rows(task.sample, run_noise, [resolved], seed, show, parameter="show")
+        write_image_rows(
+            task.sample, run_noise, [resolved], seed, show, parameter="show", arithmetic=run.settings.arithmetic
+        )
         say(f"wrote {show}")
     exit_if_failed(summary)
 

@@ -26,11 +26,13 @@ class Example:
         index: Its index in the data set.
         image: The image [C, H, W], float32 in [0, 1].
         label: Its class index, or None if it is unknown.
+        file_shape: Its shape before it was prepared for a network, or None if it was not prepared.
     """
 
     index: int
     image: torch.Tensor
     label: int | None
+    file_shape: tuple[int, ...] | None = None
 
 
 class ImageSet(ABC):
@@ -171,12 +173,17 @@ class View(ImageSet):
     def label_of(self, index: int) -> int | None:
         return self._map_label(self._data.label_of(index), index)
 
-    def _get(self, index: int) -> tuple[torch.Tensor, int | None]:
+    def __getitem__(self, index: int) -> Example:
         example = self._data[index]
         try:
-            return self._prepare(example.image), self._map_label(example.label, index)
+            image, label = self._prepare(example.image), self._map_label(example.label, index)
         except PprsError as error:
             raise PprsError(error.message, parameter=error.parameter, index=index) from error
+        return Example(index, image, label, tuple(example.image.shape))
+
+    def _get(self, index: int) -> tuple[torch.Tensor, int | None]:
+        example = self[index]
+        return example.image, example.label
 
     def fingerprint(self) -> str:
         return self._data.fingerprint()

@@ -46,9 +46,11 @@ class Noise(ABC):
     Attributes:
         name: Name in texts such as `gaussian:sigma=0.5`.
         sigma: Root mean square of a coordinate.
+        exact: Whether it can be drawn in integers, which needs independent coordinates.
     """
 
     name: ClassVar[str]
+    exact: ClassVar[bool] = False
     sigma: float
 
     def __str__(self) -> str:

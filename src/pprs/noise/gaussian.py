@@ -24,6 +24,7 @@ class Gaussian(Noise):
     """
 
     name = "gaussian"
+    exact = True
 
     sigma: float
 

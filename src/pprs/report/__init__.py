@@ -17,7 +17,7 @@ from pprs.partition import Partition
 from pprs.report import summary
 from pprs.report.table import Table
 from pprs.runs import Run, RunFrame, read_frames
-from pprs.voting import noisy_chunk
+from pprs.voting import noisy_chunk, prepare_image
 
 FORMATS = ("html", "png", "svg", "md", "json")
 
@@ -113,11 +113,13 @@ def write_image_rows(
     path: Path,
     *,
     parameter: str = "path",
+    arithmetic: str = "auto",
 ) -> None:
     """Draw one row per partition: the original image, a noisy copy, the superpixel boundaries, the average."""
     from pprs.report import figures  # matplotlib takes a second to import
 
-    noisy = noisy_chunk(example.image, noise, seed, example.index)[0].numpy()
+    image = prepare_image(example.image, noise, arithmetic)
+    noisy = noisy_chunk(image, noise, seed, example.index)[0].numpy()
     rows = [(partition.short if partition else "none", partition) for partition in partitions]
     figure = figures.plot_image_rows(example.image.numpy(), noisy, rows, noise)
     with atomic_write(path, parameter) as part:

@@ -24,7 +24,7 @@ from pprs.report import figures, summary
 from pprs.report.render import render
 from pprs.report.table import NONE
 from pprs.runs import RunFrame
-from pprs.voting import noisy_chunk
+from pprs.voting import noisy_chunk, prepare_image
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def _make_example(frames: Sequence[RunFrame], index: int) -> ImageExample:
     noisy_tiles: dict[tuple[str, int], int] = {}  # (noise, seed) -> position of the tile with that noise
     for frame in frames:
         noise, seed = frame.settings.noise, frame.settings.seed or 0
-        noisy = _add_noise(clean, noise, seed, index)
+        noisy = _add_noise(clean, noise, seed, index, frame.settings.arithmetic)
         if (str(noise), seed) not in noisy_tiles:
             noisy_tiles[str(noise), seed] = len(tiles)
             tiles.append(Tile(_to_data_url(figures.to_rgb(noisy)), f"noisy: {noise}"))
@@ -174,8 +174,8 @@ def _make_example(frames: Sequence[RunFrame], index: int) -> ImageExample:
     return ImageExample(index, tuple(tiles))
 
 
-def _add_noise(clean: torch.Tensor, noise: Noise, seed: int, index: int) -> Any:
-    return np.asarray(noisy_chunk(clean, noise, seed, index)[0])
+def _add_noise(clean: torch.Tensor, noise: Noise, seed: int, index: int, arithmetic: str) -> Any:
+    return np.asarray(noisy_chunk(prepare_image(clean, noise, arithmetic), noise, seed, index)[0])
 
 
 def _to_data_url(image: Any) -> str:

@@ -35,9 +35,12 @@ CELL = {
     "cell": "string", "data": "string", "model": "string", "noise": "string", "sigma": "double", "method": "string",
     "partition": "string", "stop": "string",
 }  # fmt: skip
-ROW = {column.name: column.arrow for column in COLUMNS}
+# The columns of exported rows that the files keep. All of them are in real arithmetic, on the network's input.
+_LEFT_OUT = ("shape", "file_shape", "levels", "moved", "image_digest", "preprocess", "arithmetic", "pixels")
+ROW = {column.name: column.arrow for column in COLUMNS if column.name not in _LEFT_OUT}
+KEPT = {name: kind for name, kind in EXPORTED.items() if name not in _LEFT_OUT}
 # Settings of the run, where they differ from the cell's. `stop` is the cell's.
-RUN = {JOINED.get(name, name): kind for name, kind in EXPORTED.items() if name != "stop"}
+RUN = {JOINED.get(name, name): kind for name, kind in KEPT.items() if name != "stop"}
 SCHEMA = pyarrow.schema([(name, pyarrow.type_for_alias(kind)) for name, kind in (CELL | ROW | RUN).items()])
 
 # Metadata keys of the earlier form, which had one parquet file per cell in OUT/rows, and the trained models beside it.
@@ -116,7 +119,7 @@ class Results:
     def frame(self, entry: Entry) -> RunFrame:
         """The rows of a cell as metrics and figures take them."""
         records = self.table(entry).to_pylist()
-        settings = {name: records[0][JOINED.get(name, name)] for name in EXPORTED}
+        settings = {name: records[0][JOINED.get(name, name)] for name in KEPT}
         return frame_from_records(records, settings, entry.cell.name)
 
     def add(self, cell: Cell, key: str, rows: pyarrow.Table, *, network: str, images: str) -> Entry:
@@ -213,7 +216,7 @@ class Results:
         stamps = {name: value.decode() for name, value in (rows.schema.metadata or {}).items()}
         if stamps.get(_OLD_KEY) != key or not stamps.keys() >= {_OLD_NETWORK, _OLD_IMAGES}:
             return None
-        if not set(rows.column_names) >= ROW.keys() | EXPORTED.keys():
+        if not set(rows.column_names) >= ROW.keys() | KEPT.keys():
             return None
         return self.add(cell, key, rows, network=stamps[_OLD_NETWORK], images=stamps[_OLD_IMAGES])
 
@@ -230,7 +233,7 @@ def join_columns(cell: Cell, key: str, rows: pyarrow.Table) -> pyarrow.Table:
     values = {"cell": key, **dataclasses.asdict(cell)}
     columns = {name: pyarrow.repeat(pyarrow.scalar(values[name], SCHEMA.field(name).type), len(rows)) for name in CELL}
     columns |= {name: rows[name] for name in ROW}
-    columns |= {JOINED.get(name, name): rows[name] for name in EXPORTED if name != "stop"}
+    columns |= {JOINED.get(name, name): rows[name] for name in KEPT if name != "stop"}
     return pyarrow.table({name: columns[name] for name in SCHEMA.names}).cast(SCHEMA)
 
 

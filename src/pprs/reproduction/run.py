@@ -278,7 +278,7 @@ class Reproduction:
                 sampling=Sampling(data.n0 or plan.n0, data.n or plan.n, plan.alpha, stop=cell.stop),
                 images=Selection(stride=data.stride, limit=count), seed=plan.seed, out=self._folder(cell, key) / str(i),
                 split=data.split, classes=self._classes(cell.data), labels=labels,
-                engine=plan.models[cell.model].engine, progress=_BarsOnly(self._progress),
+                engine=plan.models[cell.model].engine, arithmetic="real", progress=_BarsOnly(self._progress),
             )  # fmt: skip
             if failures := run.failures():
                 raise PprsError(

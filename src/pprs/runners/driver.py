@@ -118,6 +118,7 @@ class ImageReader:
     def __init__(self, data: ImageSet, num_classes: int) -> None:
         self._data, self._num_classes = data, num_classes
         self._labels: dict[int, int | None] = {}  # of images in progress
+        self.file_shapes: dict[int, tuple[int, ...] | None] = {}
         self.first: list[int] = []  # the first images that were read, in order
 
     def read(self, index: int) -> torch.Tensor:
@@ -132,7 +133,7 @@ class ImageReader:
                 parameter="classes",
                 index=index,
             )
-        self._labels[index] = sample.label
+        self._labels[index], self.file_shapes[index] = sample.label, sample.file_shape
         return sample.image
 
     def take_label(self, index: int) -> int | None:
@@ -175,7 +176,7 @@ class Recorder:
         if isinstance(result, Failed):
             self._fail(Failure(index, label, result.error))
             return None
-        row = Row.of(index, label, result.certificate, result.seconds)
+        row = Row.of(index, label, result.certificate, result.seconds, self.reader.file_shapes.pop(index, None))
         store = index in self._gallery and index not in self._stored and len(self._stored) < GALLERY
         self._buffer.add(row, self.reader.png(index) if store else None)
         if store:

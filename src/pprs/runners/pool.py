@@ -20,12 +20,12 @@ import torch
 
 from pprs.classifier import Certification
 from pprs.errors import ConfigurationError, PprsError, describe_error
-from pprs.noise import parse_noise
+from pprs.noise import QuantisedImage, parse_noise
 from pprs.partition import Partition, parse_partition
 from pprs.runners.base import Done, Execution, Failed, Item, OnSamples
 from pprs.runners.local import LocalExecution
 from pprs.runners.worker import Assignment, ImageArray, Job
-from pprs.voting import Votes, chunk_size
+from pprs.voting import Votes, chunk_size, prepare_image
 
 ATTEMPTS = 6  # workers that may die over an image before it has failed
 MAX_FAILED_STARTS = 5  # consecutive workers that may die before they are ready
@@ -284,14 +284,17 @@ class PoolVotes:
             parse_noise(job.noise),
             parse_partition(job.partition),
         )
-        self._pool = pool
+        self._pool, self._arithmetic = pool, job.arithmetic
+
+    def quantise(self, x: torch.Tensor) -> torch.Tensor | QuantisedImage:
+        return prepare_image(x, self.noise, self._arithmetic)
 
     def resolve(self, shape: tuple[int, ...]) -> Partition | None:
         return None if self.partition is None else self.partition.resolve(self.noise.sigma, shape)
 
     def votes(
         self,
-        x: torch.Tensor,
+        x: torch.Tensor | QuantisedImage,
         samples: range,
         index: int,
         phase: int,
@@ -299,4 +302,5 @@ class PoolVotes:
         eager: bool = True,
         more: Callable[[], bool] = lambda: True,
     ) -> Generator[Votes]:
+        x = x.original if isinstance(x, QuantisedImage) else x  # the workers round it again
         return self._pool.split_votes(x, samples, index, phase, eager, more)

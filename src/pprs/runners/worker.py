@@ -56,6 +56,7 @@ class Job:
     network: bytes | None = None  # the driver's export of the model to ONNX, used by all workers
     probe: tuple[ImageArray, ImageArray] | None = None  # noisy samples, and the driver's scores of them
     folder: str = ""  # relative paths start here
+    arithmetic: str = "auto"
     version: str = __version__
 
     @classmethod
@@ -84,7 +85,7 @@ class Job:
         if work.choice.engine == "onnxruntime" and work.choice.model.module is not module:
             exported = work.choice.model.module.modules()
             network = next(Path(m.name).read_bytes() for m in exported if isinstance(m, OnnxNetwork))
-        noisy = noisy_chunk(task.sample.image, votes.noise, votes.seed, 0, TRIAL)[:PROBE_SIZE]
+        noisy = noisy_chunk(votes.quantise(task.sample.image), votes.noise, votes.seed, 0, TRIAL)[:PROBE_SIZE]
         with torch.inference_mode():
             scores = votes.scores(noisy.to(votes.device)).cpu().numpy()
         return cls(
@@ -104,6 +105,7 @@ class Job:
             network,
             (noisy.numpy(), scores),
             os.getcwd(),
+            votes.requested_arithmetic,
         )
 
 
@@ -162,8 +164,9 @@ class Worker:
             return certify_image(certification, Item(task.index, lambda: image, task.partial), image, count)
         samples = range(task.first, task.stop)
         with error_context(image, task.index, self._classifier.partition):
-            image = check_image(image, self._classifier.votes.device)
-            chunks = list(self._classifier.votes.votes(image, samples, task.index, task.phase))
+            votes = self._classifier.votes
+            prepared = votes.quantise(check_image(image, votes.device))
+            chunks = list(votes.votes(prepared, samples, task.index, task.phase))
         report(len(samples))
         return chunks if task.by_chunk else [sum(chunks[1:], chunks[0])]
 
@@ -180,7 +183,7 @@ def _classifier(job: Job, slot: int) -> SmoothedClassifier:
         device = f"cuda:{slot % torch.cuda.device_count()}"
     return SmoothedClassifier(
         module, job.num_classes, parse_noise(job.noise), parse_partition(job.partition), seed=job.seed,
-        batch_size=job.batch_size, threads=job.threads, device=device,
+        batch_size=job.batch_size, threads=job.threads, device=device, arithmetic=job.arithmetic,
     )  # fmt: skip
 
 

@@ -31,6 +31,11 @@ class Row:
         seconds: Time that the image took.
         p_upper: Upper confidence bound on the probability of any other class. None means 1 - p_lower.
         stopped: Why sampling ended, as in `Certificate`, or "failed".
+        shape: Shape (C, H, W) of the image that noise was added to. This and what follows is None for earlier versions.
+        file_shape: Shape of the image before it was prepared for the network.
+        levels: Levels of the image in exact arithmetic, as in `Certificate`. None in real arithmetic.
+        moved: How far rounding to these levels moved the image, as in `Certificate`.
+        image_digest: Digest of the image as it was certified.
     """
 
     idx: int
@@ -45,6 +50,11 @@ class Row:
     seconds: float
     p_upper: float | None = None
     stopped: str = "n"
+    shape: tuple[int, ...] | None = None
+    file_shape: tuple[int, ...] | None = None
+    levels: int | None = None
+    moved: float | None = None
+    image_digest: str | None = None
 
     @property
     def status(self) -> Status:
@@ -62,7 +72,14 @@ class Row:
         return self.prediction is not None and self.prediction == self.label
 
     @classmethod
-    def of(cls, index: int, label: int | None, certificate: Certificate, seconds: float) -> Row:
+    def of(
+        cls,
+        index: int,
+        label: int | None,
+        certificate: Certificate,
+        seconds: float,
+        file_shape: tuple[int, ...] | None = None,
+    ) -> Row:
         if certificate.assumes is not None:
             raise PprsError(
                 f"a certificate that rests on an assumption ({certificate.assumes}) cannot be stored in a run"
@@ -80,6 +97,11 @@ class Row:
             seconds,
             certificate.p_upper,
             certificate.stopped,
+            certificate.shape,
+            file_shape,
+            certificate.levels,
+            certificate.moved,
+            certificate.image_digest,
         )
 
 
@@ -142,19 +164,33 @@ COLUMNS = (
     Column("samples", "int64", export=lambda row: row.samples),
     Column("stopped", "string", "TEXT NOT NULL DEFAULT 'n'"),
     Column("seconds", "double", "REAL NOT NULL", cohen="time", cohen_text=_clock),
+    Column("shape", "string", "TEXT", export=lambda row: _dump(row.shape)),
+    Column("file_shape", "string", "TEXT", export=lambda row: _dump(row.file_shape)),
+    Column("levels", "int64", "INTEGER"),
+    Column("moved", "double", "REAL"),
+    Column("image_digest", "string", "TEXT"),
 )  # fmt: skip
+LISTS = ("counts", "shape", "file_shape")  # stored as JSON
 STORED = tuple(column for column in COLUMNS if column.sql is not None)
 
 
 def to_sql(row: Row) -> tuple[Any, ...]:
     """The row's values in the order of STORED."""
     values = {column.field: getattr(row, column.field) for column in STORED}
-    return tuple((values | {"counts": json.dumps(row.counts)}).values())
+    return tuple((values | {name: _dump(values[name]) for name in LISTS}).values())
 
 
 def from_sql(values: Iterable[Any]) -> Row:
     fields = dict(zip((column.field for column in STORED), values, strict=True))
-    return Row(**(fields | {"counts": tuple(json.loads(fields["counts"]))}))
+    return Row(**(fields | {name: _load(fields[name]) for name in LISTS}))
+
+
+def _dump(values: tuple[int, ...] | None) -> str | None:
+    return None if values is None else json.dumps(values)
+
+
+def _load(text: str | None) -> tuple[int, ...] | None:
+    return None if text is None else tuple(json.loads(text))
 
 
 def to_record(row: Row) -> dict[str, Any]:
@@ -173,7 +209,6 @@ def from_record(record: Mapping[str, Any]) -> Row:
         value = number(name, -1)
         return None if value < 0 else int(value)
 
-    counts = record.get("counts")
     return Row(
         int(record["idx"]),
         class_or_none("label"),
@@ -181,10 +216,15 @@ def from_record(record: Mapping[str, Any]) -> Row:
         int(number("selected", -1)),
         float(record["radius"]),
         float(number("p_lower", 0.0)),
-        () if counts is None else tuple(json.loads(counts)),
+        _load(record.get("counts")) or (),
         record.get("mean_segments"),
         record.get("mean_segment_size"),
         float(number("seconds", 0.0)),
         record.get("p_upper"),
         str(number("stopped", "n")),
+        _load(record.get("shape")),
+        _load(record.get("file_shape")),
+        record.get("levels"),
+        record.get("moved"),
+        record.get("image_digest"),
     )

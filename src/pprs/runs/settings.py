@@ -20,12 +20,14 @@ from pprs.sampling import Sampling, decided_radii
 IDENTITY = (
     "model", "model_digest", "preprocess", "labels", "data_fingerprint", "num_classes", "class_names", "noise",
     "partition", "n0", "n", "alpha", "bound", "stop", "seed", "engine", "device", "autocast", "channels_last",
+    "arithmetic", "pixels",
 )  # fmt: skip
 _FILE = re.compile(r"(\.safetensors|\.onnx|\.pt2)(:[^/]*)?$")  # a model file, perhaps with the name of an output
 # Settings that every exported row repeats.
 EXPORTED = {
     "model": "string", "data": "string", "noise": "string", "partition": "string", "n0": "int64", "n": "int64",
     "alpha": "double", "bound": "string", "stop": "string", "seed": "int64", "engine": "string",
+    "preprocess": "string", "arithmetic": "string", "pixels": "string",
 }  # fmt: skip
 _TEXTS = {"noise": "noise_text", "partition": "partition_text"}  # stored key -> field, if different
 
@@ -56,6 +58,8 @@ class RunSettings:
         device: Torch device.
         autocast: Whether mixed precision is used.
         channels_last: Whether the channels-last memory layout is used.
+        arithmetic: "exact" if noise is drawn in integers on the levels of the images, "real" if it is added as float32.
+        pixels: "network" if noise is added to the network's input, "file" if it is added to the pixels of the file.
     """
 
     model: str | None = None
@@ -79,6 +83,8 @@ class RunSettings:
     device: str = "cpu"
     autocast: bool = False
     channels_last: bool = False
+    arithmetic: str = "real"
+    pixels: str = "network"
 
     @functools.cached_property
     def noise(self) -> Noise:

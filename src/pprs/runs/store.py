@@ -204,6 +204,12 @@ class RunWriter:
         if own.settings.differences(other.settings):
             raise ConfigurationError(f"{other.folder} and {self.folder} are runs with different settings")
         done, partial, thumbnails = own.completed(), own.partial(), other.thumbnails()
+        digests = {row.idx: row.image_digest for row in own.iter_rows() if row.image_digest is not None}
+        for row in other.iter_rows():
+            if row.image_digest is not None and digests.get(row.idx, row.image_digest) != row.image_digest:
+                raise ConfigurationError(
+                    f"image {row.idx} is not the same in {other.folder} and {self.folder}. Nothing was changed."
+                )
         new = [
             (row, thumbnails.get(row.idx))
             for row in other.iter_rows()

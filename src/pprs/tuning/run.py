@@ -24,6 +24,7 @@ from pprs.tuning.describe import draw_chart, shorten
 from pprs.tuning.measurement import MeasurementCache, recorded_engine
 from pprs.tuning.result import Tuned
 from pprs.tuning.search import SearchStep, check_number_of_images, search_partitions
+from pprs.voting import choose_arithmetic
 
 LIMIT = 1000  # images by default
 SAMPLES = 10**6  # large enough that timing the engines pays off
@@ -153,6 +154,7 @@ def _collect_settings(
         "budget": budget,
         "families": list(families),
         "engine": choice.engine,
+        "arithmetic": choose_arithmetic("auto", noise),
     }
 
 
