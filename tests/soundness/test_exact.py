@@ -1,0 +1,272 @@
+"""Exact arithmetic: the distribution of the noise, attacks on floating point, and which changes are covered."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from mpmath import mp  # type: ignore[import-untyped]
+from scipy.stats import chisquare, norm
+
+from pprs import Certificate, Exponential, Gaussian, Grid, PprsError, SmoothedClassifier
+from pprs.kernels.quantised import LEADING, UNDECIDED
+from pprs.noise import Quantisation, keyed_rng, quantise, quantised_gaussian
+from pprs.partition import Partition, parse_partition
+from pprs.voting import choose_arithmetic
+
+SETTINGS = [(0.02, 255), (0.25, 255), (1.0, 255), (0.25, 65535)]
+
+
+# ---- the noise
+
+
+@pytest.mark.parametrize(("sigma", "levels"), SETTINGS)
+def test_thresholds_are_exact(sigma: float, levels: int) -> None:
+    noise = quantised_gaussian(sigma, levels)
+    count = len(noise.thresholds)
+    chosen = {0, 1, count // 2, count - 1, *np.random.default_rng(0).integers(0, count, 100).tolist()}
+    with mp.workdps(60):
+        for i in chosen:
+            probability = mp.ncdf(mp.mpf(2 * (noise.first + i) + 1) / (2 * levels * mp.mpf(sigma)))
+            assert int(noise.thresholds[i]) == min(int(mp.floor(probability * 2**64)), 2**64 - 1)
+        # What lies below the first threshold and above the last is at most one unit.
+        assert mp.ncdf(mp.mpf(2 * noise.first - 1) / (2 * levels * mp.mpf(sigma))) < mp.mpf(2) ** -64
+    assert np.all(np.diff(noise.thresholds.astype(object)) >= 0)
+
+
+@pytest.mark.parametrize(("sigma", "levels"), SETTINGS)
+def test_lookup_agrees_with_the_thresholds(sigma: float, levels: int) -> None:
+    """At and around every threshold and at random, the table gives J or leaves a range that contains it."""
+    noise, rng = quantised_gaussian(sigma, levels), np.random.default_rng(1)
+    sample = noise.thresholds[rng.integers(0, len(noise.thresholds), 2000)]
+    numbers = np.concatenate(
+        [sample - np.uint64(1), sample, sample + np.uint64(1), rng.integers(0, 2**64, 2000, np.uint64)]
+    )
+    expected = np.searchsorted(noise.thresholds, numbers, side="right")
+    leading = (numbers >> np.uint64(64 - LEADING)).astype(np.int64)
+    looked_up = noise.table[leading]
+    decided = looked_up != UNDECIDED
+    assert np.array_equal(looked_up[decided], expected[decided] + noise.first)
+    assert np.all(noise.starts[leading] <= expected)
+    assert np.all(expected <= noise.starts[leading + 1])
+    assert decided.any() or levels == 65535
+
+
+@pytest.mark.parametrize(("sigma", "levels"), SETTINGS)
+@pytest.mark.parametrize("on_device", [False, True])
+def test_the_distribution_of_the_noise(sigma: float, levels: int, on_device: bool) -> None:
+    """Against exact probabilities, by a chi-square test and in the tails."""
+    noise, batch = quantised_gaussian(sigma, levels), 400
+    image = quantise(torch.full((1, 28, 28), 100 / 255))
+    image = dataclasses.replace(image, k=image.k * 0 + 7, quantisation=Quantisation(levels))
+    rng = torch.Generator().manual_seed(5) if on_device else keyed_rng("cpu", 5)
+    j = (noise.sample(image, batch, rng).double() * levels).round().long().numpy().ravel() - 7
+    step = max(1, round(sigma * levels / 10))
+    edges = np.arange(-35 * step, 36 * step, step)
+    cdf = norm.cdf((2 * edges + 1) / (2 * levels * sigma))  # P(J <= edge)
+    probabilities = np.diff(np.concatenate([[0.0], cdf, [1.0]]))
+    counts = np.bincount(np.searchsorted(edges, j, side="left"), minlength=len(edges) + 1)
+    keep = probabilities * len(j) >= 5
+    expected, observed = probabilities[keep] * len(j), counts[keep]
+    if not keep.all():
+        expected = np.append(expected, probabilities[~keep].sum() * len(j))
+        observed = np.append(observed, counts[~keep].sum())
+    assert chisquare(observed, expected).pvalue > 1e-4
+    beyond = 3.5 * sigma * levels
+    tail = 2 * norm.cdf(-(2 * math.floor(beyond) + 1) / (2 * levels * sigma))
+    assert abs((np.abs(j) > beyond).sum() - tail * len(j)) < 5 * math.sqrt(tail * len(j)) + 1
+
+
+def test_noise_is_independent_of_the_image_and_between_samples() -> None:
+    noise = quantised_gaussian(0.5)
+    first, second = (quantise(torch.full((3, 16, 16), k / 255)) for k in (0, 200))
+    draws = [(noise.sample(x, 64, keyed_rng("cpu", 3)) * 255).round() - x.k for x in (first, second)]
+    assert torch.equal(*draws)
+    flat = draws[0].flatten(1).double().numpy()
+    correlation = np.corrcoef(flat)[np.triu_indices(64, 1)]
+    assert np.abs(correlation).max() < 6 / math.sqrt(flat.shape[1])
+    assert np.abs(np.corrcoef(flat.T[:64])[np.triu_indices(64, 1)]).max() < 6 / 8
+
+
+# ---- images
+
+
+def test_images_are_recognised_by_their_levels() -> None:
+    k = torch.randint(0, 256, (3, 8, 8))
+    for form in (k.float() / 255, (k.double() / 255).float(), k.float() * (1 / 255)):
+        image = quantise(form)
+        assert (image.levels, image.quantisation.moved) == (255, 0.0)
+        assert torch.equal(image.k, k.int())
+    words = torch.randint(0, 65536, (1, 8, 8))
+    image = quantise(words.float() / 65535)
+    assert (image.levels, image.quantisation.moved) == (65535, 0.0)
+    assert torch.equal(image.k, words.int())
+
+
+def test_other_images_are_moved_and_pay_for_it() -> None:
+    x = torch.rand(1, 8, 8)
+    image = quantise(x)
+    distance = float((x.double() - image.k.double() / 65535).norm())
+    assert image.levels == 65535
+    assert distance <= image.quantisation.moved <= distance * 1.001
+    assert image.quantisation.radius_loss(64) >= distance + 8 / (2 * 65535)
+    g = SmoothedClassifier(lambda y: torch.stack([y.mean((1, 2, 3)), -y.mean((1, 2, 3))], 1), 2, Gaussian(0.25))
+    certificate = g.certify(x, n=200)
+    assert certificate.radius == pytest.approx(
+        Gaussian(0.25).radius(certificate.p_lower, 64) - image.quantisation.radius_loss(64), rel=1e-12
+    )
+    assert (certificate.arithmetic, certificate.levels) == ("exact", 65535)
+    with pytest.raises(PprsError, match="not multiples of 1/255"):
+        SmoothedClassifier(g.model, 2, Gaussian(0.25), arithmetic="exact").certify(x, n=200)
+
+
+def test_values_beyond_float32_integers_are_refused() -> None:
+    with pytest.raises(PprsError, match="too large for exact arithmetic"):
+        quantise(torch.full((1, 8, 8), 1e5))
+
+
+def test_alpha_pays_for_the_coupling() -> None:
+    quantisation, alpha = Quantisation(255), 1e-3
+    reduced = quantisation.reduced_alpha(alpha, 0.5, 10_000, 150_528)
+    thresholds = len(quantised_gaussian(0.5).thresholds)
+    assert alpha - 1.1e-6 < reduced <= alpha - 10_000 * 150_528 * thresholds * 2.0**-64
+    with pytest.raises(PprsError, match="cannot keep alpha"):
+        quantisation.reduced_alpha(1e-9, 0.5, 10_000, 150_528)
+
+
+def test_choice_of_arithmetic() -> None:
+    assert choose_arithmetic("auto", Gaussian(0.5)) == "exact"
+    assert choose_arithmetic("auto", Exponential(0.5)) == "real"
+    for arithmetic, noise in (("exact", Exponential(0.5)), ("exactly", Gaussian(0.5))):
+        with pytest.raises(PprsError) as error:
+            choose_arithmetic(arithmetic, noise)
+        assert error.value.parameter == "arithmetic"
+
+
+# ---- attacks on floating point (Jin et al. 2022)
+
+
+class LowBits(torch.nn.Module):
+    """Class 0 if at least `share` of the values below `small` are no multiples of 2^-bits.
+
+    The sum of a dark pixel and small noise keeps the noise's low bits. A brighter pixel rounds them away.
+    """
+
+    def __init__(self, small: float, bits: int, share: float = 0.4) -> None:
+        super().__init__()
+        self.small, self.bits, self.share = small, bits, share
+
+    def forward(self, y: torch.Tensor) -> torch.Tensor:
+        flat = y.flatten(1).double()
+        small = (flat.abs() < self.small) & (flat != 0)
+        odd = small & ((flat * 2.0**self.bits).frac() != 0)
+        score = odd.sum(1) - self.share * small.sum(1) - 0.1
+        return torch.stack([score, -score], 1).float()
+
+
+def _attack(
+    model: LowBits, x: torch.Tensor, change: torch.Tensor, partition: Partition | None, arithmetic: str
+) -> bool | None:
+    """Whether a change turns the smoothed classifier's label, or None if no certificate covers it."""
+    g = SmoothedClassifier(model, 2, Gaussian(0.25), partition, threads=1, arithmetic=arithmetic)
+    certificate = g.certify(x, n0=32, n=400)
+    if not certificate.covers(change.numpy()):
+        return None
+    prediction = g.predict(x + change, n=200, alpha=1e-6, index=1).prediction
+    return prediction not in (None, certificate.prediction)
+
+
+ATTACKS = list(itertools.product((2.0**-7, 2.0**-9, 2.0**-11), (29, 31, 33), (1, 2, 3), ((1, 28, 28), (3, 16, 16))))
+
+
+@pytest.mark.parametrize("partition", ["none", "grid:size=2", "blur:size=3"])
+def test_no_certificate_in_exact_arithmetic_is_turned(partition: str) -> None:
+    outcomes = [
+        _attack(
+            LowBits(small, bits), torch.zeros(shape), torch.full(shape, step / 255), parse_partition(partition), "exact"
+        )
+        for small, bits, step, shape in ATTACKS
+    ]
+    assert True not in outcomes
+    assert outcomes.count(False) >= len(ATTACKS) / 3  # otherwise there is little to test
+
+
+def test_the_attack_works_in_real_arithmetic() -> None:
+    """Otherwise the test above would prove nothing."""
+    shape = (1, 28, 28)
+    change = torch.full(shape, 1 / 255)
+    assert True in [_attack(LowBits(2.0**-9, bits), torch.zeros(shape), change, None, "real") for bits in (31, 33)]
+
+
+# ---- covered changes
+
+
+def _certificate(radius: float, partition: str = "none", levels: int = 255) -> Certificate:
+    counts = np.array([0, 100])
+    return Certificate(
+        1, radius, 0.9, counts, 1, 10, 100, 0.001, (1, 8, 8), "gaussian:sigma=0.5", partition, arithmetic="exact",
+        levels=levels,
+    )  # fmt: skip
+
+
+@given(st.lists(st.integers(-255, 255), min_size=1, max_size=64), st.integers(-2, 2))
+def test_balls_are_decided_in_integers(steps: list[int], ulps: int) -> None:
+    change = np.zeros((1, 8, 8))
+    change.ravel()[: len(steps)] = np.array(steps) / 255
+    energy, radius = sum(step**2 for step in steps), math.sqrt(sum(step**2 for step in steps)) / 255
+    for _ in range(abs(ulps)):
+        radius = math.nextafter(radius, math.copysign(9, ulps))
+    radius = max(radius, 0.0)
+    inside = energy <= (255 * Fraction(radius)) ** 2
+    assert _certificate(radius).covers(change) == inside
+    assert _certificate(radius).covers(change.astype(np.float32)) == inside
+
+
+def test_cylinders_are_decided_by_cell_sums() -> None:
+    certificate = _certificate(1.5 / 255, "grid:size=2")
+    change = np.zeros((1, 8, 8))
+    change[0, 0, 0], change[0, 1, 1] = 200 / 255, -200 / 255
+    assert certificate.covers(change)  # however large, as the sum of the cell is 0
+    change[0, 1, 1] = -199 / 255
+    assert certificate.covers(change)  # a sum of 1 costs a change of 1
+    change[0, 0, 4] = change[0, 0, 5] = 1 / 255
+    assert not certificate.covers(change)  # a sum of 2 in another cell costs two changes of 1 more: sqrt(3) > 1.5
+    assert not _certificate(1.5 / 255, "none").covers(change)
+    off_level = np.zeros((1, 8, 8))
+    off_level[0, 0, 0], off_level[0, 1, 1] = 0.5 / 255, -0.5 / 255
+    assert certificate.covers(off_level)  # in the ball
+    assert not certificate.covers(40 * off_level + 0.25 / 255)  # only the ball is certified off the levels
+
+
+@given(st.integers(-40, 40))
+def test_least_energy_of_a_cell(total: int) -> None:
+    """Against all ways to spread a sum over the four pixels of a cell."""
+    change = np.zeros((1, 8, 8))
+    change[0, 0, 0] = total / 255
+    nearest = range(math.floor(total / 4) - 1, math.floor(total / 4) + 3)
+    least = min(a * a + b * b + c * c + (total - a - b - c) ** 2 for a, b, c in itertools.product(nearest, repeat=3))
+    radius = math.sqrt(least) / 255
+    assert _certificate(math.nextafter(radius, 9), "grid:size=2").covers(change)
+    if least:
+        assert not _certificate(math.nextafter(radius * (1 - 1e-15), 0), "grid:size=2").covers(change)
+
+
+def test_cell_means_depend_on_integer_sums_alone() -> None:
+    rng = np.random.default_rng(0)
+    k = torch.from_numpy(rng.integers(-600, 800, (4, 3, 16, 16)))
+    other = k.clone()
+    for a, b in ((0, 1), (5, 4)):  # move levels within a cell of 4x4
+        move = torch.from_numpy(rng.integers(-300, 300, (4, 3)))
+        other[:, :, a, 0] += move
+        other[:, :, b, 1] -= move
+    images = [(values.float() / 255) for values in (k, other)]
+    first, second = (Grid(4).run_quantised(image, 255)[0] for image in images)
+    assert torch.equal(first, second)
+    assert not torch.equal(*images)
