@@ -200,7 +200,7 @@ def certify_task(
             scratch = tempfile.TemporaryDirectory(prefix="pprs-")
             folder = Path(scratch.name) / "run"
         recorded = _recorded_settings(folder)
-        arithmetic = recorded.arithmetic if recorded is not None and arithmetic == "auto" else arithmetic
+        arithmetic = recorded.arithmetic_option if recorded is not None and arithmetic == "auto" else arithmetic
         engine = recorded.engine if recorded is not None and options.engine == "auto" else options.engine
         check_radii_attainable(sampling, *_problem(task, noise, arithmetic))
         choice = choose_engine(

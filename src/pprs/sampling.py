@@ -284,13 +284,16 @@ def min_samples_for_radius(
     def suffices(n: int) -> bool:
         return max_radius(dataclasses.replace(sampling, n=n), noise, dim, num_classes, quantisation) >= radius
 
+    most = 2**40
+    if quantisation is not None:
+        most = min(most, quantisation.max_samples(sampling.alpha, noise.sigma, dim))
     low = min_samples_to_certify(sampling.alpha, sampling.bound, anytime=sampling.anytime)
     if suffices(low):
         return low
     high = low
     while not suffices(high):
         low, high = high, 2 * high
-        if high > 2**40:
+        if high > most:
             raise PprsError(f"no number of samples certifies a radius of {radius:g} under {noise}. Increase `sigma`.")
     while high - low > 1:
         middle = (low + high) // 2

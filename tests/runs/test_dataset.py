@@ -18,6 +18,7 @@ import pytest
 import torch
 from helpers import Linear, Record, rows_in
 from helpers import pprs as command
+from PIL import Image
 
 import pprs
 from pprs.data import Selection
@@ -25,7 +26,7 @@ from pprs.dataset import BUDGET_STOP
 from pprs.errors import ConfigurationError
 from pprs.model import load_model
 from pprs.runners import Budget
-from pprs.runs import FILE, Row, RunFile, RunSettings
+from pprs.runs import FILE, Row, RunFile, RunSettings, RunWriter
 from pprs.runs.store import VERSION
 
 NOISE = pprs.Gaussian(0.25)
@@ -96,7 +97,9 @@ def test_a_run_as_tables(digits_model: Path, tmp_path: Path) -> None:
         "p_lower": "double", "p_upper": "double", "selected": "int64", "counts": "string", "mean_segments": "double",
         "mean_segment_size": "double", "samples": "int64", "stopped": "string", "seconds": "double", "model": "string",
         "data": "string", "noise": "string", "partition": "string", "n0": "int64", "n": "int64", "alpha": "double",
-        "bound": "string", "stop": "string", "seed": "int64", "engine": "string",
+        "bound": "string", "stop": "string", "seed": "int64", "engine": "string", "shape": "string",
+        "file_shape": "string", "levels": "int64", "moved": "double", "image_digest": "string", "preprocess": "string",
+        "arithmetic": "string", "pixels": "string",
     }  # fmt: skip
     frame = run.to_pandas()
     assert list(frame["idx"]) == [0, 1, 2, 3, 4]
@@ -327,7 +330,7 @@ def test_stored_setting_keys_do_not_change() -> None:
     assert list(stored) == [
         "format", "model", "model_digest", "preprocess", "labels", "data", "split", "data_fingerprint", "num_classes",
         "class_names", "noise", "partition", "n0", "n", "alpha", "bound", "stop", "seed", "engine", "device",
-        "autocast", "channels_last",
+        "autocast", "channels_last", "arithmetic", "pixels",
     ]  # fmt: skip
     assert RunSettings.from_dict(json.loads(json.dumps(stored))) == settings
     assert RunSettings.from_dict({"n": "20", "alpha": "0.5", "noise": "gaussian:sigma=1.0"}).n == 20
@@ -353,10 +356,13 @@ def test_certificates_as_dictionaries(digits: Any) -> None:
     g = pprs.SmoothedClassifier(Linear(torch.ones(1, 28, 28), -100.0), 2, NOISE, pprs.Grid(4))
     certificate = g.certify(images[0], n0=10, n=200, stop="width:0.1", bound="two-sided")
     stored = json.loads(json.dumps(certificate.to_dict()))
-    assert stored["version"] == 1
+    assert stored["version"] == 2
     assert pprs.Certificate.from_dict(stored) == certificate
-    with pytest.raises(pprs.PprsError, match="version 2"):
-        pprs.Certificate.from_dict({**stored, "version": 2})
+    added = ("arithmetic", "levels", "moved", "image_digest")
+    first_version = {key: value for key, value in stored.items() if key not in added} | {"version": 1}
+    assert pprs.Certificate.from_dict(first_version).arithmetic == "real"
+    with pytest.raises(pprs.PprsError, match="version 3"):
+        pprs.Certificate.from_dict({**stored, "version": 3})
     for wrong in ({k: v for k, v in stored.items() if k != "radius"}, {**stored, "redius": 1.0}):
         with pytest.raises(pprs.PprsError, match='"(radius|redius)"'):
             pprs.Certificate.from_dict(wrong)
@@ -455,3 +461,66 @@ def test_any_integer_type_and_another_working_directory(tmp_path: Path, monkeypa
     assert pprs.Certificate.from_dict(json.loads(json.dumps(certificate.to_dict()))) == certificate
     with pytest.raises(ConfigurationError, match="`n` must be an integer"):
         pprs.Sampling(n=100.5)
+
+
+def _write_images(folder: Path, seed: int = 0) -> None:
+    rng = np.random.default_rng(seed)
+    for label in ("a", "b"):
+        (folder / label).mkdir(parents=True, exist_ok=True)
+        for i in range(2):
+            Image.fromarray(rng.integers(0, 256, (8, 8), np.uint8)).save(folder / label / f"{i}.png")
+
+
+def test_a_changed_image_is_not_resumed(tmp_path: Path) -> None:
+    """Neither where its row is final nor where a budget left it undecided: old and new votes would be added up."""
+    data, net = tmp_path / "data", Linear(torch.ones(1, 8, 8), -32.0)
+    _write_images(data)
+    options: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "out": tmp_path / "run", "progress": False}
+    first = pprs.certify_dataset(net, data, **options)
+    assert all(row.levels == 255 and row.image_digest and row.shape == (1, 8, 8) for row in first.rows())
+    assert pprs.certify_dataset(net, data, **options).rows() == first.rows()
+    Image.fromarray(np.full((8, 8), 7, np.uint8)).save(data / "a" / "1.png")  # not one of those in the fingerprint
+    with pytest.raises(ConfigurationError, match="image 1 is not the one that was certified"):
+        pprs.certify_dataset(net, data, **options)
+    assert list(RunFile(tmp_path / "run").iter_rows()) == first.rows()
+
+
+def test_votes_are_not_added_to_those_of_another_image() -> None:
+    g = pprs.SmoothedClassifier(Linear(torch.ones(1, 8, 8), -32.0), 2, NOISE)
+    sampling = pprs.Sampling(10, 2000, stop="width:0.01")
+    image = torch.full((1, 8, 8), 100 / 255)
+    started = g.start(sampling)
+    started.advance(image, pause=lambda n: n >= 64)
+    row = Row.of(0, None, started.certificate(), 0.0)
+    g.start(sampling, checkpoint=row).advance(image)
+    with pytest.raises(ConfigurationError, match="not the image whose votes were stored"):
+        g.start(sampling, checkpoint=row).advance(image + 1 / 255)
+
+
+def test_runs_of_different_images_are_not_merged(tmp_path: Path) -> None:
+    net = Linear(torch.ones(1, 8, 8), -32.0)
+    for name, seed in (("one", 0), ("other", 1)):
+        _write_images(tmp_path / name, seed)
+        pprs.certify_dataset(
+            net, tmp_path / name, noise=NOISE, sampling=FEW, out=tmp_path / f"{name}-run", progress=False
+        )
+    settings = RunFile(tmp_path / "one-run").settings
+    with sqlite3.connect(tmp_path / "other-run" / FILE) as db:  # the images that the fingerprint covers are the same
+        db.execute(
+            "UPDATE settings SET value = ? WHERE key = 'data_fingerprint'", (json.dumps(settings.data_fingerprint),)
+        )
+    with (
+        RunWriter(tmp_path / "one-run", settings) as writer,
+        pytest.raises(ConfigurationError, match="image 0 is not the same"),
+    ):
+        writer.merge(RunFile(tmp_path / "other-run"))
+
+
+def test_a_resumed_run_keeps_its_arithmetic(digits_model: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "out": tmp_path / "run", "progress": False}
+    pprs.certify_dataset(str(digits_model), "builtin:mnist5k", images=range(1), arithmetic="real", **options)
+    run = pprs.certify_dataset(str(digits_model), "builtin:mnist5k", images=range(2), **options)
+    assert run.settings.arithmetic == "real"
+    assert [row.levels for row in run.rows()] == [None, None]
+    with pytest.raises(ConfigurationError, match="arithmetic: the run has 'real', you asked for 'exact'"):
+        pprs.certify_dataset(str(digits_model), "builtin:mnist5k", images=range(2), arithmetic="exact", **options)

@@ -84,7 +84,8 @@ def test_certificate_fields() -> None:
     assert not c.abstained
     assert c.counts.sum() == 100
     assert c.p_lower == pytest.approx(0.01 ** (1 / 100))
-    assert c.radius == pytest.approx(Gaussian(0.25).radius(c.p_lower, 144))
+    # X is on no levels, and what rounding moves is taken off.
+    assert c.radius == pytest.approx(Gaussian(0.25).radius(c.p_lower, 144) - c.moved - 12 / (2 * 65535))
     assert c.radius_linf == pytest.approx(c.radius / 12)
     assert c.mean_segments == 9
     assert c.mean_segment_size == 16
@@ -93,6 +94,7 @@ def test_certificate_fields() -> None:
     assert c.covers(delta)
     delta[0, :4, :4] = c.radius / 4 * 1.001
     assert not c.covers(delta.numpy())
+    assert (c.arithmetic, c.levels, len(c.image_digest or "")) == ("exact", 65535, 32)
     with pytest.raises(PprsError, match="they must agree"):
         c.covers(torch.zeros(12, 12))
     with pytest.raises(dataclasses.FrozenInstanceError):

@@ -173,12 +173,12 @@ def certify(
         )
         plain = certify_task(
             task, run_noise, None, run.settings.sampling, seed=seed, options=used, progress=progress.quiet(),
-            arithmetic=run.settings.arithmetic,
+            arithmetic=run.settings.arithmetic_option,
         )  # fmt: skip
         compare_with_plain(summary.first, resolved, plain.rows()[0], task.model.class_names)
     if show is not None:
         write_image_rows(
-            task.sample, run_noise, [resolved], seed, show, parameter="show", arithmetic=run.settings.arithmetic
+            task.sample, run_noise, [resolved], seed, show, parameter="show", arithmetic=run.settings.arithmetic_option
         )
         say(f"wrote {show}")
     exit_if_failed(summary)

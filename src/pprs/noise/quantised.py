@@ -54,15 +54,25 @@ class Quantisation:
 
     def reduced_alpha(self, alpha: float, sigma: float, samples: int, dim: int) -> float:
         """Return alpha without the probability that a draw differs from one of the exact distribution."""
-        thresholds = 2 * _reach(sigma, self.levels) + 1
-        error = samples * dim * thresholds * 2.0**-64 * (1 + 1e-9)
-        if error > alpha / 2:
+        error = samples * self._error_per_sample(sigma, dim)
+        if samples > self.max_samples(alpha, sigma, dim):
             raise ConfigurationError(
                 f"exact arithmetic cannot keep alpha={alpha:g}: {samples} samples of {dim} values, drawn with 64 bits "
                 f'each, already use up {error:.1g}. Increase `alpha`, reduce `n`, or use `arithmetic` "real".',
                 parameter="alpha",
             )
         return math.nextafter(alpha - error, 0)
+
+    def max_samples(self, alpha: float, sigma: float, dim: int) -> int:
+        """Return the number of samples that use up half of alpha, beyond which exact arithmetic is refused."""
+        return int(alpha / 2 / self._error_per_sample(sigma, dim))
+
+    def _error_per_sample(self, sigma: float, dim: int) -> float:
+        """Bound the probability that one sample differs from its exact counterpart with the same uniform numbers.
+
+        A value differs if its uniform number falls between a threshold and its exact value, which is within 2^-64.
+        """
+        return dim * (2 * _reach(sigma, self.levels) + 1) * 2.0**-64 * (1 + 1e-9)
 
 
 @dataclass(frozen=True, eq=False)

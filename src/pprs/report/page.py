@@ -152,7 +152,7 @@ def _make_example(frames: Sequence[RunFrame], index: int) -> ImageExample:
     noisy_tiles: dict[tuple[str, int], int] = {}  # (noise, seed) -> position of the tile with that noise
     for frame in frames:
         noise, seed = frame.settings.noise, frame.settings.seed or 0
-        noisy = _add_noise(clean, noise, seed, index, frame.settings.arithmetic)
+        noisy = _add_noise(clean, noise, seed, index, frame.settings.arithmetic_option)
         if (str(noise), seed) not in noisy_tiles:
             noisy_tiles[str(noise), seed] = len(tiles)
             tiles.append(Tile(_to_data_url(figures.to_rgb(noisy)), f"noisy: {noise}"))

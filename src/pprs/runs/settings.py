@@ -112,6 +112,11 @@ class RunSettings:
         """The radii at which images were decided, or None if sampling did not stop at given radii."""
         return decided_radii(self.stop)
 
+    @property
+    def arithmetic_option(self) -> str:
+        """The option that leads to this arithmetic again. "auto" also rounds images that are on no levels."""
+        return "real" if self.arithmetic == "real" else "auto"
+
     def to_dict(self) -> dict[str, Any]:
         """The settings as they are stored."""
         names = {field: key for key, field in _TEXTS.items()}
