@@ -19,12 +19,25 @@ from pprs.engine import EngineChoice, check_engine, choose_engine
 from pprs.errors import ConfigurationError, PprsError, check_integer, check_type
 from pprs.metrics import accuracy_error
 from pprs.model import Model
+from pprs.model.identity import identify
 from pprs.noise import Noise, parse_noise
 from pprs.partition import Partition, parse_partition
 from pprs.progress import Progress, as_progress, duration, stage
 from pprs.runners import Budget, Local, Runner, RunProgress, Work, parse_budget, run_budget, run_images
-from pprs.runs import FILE, Failure, Run, RunFile, RunSettings, RunWriter, StoredRun, check_out, open_run_folder
+from pprs.runs import (
+    FILE,
+    Binding,
+    Failure,
+    Run,
+    RunFile,
+    RunSettings,
+    RunWriter,
+    StoredRun,
+    check_out,
+    open_run_folder,
+)
 from pprs.sampling import Sampling, check_radii_attainable, max_radius, min_samples_for_radius
+from pprs.scores import Probe
 from pprs.task import Task, load_task
 
 ESTIMATE_FROM = 20_000  # samples from which a run's time is estimated before it starts
@@ -195,8 +208,9 @@ def certify_task(
         if folder is None:
             scratch = tempfile.TemporaryDirectory(prefix="pprs-")
             folder = Path(scratch.name) / "run"
+        inputs = task.trial_inputs(noise, partition, seed)
         choice = choose_engine(
-            task.model, task.trial_inputs(noise, partition, seed), engine=_recorded_engine(folder, options.engine),
+            task.model, inputs, engine=_recorded_engine(folder, options.engine),
             device=device, samples=(sampling.n0 + sampling.n) * len(task.images), autocast=options.autocast,
             channels_last=options.channels_last, message=reporter.message,
         )  # fmt: skip
@@ -204,15 +218,37 @@ def certify_task(
             choice.model.module, task.num_classes, noise, partition, seed=seed, batch_size=options.batch_size,
             threads=options.threads, device="cpu" if runner.parallel else device,
         )  # fmt: skip
+        binding = Binding(identify(task.model, engine=choice.engine), check_and_probe(classifier, inputs, reporter))
         settings = _make_settings(task, noise, partition, sampling, seed, choice, device, options)
         work = Work(
             task, choice, classifier, sampling, device, options.autocast, options.channels_last, reporter.message
         )
-        with RunWriter(folder, settings) as writer:
+        with RunWriter(folder, settings, binding, tolerance=classifier.votes.score_tolerance) as writer:
+            if writer.file.binding is None:
+                reporter.message(
+                    "this run was started by an earlier version of pprs, so it is not bound to its model: only the "
+                    "weights were compared"
+                )
             images = _certify(work, runner, writer, limits, seed, reporter)
         run = StoredRun(folder, None if out is None else str(out), images=images, keep=scratch)
         _check_outcome(run, images)
     return run
+
+
+def check_and_probe(classifier: SmoothedClassifier, inputs: torch.Tensor, progress: Progress) -> Probe | None:
+    """Check that the network is a function of one image, and return its labels and margins for these noisy images.
+
+    If it fails on them, return None. The run then reports which images it fails on.
+    """
+    try:
+        classifier.check_inputs(inputs)
+        with torch.inference_mode():
+            return Probe.of(classifier.votes.scores(inputs.to(classifier.votes.device)))
+    except ConfigurationError:
+        raise
+    except PprsError as error:
+        progress.message(f"the model could not be checked before the run: {error.message}")
+        return None
 
 
 def _check_request(
@@ -415,9 +451,9 @@ def predict_task(
     Engine errors are raised by this call, before the iterator is used.
     """
     reporter, options = as_progress(progress), options or EngineOptions()
-    device = Local().check_device(options.device)
+    device, inputs = Local().check_device(options.device), task.trial_inputs(noise, partition, seed)
     choice = choose_engine(
-        task.model, task.trial_inputs(noise, partition, seed), engine=options.engine, device=device,
+        task.model, inputs, engine=options.engine, device=device,
         samples=n * len(task.images), autocast=options.autocast, channels_last=options.channels_last,
         message=reporter.message,
     )  # fmt: skip
@@ -425,6 +461,7 @@ def predict_task(
         choice.model.module, task.num_classes, noise, partition, seed=seed, batch_size=options.batch_size,
         threads=options.threads, device=device,
     )  # fmt: skip
+    check_and_probe(classifier, inputs, reporter)
 
     def predict(index: int) -> PredictedImage:
         sample = task.data[index]

@@ -17,7 +17,7 @@ from pprs.model.base import class_indices, normalise_name
 from pprs.noise import Noise
 from pprs.partition import Partition
 from pprs.partition.base import check_values
-from pprs.voting import TRIAL, noisy_chunk
+from pprs.voting import trial_inputs
 
 MAX_UNUSABLE = 10  # if this many images in a row cannot be used, the images are not the cause
 
@@ -43,10 +43,7 @@ class Task:
 
     def trial_inputs(self, noise: Noise, partition: Partition | None, seed: int) -> torch.Tensor:
         """Return partitioned noisy samples on which to try engines, with noise used for nothing else."""
-        noisy = noisy_chunk(self.sample.image, noise, seed, self.sample.index, TRIAL)[:8]
-        if partition is not None:
-            noisy = partition.resolve(noise.sigma, tuple(noisy.shape[1:])).run(noisy)[0]
-        return noisy
+        return trial_inputs(self.sample.image, noise, partition, seed, self.sample.index)
 
     @property
     def num_classes(self) -> int:
