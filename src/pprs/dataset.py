@@ -16,7 +16,7 @@ from pprs.certificate import Prediction, round_down
 from pprs.classifier import SmoothedClassifier
 from pprs.data import Selection, fair_order
 from pprs.engine import EngineChoice, check_engine, choose_engine
-from pprs.errors import ConfigurationError, PprsError, check_integer, check_type
+from pprs.errors import ConfigurationError, PprsError, check_integer, check_type, describe_error
 from pprs.metrics import accuracy_error
 from pprs.model import Model
 from pprs.model.identity import identify
@@ -246,8 +246,8 @@ def check_and_probe(classifier: SmoothedClassifier, inputs: torch.Tensor, progre
             return Probe.of(classifier.votes.scores(inputs.to(classifier.votes.device)))
     except ConfigurationError:
         raise
-    except PprsError as error:
-        progress.message(f"the model could not be checked before the run: {error.message}")
+    except (PprsError, MemoryError) as error:
+        progress.message(f"the model could not be checked before the run: {describe_error(error)}")
         return None
 
 

@@ -189,7 +189,7 @@ def _take_probe(work: Work) -> tuple[ImageArray, Probe] | None:
     try:
         with torch.inference_mode():
             return inputs.numpy(), Probe.of(votes.scores(inputs.to(votes.device)))
-    except PprsError:
+    except (PprsError, MemoryError):
         return None  # the run reports which images it fails on
 
 
