@@ -80,6 +80,7 @@ def _imports(name: str, source: bytes) -> Iterator[str]:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):  # another version of the file than the one that was imported
         return
+    yield name.rpartition(".")[0]  # importing a module runs its package first
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
