@@ -38,7 +38,8 @@ from pprs.runs import (
 )
 from pprs.sampling import Sampling, check_radii_attainable, max_radius, min_samples_for_radius
 from pprs.scores import Probe
-from pprs.task import Task, load_task
+from pprs.task import Task, find_usable, load_task
+from pprs.voting import trial_inputs
 
 ESTIMATE_FROM = 20_000  # samples from which a run's time is estimated before it starts
 BUDGET_STOP = "width:0.01"  # a budget may end an image's sampling at any time, so its bound must hold at all times
@@ -218,7 +219,8 @@ def certify_task(
             choice.model.module, task.num_classes, noise, partition, seed=seed, batch_size=options.batch_size,
             threads=options.threads, device="cpu" if runner.parallel else device,
         )  # fmt: skip
-        binding = Binding(identify(task.model, engine=choice.engine), check_and_probe(classifier, inputs, reporter))
+        check_network(classifier, inputs, reporter)
+        binding = Binding(identify(task.model, engine=choice.engine), _take_probe(task, classifier))
         settings = _make_settings(task, noise, partition, sampling, seed, choice, device, options)
         work = Work(
             task, choice, classifier, sampling, device, options.autocast, options.channels_last, reporter.message
@@ -235,19 +237,33 @@ def certify_task(
     return run
 
 
-def check_and_probe(classifier: SmoothedClassifier, inputs: torch.Tensor, progress: Progress) -> Probe | None:
-    """Check that the network is a function of one image, and return its labels and margins for these noisy images.
+def check_network(classifier: SmoothedClassifier, inputs: torch.Tensor, progress: Progress) -> None:
+    """Check that the network is a function of one image, unless it fails on these noisy images altogether.
 
-    If it fails on them, return None. The run then reports which images it fails on.
+    In that case the run reports which images it fails on.
     """
     try:
         classifier.check_inputs(inputs)
-        with torch.inference_mode():
-            return Probe.of(classifier.votes.scores(inputs.to(classifier.votes.device)))
     except ConfigurationError:
         raise
     except (PprsError, MemoryError) as error:
         progress.message(f"the model could not be checked before the run: {describe_error(error)}")
+
+
+def _take_probe(task: Task, classifier: SmoothedClassifier) -> Probe | None:
+    """Return the network's labels and margins for noisy samples of the first image of the data, or None if it fails.
+
+    The image does not depend on the images that are certified, since these may change when a run is resumed.
+    """
+    votes = classifier.votes
+    try:
+        first = find_usable(task.data, range(len(task.data)))
+        inputs = trial_inputs(first.image, votes.noise, votes.partition, votes.seed, first.index)
+        with torch.inference_mode():
+            return Probe.of(votes.scores(inputs.to(votes.device)))
+    except ConfigurationError:
+        raise
+    except (PprsError, MemoryError):
         return None
 
 
@@ -461,7 +477,7 @@ def predict_task(
         choice.model.module, task.num_classes, noise, partition, seed=seed, batch_size=options.batch_size,
         threads=options.threads, device=device,
     )  # fmt: skip
-    check_and_probe(classifier, inputs, reporter)
+    check_network(classifier, inputs, reporter)
 
     def predict(index: int) -> PredictedImage:
         sample = task.data[index]

@@ -62,6 +62,15 @@ def test_a_run_is_resumed_with_the_same_model(tmp_path: Path) -> None:
     assert len(binding.probe.labels) == len(binding.probe.margins) == 8
 
 
+def test_a_run_is_resumed_for_other_images(tmp_path: Path) -> None:
+    for i in (3, 0):
+        run = certify_dataset(
+            Model(Pixels(0, 1, 2), "net", 3), images(4), noise=Gaussian(0.25), sampling=Sampling(10, 50), images=[i],
+            out=tmp_path, engine="torch", progress=False,
+        )  # fmt: skip
+    assert [row.idx for row in run.rows()] == [0, 3]
+
+
 @pytest.mark.parametrize("offset", [0.0, 1000.0])
 def test_swapped_labels_are_found_by_their_scores(tmp_path: Path, offset: float) -> None:
     certify(Pixels(0, 1, 2, offset=offset), tmp_path)

@@ -12,22 +12,21 @@ from pprs.model.source_code import digest_source, is_own_code
 
 
 def identify(model: Model, *, engine: str = "torch") -> dict[str, str]:
-    """Return what the scores of a model depend on, so that an error can name the part that changed.
+    """Return what the scores of a model depend on besides `Model.digest`, so that an error can name what changed.
 
     Args:
         model: The model as loaded, before it is put on an engine.
         engine: The engine that runs it.
 
     Returns:
-        A digest or description of each part: weights, external data, description, source code, input shape and
-        preprocessing, and the versions of the packages that run it.
+        A digest or description of each part: external data, description, source code, input shape and preprocessing,
+        and the versions of the packages that run it.
     """
     parts = dict(model.parts)
     if "source code" not in parts:
         modules = {type(layer).__module__ for layer in model.module.modules()}
         parts["source code"] = digest_source(name for name in modules if is_own_code(name))
     return {
-        "weights": model.digest(),
         "input shape": "any" if model.input_shape is None else "x".join(map(str, model.input_shape)),
         "preprocessing": "default" if model.preprocess is None else repr(model.preprocess),
         **parts,
