@@ -15,6 +15,7 @@ import torch
 from pprs import _threads
 from pprs.bounds import binomial_test, check_alpha
 from pprs.certificate import Certificate, Counts, Prediction
+from pprs.consistency import check_function_of_one_image
 from pprs.errors import ConfigurationError, PprsError
 from pprs.noise import Noise, QuantisedImage, digest_image
 from pprs.partition import Partition
@@ -34,6 +35,7 @@ from pprs.voting import (
     chunk_size,
     count_votes,
     error_context,
+    trial_inputs,
 )
 
 
@@ -277,6 +279,31 @@ class SmoothedClassifier:
         with error_context(x, index, self.partition):
             image = self._votes.quantise(check_image(x, self._votes.device))
             return count_votes(self._votes, image, n, index, phase).counts
+
+    def check_model(self, x: torch.Tensor, *, index: int = 0) -> None:
+        """Check that the base classifier is a function of one image, as every certificate assumes.
+
+        A few noisy samples of the image are scored alone, together, among other images and again. Runs are checked
+        before they start. Call this before `certify` if you do not know how a network was built.
+
+        Args:
+            x: The image [C, H, W], with values in [0, 1].
+            index: Keys the noise of this image.
+
+        Raises:
+            ConfigurationError: If the scores of an image depend on the batch, on earlier calls or on random numbers.
+            PprsError: If the image is invalid, or if the base classifier fails.
+        """
+        with error_context(x, index, self.partition):
+            image = self._votes.quantise(check_image(x, self._votes.device))
+            self.check_inputs(trial_inputs(image, self.noise, self.partition, self._votes.seed, index))
+
+    def check_inputs(self, inputs: torch.Tensor) -> None:
+        """Check the base classifier as `check_model` does, on noisy samples that are partitioned already.
+
+        Images whose label the remaining rounding could change are scored alone from now on.
+        """
+        self._votes.settle_alone(check_function_of_one_image(self._votes, inputs))
 
     def seconds_per_sample(self, x: torch.Tensor) -> float:
         """Measure the seconds that one noisy sample of the image takes, with noise used for nothing else."""

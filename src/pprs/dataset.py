@@ -16,17 +16,30 @@ from pprs.certificate import Prediction, round_down
 from pprs.classifier import SmoothedClassifier
 from pprs.data import Selection, fair_order
 from pprs.engine import EngineChoice, check_engine, choose_engine
-from pprs.errors import ConfigurationError, PprsError, check_integer, check_type
+from pprs.errors import ConfigurationError, PprsError, check_integer, check_type, describe_error
 from pprs.metrics import accuracy_error
 from pprs.model import Model
+from pprs.model.identity import identify
 from pprs.noise import Noise, Quantisation, QuantisedImage, digest_image, parse_noise
 from pprs.partition import Partition, parse_partition
 from pprs.progress import Progress, as_progress, duration, stage
 from pprs.runners import Budget, Local, Runner, RunProgress, Work, parse_budget, run_budget, run_images
-from pprs.runs import FILE, Failure, Run, RunFile, RunSettings, RunWriter, StoredRun, check_out, open_run_folder
+from pprs.runs import (
+    FILE,
+    Binding,
+    Failure,
+    Run,
+    RunFile,
+    RunSettings,
+    RunWriter,
+    StoredRun,
+    check_out,
+    open_run_folder,
+)
 from pprs.sampling import Sampling, check_radii_attainable, max_radius, min_samples_for_radius
-from pprs.task import Task, load_task
-from pprs.voting import check_image, choose_arithmetic, prepare_image
+from pprs.scores import Probe
+from pprs.task import Task, find_usable, load_task
+from pprs.voting import check_image, choose_arithmetic, prepare_image, trial_inputs
 
 ESTIMATE_FROM = 20_000  # samples from which a run's time is estimated before it starts
 BUDGET_STOP = "width:0.01"  # a budget may end an image's sampling at any time, so its bound must hold at all times
@@ -203,8 +216,9 @@ def certify_task(
         arithmetic = recorded.arithmetic_option if recorded is not None and arithmetic == "auto" else arithmetic
         engine = recorded.engine if recorded is not None and options.engine == "auto" else options.engine
         check_radii_attainable(sampling, *_problem(task, noise, arithmetic))
+        inputs = task.trial_inputs(noise, partition, seed, arithmetic)
         choice = choose_engine(
-            task.model, task.trial_inputs(noise, partition, seed, arithmetic), engine=engine or "auto", device=device,
+            task.model, inputs, engine=engine or "auto", device=device,
             samples=(sampling.n0 + sampling.n) * len(task.images), autocast=options.autocast,
             channels_last=options.channels_last, message=reporter.message,
         )  # fmt: skip
@@ -212,6 +226,8 @@ def certify_task(
             choice.model.module, task.num_classes, noise, partition, seed=seed, batch_size=options.batch_size,
             threads=options.threads, device="cpu" if runner.parallel else device, arithmetic=arithmetic,
         )  # fmt: skip
+        check_network(classifier, inputs, reporter)
+        binding = Binding(identify(task.model, engine=choice.engine), _take_probe(task, classifier))
         settings = replace(
             _make_settings(task, noise, partition, sampling, seed, choice, device, options),
             arithmetic=classifier.votes.arithmetic,
@@ -219,11 +235,46 @@ def certify_task(
         work = Work(
             task, choice, classifier, sampling, device, options.autocast, options.channels_last, reporter.message
         )
-        with RunWriter(folder, settings) as writer:
+        with RunWriter(folder, settings, binding, tolerance=classifier.votes.score_tolerance) as writer:
+            if writer.file.binding is None:
+                reporter.message(
+                    "this run was started by an earlier version of pprs, so it is not bound to its model: only the "
+                    "weights were compared"
+                )
             images = _certify(work, runner, writer, limits, seed, reporter)
         run = StoredRun(folder, None if out is None else str(out), images=images, keep=scratch)
         _check_outcome(run, images)
     return run
+
+
+def check_network(classifier: SmoothedClassifier, inputs: torch.Tensor, progress: Progress) -> None:
+    """Check that the network is a function of one image, unless it fails on these noisy images altogether.
+
+    In that case the run reports which images it fails on.
+    """
+    try:
+        classifier.check_inputs(inputs)
+    except ConfigurationError:
+        raise
+    except (PprsError, MemoryError) as error:
+        progress.message(f"the model could not be checked before the run: {describe_error(error)}")
+
+
+def _take_probe(task: Task, classifier: SmoothedClassifier) -> Probe | None:
+    """Return the network's labels and margins for noisy samples of the first image of the data, or None if it fails.
+
+    The image does not depend on the images that are certified, since these may change when a run is resumed.
+    """
+    votes = classifier.votes
+    try:
+        first = find_usable(task.data, range(len(task.data)))
+        inputs = trial_inputs(votes.quantise(first.image), votes.noise, votes.partition, votes.seed, first.index)
+        with torch.inference_mode():
+            return Probe.of(votes.scores(inputs.to(votes.device)))
+    except ConfigurationError:
+        raise
+    except (PprsError, MemoryError):
+        return None
 
 
 def _check_request(
@@ -452,9 +503,9 @@ def predict_task(
     Engine errors are raised by this call, before the iterator is used.
     """
     reporter, options = as_progress(progress), options or EngineOptions()
-    device = Local().check_device(options.device)
+    device, inputs = Local().check_device(options.device), task.trial_inputs(noise, partition, seed)
     choice = choose_engine(
-        task.model, task.trial_inputs(noise, partition, seed), engine=options.engine, device=device,
+        task.model, inputs, engine=options.engine, device=device,
         samples=n * len(task.images), autocast=options.autocast, channels_last=options.channels_last,
         message=reporter.message,
     )  # fmt: skip
@@ -462,6 +513,7 @@ def predict_task(
         choice.model.module, task.num_classes, noise, partition, seed=seed, batch_size=options.batch_size,
         threads=options.threads, device=device,
     )  # fmt: skip
+    check_network(classifier, inputs, reporter)
 
     def predict(index: int) -> PredictedImage:
         sample = task.data[index]

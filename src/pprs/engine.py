@@ -28,10 +28,11 @@ from pprs.errors import ConfigurationError, PprsError, suggest
 from pprs.model import Model
 from pprs.model.base import Restricted
 from pprs.model.onnx import OnnxNetwork
+from pprs.scores import HALF_ROUNDING, relative_difference
 
 ENGINES = ("auto", "torch", "onnxruntime")
 MIN_EXPORT_SECONDS = 20.0  # of work, below which a network is not exported, since the export takes about as long
-SCORE_TOLERANCE = 1e-3  # the largest difference from torch's scores, relative to the largest score
+SCORE_TOLERANCE = 1e-3  # the largest difference from torch's scores, relative to their spread
 
 Message = Callable[[str], None]
 
@@ -153,12 +154,10 @@ def check_scores(reference: torch.nn.Module, other: torch.nn.Module, inputs: tor
         raise PprsError(
             f"the model must return a tensor of scores, not {type(expected).__name__}. Wrap it so that it does."
         )
-    difference = float((expected - scores).abs().max()) if expected.shape == scores.shape else float("inf")
-    largest = float(expected.abs().max())
-    if not difference <= SCORE_TOLERANCE * largest:  # written as a negation so that NaN is refused
+    difference = relative_difference(expected, scores)
+    if difference > SCORE_TOLERANCE:
         raise PprsError(
-            f"its scores on ONNX Runtime differ by {difference:.2g} from torch's, of up to {largest:.2g}, so it is not "
-            "used"
+            f"its scores on ONNX Runtime differ by {difference:.2g} of their spread from torch's, so it is not used"
         )
 
 
@@ -258,7 +257,7 @@ class Accelerated(torch.nn.Module):
         self.net: torch.nn.Module = net.to(memory_format=torch.channels_last) if channels_last else net  # type: ignore[call-overload]
         self.autocast, self.channels_last = autocast, channels_last
         # The relative rounding error of scores. Images whose two best scores are closer are scored again, one by one.
-        self.rounding = 2.0**-6 if autocast else 0.0
+        self.rounding = HALF_ROUNDING if autocast else 0.0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.channels_last:

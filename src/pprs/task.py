@@ -17,7 +17,7 @@ from pprs.model.base import class_indices, normalise_name
 from pprs.noise import Noise
 from pprs.partition import Partition
 from pprs.partition.base import check_values
-from pprs.voting import TRIAL, noisy_chunk, prepare_image
+from pprs.voting import prepare_image, trial_inputs
 
 MAX_UNUSABLE = 10  # if this many images in a row cannot be used, the images are not the cause
 
@@ -46,10 +46,7 @@ class Task:
     ) -> torch.Tensor:
         """Return partitioned noisy samples on which to try engines, with noise used for nothing else."""
         image = prepare_image(self.sample.image, noise, arithmetic)
-        noisy = noisy_chunk(image, noise, seed, self.sample.index, TRIAL)[:8]
-        if partition is not None:
-            noisy = partition.resolve(noise.sigma, tuple(noisy.shape[1:])).run(noisy)[0]
-        return noisy
+        return trial_inputs(image, noise, partition, seed, self.sample.index)
 
     @property
     def num_classes(self) -> int:

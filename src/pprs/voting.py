@@ -28,15 +28,19 @@ from pprs.errors import ConfigurationError, PprsError, suggest
 from pprs.noise import Noise, QuantisedImage, keyed_rng, quantise, quantised_gaussian
 from pprs.partition import Partition
 from pprs.partition.base import check_image_shape, check_values
+from pprs.scores import HALF_ROUNDING, HALF_TOLERANCE, TOLERANCE, near_ties
 
 # Each phase has its own noise. TRIAL is for decisions that are made before a run, such as the choice of engine: if
 # these used the noise of the estimate, the classifier would depend on it and the guarantee would be lost.
 SELECT, ESTIMATE, PREDICT, TRAIN, TRIAL, TUNE = range(6)
 
-# The floating-point scores of an image change slightly with the batch it is in. If the relative difference of the two
-# best scores is smaller than this, the image is scored again in a batch of one, so that its vote depends on nothing
-# but the image.
+# The floating-point scores of an image change slightly with the batch it is in. If the difference of the two best
+# scores is smaller than this share of their spread, the image is scored again in a batch of one, so that its vote
+# depends on nothing but the image.
 NEAR_TIE = 1e-4
+TIES_PER_DIFFERENCE = 4  # both scores of a margin may change, each way
+
+TRIAL_SIZE = 8  # noisy images that are scored before a run
 
 # In exact arithmetic, noise is drawn in integers on the levels of the image. In real arithmetic it is added as float32.
 ARITHMETICS = ("auto", "exact", "real")
@@ -199,6 +203,14 @@ def noisy_chunk(
     return noise.sample((batch, *x.shape), rng, out).add_(x)
 
 
+def trial_inputs(
+    x: torch.Tensor | QuantisedImage, noise: Noise, partition: Partition | None, seed: int, index: int = 0
+) -> torch.Tensor:
+    """Return a few partitioned noisy samples of a prepared image, with noise used for nothing else."""
+    noisy = noisy_chunk(x, noise, seed, index, TRIAL)[:TRIAL_SIZE]
+    return noisy if partition is None else partition.resolve(noise.sigma, tuple(x.shape)).run(noisy)[0]
+
+
 class LocalVotes:
     """A vote source in this process. On a CPU, the classifier runs on `threads` batches in parallel."""
 
@@ -227,6 +239,7 @@ class LocalVotes:
         self.model, self.num_classes, self.noise, self.partition = model, num_classes, noise, partition
         self.seed, self.batch_size, self.threads, self.device = seed, batch_size, threads, torch.device(device)
         self.requested_arithmetic, self.arithmetic = arithmetic, choose_arithmetic(arithmetic, noise)
+        self.rounding, self._near_tie = _find_rounding(model), NEAR_TIE
         self._resolved: dict[tuple[int, ...], Partition] = {}
 
     def quantise(self, x: torch.Tensor) -> torch.Tensor | QuantisedImage:
@@ -251,7 +264,7 @@ class LocalVotes:
     ) -> Generator[Votes]:
         if isinstance(self.model, torch.nn.Module):
             self.model.eval()  # not only in __init__: the caller may have trained it further since
-        batch_size, chunk, n = self._batch_size(x), chunk_size(x.numel()), samples.stop
+        batch_size, chunk, n = self.images_per_batch(x), chunk_size(x.numel()), samples.stop
         step = max(1, batch_size // chunk) * chunk
         partition = self.resolve(tuple(x.shape))
         levels = None
@@ -316,26 +329,34 @@ class LocalVotes:
             for future in pending:
                 future.cancel()
 
-    def _batch_size(self, x: torch.Tensor | QuantisedImage) -> int:
+    def images_per_batch(self, x: torch.Tensor | QuantisedImage) -> int:
+        """Return the number of noisy samples of this image per call of the base classifier."""
         # Small on a CPU: layers are slow if their outputs do not fit in the caches and need newly allocated memory.
         max_images, max_values = (64, 2**20) if self.device.type == "cpu" else (512, 2**25)
         return self.batch_size or max(1, min(max_images, max_values // x.numel()))
 
     def _classify(self, images: torch.Tensor) -> torch.Tensor:
         """Return the base classifier's label of each image."""
+        if len(images) == 1:
+            images = images.clone()  # at a fixed alignment in memory, which can change the last digit
         scores = self.scores(images)
-        top = scores.topk(2, dim=1)
-        margin = top.values[:, 0] - top.values[:, 1]
         labels = scores.argmax(dim=1)
-        tolerance = max(NEAR_TIE, getattr(self.model, "rounding", 0.0))
-        # Written as a negation so that NaN scores count as close and reach the check below.
-        close = ~(margin > tolerance * top.values.abs().amax(dim=1))
-        if len(images) > 1:
-            for i in close.nonzero().flatten().tolist():
-                labels[i] = self.scores(images[i : i + 1]).argmax()
+        close = near_ties(scores, self._near_tie, self.rounding)
         if bool(scores[close].isnan().any()):
             raise PprsError("the model returned NaN scores. Check its weights, and that it takes images in [0, 1].")
+        if len(images) > 1:
+            for i in close.nonzero().flatten().tolist():
+                labels[i] = self._classify(images[i : i + 1])[0]
         return labels
+
+    @property
+    def score_tolerance(self) -> float:
+        """The share of their spread by which the scores of the same network may differ on another processor."""
+        return HALF_TOLERANCE if self.rounding else TOLERANCE
+
+    def settle_alone(self, difference: float) -> None:
+        """Score images alone whose label could change if a batch changes scores by this share of their spread."""
+        self._near_tie = max(NEAR_TIE, TIES_PER_DIFFERENCE * difference)
 
     def scores(self, images: torch.Tensor) -> torch.Tensor:
         """Return the base classifier's scores [B, num_classes] as float32."""
@@ -367,3 +388,12 @@ class LocalVotes:
                 f"{self.num_classes} requires ({batch}, {self.num_classes}). Check num_classes and the model's last "
                 "layer."
             )
+
+
+def _find_rounding(model: BaseClassifier) -> float:
+    """Return the rounding error of a network's scores relative to their size, if it computes with 16 bits, else 0."""
+    if not isinstance(model, torch.nn.Module):
+        return float(getattr(model, "rounding", 0.0))
+    has_half = any(p.dtype in (torch.float16, torch.bfloat16) for p in model.parameters())
+    declared = (float(getattr(layer, "rounding", 0.0)) for layer in model.modules())
+    return max(HALF_ROUNDING if has_half else 0.0, *declared)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import multiprocessing
 import os
 import signal
@@ -125,8 +126,11 @@ def test_other_code_with_the_same_weights_is_rejected(tmp_path: Path) -> None:
     assert job.probe is not None
     Worker(job)
     (tmp_path / f"{MODEL}.py").write_text(NOISE.replace("[-score, score]", "[score, -score]"))
-    with pytest.raises(PprsError, match="gives other scores than the driver's .* Install the same code"):
+    with pytest.raises(PprsError, match=r"source code: \w+ -> \w+\. Install the same code"):
         certify(ProcessPool(job, 1), tmp_path / "run", images(2), sampling)
+    unidentified = dataclasses.replace(job, identity=())  # as if the change were where the digest does not look
+    with pytest.raises(PprsError, match="gives other scores than the driver's.*label . instead of .* Install the same"):
+        certify(ProcessPool(unidentified, 1), tmp_path / "other", images(2), sampling)
 
 
 def test_torch_out_of_memory_becomes_a_memory_error() -> None:

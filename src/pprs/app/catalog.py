@@ -12,7 +12,9 @@ from pathlib import Path
 import torch
 
 from pprs._files import cache_folder
+from pprs.classifier import SmoothedClassifier
 from pprs.data import ImageSet, View, open_dataset
+from pprs.dataset import check_network
 from pprs.engine import choose_engine
 from pprs.errors import PprsError, suggest
 from pprs.model import Model, Preprocess
@@ -153,6 +155,7 @@ def _load(
     task = load_task(model, data, split=split, classes=classes)
     inputs = task.trial_inputs(Gaussian(0.25), None, 0)
     choice = choose_engine(task.model, inputs, engine=engine, samples=EXPECTED_SAMPLES, message=progress.message)
+    check_network(SmoothedClassifier(choice.model.module, task.num_classes, Gaussian(0.25)), inputs, progress)
     search_data = None if search_split is None else load_task(task.model, data, split=search_split).data
     # Messages on the page name the model, but must not reveal where it is stored on this machine.
     anonymous = replace(task.model, source=os.path.basename(model))

@@ -26,6 +26,7 @@ class Model:
         preprocess: How to bring an image to the input size. By default, resize the shorter side and crop the centre.
         class_ids: Alternative names of the classes that data may use, such as ImageNet's n01440764.
         fingerprint: Identifies the weights of a module that does not expose them.
+        parts: Digests of what else it was loaded from, such as its source code, with their names.
     """
 
     module: torch.nn.Module
@@ -36,9 +37,13 @@ class Model:
     preprocess: Preprocess | None = None
     class_ids: tuple[str, ...] | None = None
     fingerprint: str = ""
+    parts: tuple[tuple[str, str], ...] = ()
 
     def digest(self) -> str:
-        """Return a digest of the weights, so that a run cannot be resumed with another network of the same name."""
+        """Return a digest of the weights, so that a run cannot be resumed with another network of the same name.
+
+        Stored runs are compared by it, so it stays as it is. `pprs.model.identity` covers the rest.
+        """
         sha = hashlib.sha256(self.fingerprint.encode())
         for name, tensor in sorted(self.module.state_dict().items()):
             sha.update(name.encode())

@@ -65,8 +65,10 @@ class Exported:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise PprsError(f"it cannot be loaded as a torch.export program ({reason}). Export it again.") from error
         digest = hashlib.sha256(screened.getbuffer()).hexdigest()
-        model = Model(_Program(module), spec, *_signature(program), fingerprint=digest)
-        return apply_sidecar(model, read_sidecar(path), str(path.with_suffix(".json")))
+        sidecar = read_sidecar(path)
+        parts = (("description", sidecar.digest()),)
+        model = Model(_Program(module), spec, *_signature(program), fingerprint=digest, parts=parts)
+        return apply_sidecar(model, sidecar, str(path.with_suffix(".json")))
 
 
 class _Program(torch.nn.Module):

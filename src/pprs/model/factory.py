@@ -11,6 +11,7 @@ import torch
 
 from pprs.errors import PprsError, suggest
 from pprs.model.base import Model
+from pprs.model.source_code import digest_source
 
 
 class Factory:
@@ -59,4 +60,5 @@ class Factory:
             tuple(names) if names else None,
             (int(shape[0]), int(shape[1]), int(shape[2])) if shape else None,
             getattr(net, "preprocess", None),
+            parts=(("source code", digest_source([module_name])),),
         )

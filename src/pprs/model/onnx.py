@@ -11,7 +11,9 @@ import torch
 
 from pprs.errors import PprsError
 from pprs.model.base import Model
+from pprs.model.external_data import external_files
 from pprs.model.sidecar import Sidecar, apply_sidecar, parse_sidecar, read_sidecar
+from pprs.scores import HALF_ROUNDING
 
 
 class OnnxNetwork(torch.nn.Module):
@@ -57,6 +59,7 @@ class OnnxNetwork(torch.nn.Module):
         self.channels_last = shape[0] not in (1, 3) and shape[2] in (1, 3)
         self.batch_size = tensor.shape[0] if isinstance(tensor.shape[0], int) and tensor.shape[0] > 0 else None
         self.dtype = np.float16 if tensor.type == "tensor(float16)" else np.float32
+        self.rounding = HALF_ROUNDING if self.dtype == np.float16 else 0.0  # relative error of the scores
         return tensor
 
     def _choose_output(self, requested: str | None) -> str:
@@ -131,24 +134,51 @@ class Onnx:
         path, output = Onnx._split(spec)
         if not path.is_file():
             raise PprsError("there is no network file with that name")
+        external = _digest_external_data(path)
         net = OnnxNetwork(str(path), str(path), output)
+        if external is None:
+            raise PprsError("its file cannot be searched for the names of further files. Export it again.")
         sidecar, origin = read_sidecar(path), str(path.with_suffix(".json"))
         metadata = net.session.get_modelmeta().custom_metadata_map.get("pprs")
         if sidecar == Sidecar() and metadata:
             origin = 'its metadata "pprs"'
             sidecar = parse_sidecar(metadata, origin)
-        model = Model(net, spec, net.num_classes, None, net.input_shape, fingerprint=_digest(path))
+        parts = (("external data", external), ("description", sidecar.digest()))
+        model = Model(net, spec, net.num_classes, None, net.input_shape, fingerprint=_digest(path), parts=parts)
         return apply_sidecar(model, sidecar, origin)
 
 
 def _digest(path: Path) -> str:
-    """Return a digest of the network and of every nearby file that it names, such as the weights of large networks."""
+    """Return a digest of the network and of every nearby file that it names.
+
+    Stored runs are compared by it, so it stays as it is. `_digest_external_data` covers files wherever they are.
+    """
     network = path.read_bytes()
     sha = hashlib.sha256(network)
     for other in sorted([*path.parent.glob("*"), *path.parent.glob("*/*")]):
         if other.name.encode() in network and other.is_file() and other != path:
             sha.update(other.name.encode())
-            with other.open("rb") as file:
-                while block := file.read(2**24):
-                    sha.update(block)
+            _update(sha, other)
     return sha.hexdigest()
+
+
+def _digest_external_data(path: Path) -> str | None:
+    """Return a digest of the files that hold tensors of the network, or None if the network cannot be searched."""
+    sha = hashlib.sha256()
+    try:
+        names = external_files(path.read_bytes())
+    except ValueError:
+        return None  # most likely not a network, and ONNX Runtime will say so
+    for name in names:
+        file = path.parent / name
+        if not file.is_file():
+            raise PprsError(f"its tensors are in {file}, and there is no such file. Copy it with the network.")
+        sha.update(name.encode())
+        _update(sha, file)
+    return sha.hexdigest()[:16] if names else "none"
+
+
+def _update(sha: hashlib._Hash, path: Path) -> None:
+    with path.open("rb") as file:
+        while block := file.read(2**24):
+            sha.update(block)

@@ -8,6 +8,7 @@ Every key is optional. `mean` and `std` apply to images in [0, 1]. Without them,
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +32,10 @@ class Sidecar:
     resize: int | None = None
     interpolation: str | None = None
     class_names: tuple[str, ...] | None = None
+
+    def digest(self) -> str:
+        """Return a digest of the values, or "none" if there are none."""
+        return "none" if self == Sidecar() else hashlib.sha256(repr(self).encode()).hexdigest()[:16]
 
 
 def read_sidecar(path: Path) -> Sidecar:

@@ -19,21 +19,20 @@ from pprs import _threads
 from pprs._version import __version__
 from pprs.classifier import SmoothedClassifier
 from pprs.engine import Accelerated
-from pprs.errors import ConfigurationError
+from pprs.errors import ConfigurationError, PprsError
 from pprs.model import load_model
 from pprs.model.base import Restricted
+from pprs.model.identity import identify
 from pprs.model.onnx import OnnxNetwork
 from pprs.noise import parse_noise
 from pprs.partition import parse_partition
 from pprs.runners.base import Done, Item, Work, certify_image
-from pprs.runs import Row
+from pprs.runs import Row, describe_parts
 from pprs.sampling import Sampling
-from pprs.voting import TRIAL, Votes, check_image, error_context, noisy_chunk
+from pprs.scores import Probe
+from pprs.voting import Votes, check_image, error_context
 
 ImageArray = npt.NDArray[np.float32]
-PROBE_SIZE = 4  # noisy samples whose scores are compared
-# Difference allowed relative to the largest score, since processors and GPUs round differently.
-TOLERANCE, MIXED_TOLERANCE = 0.02, 0.2
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,8 @@ class Job:
     channels_last: bool = False
     chosen: tuple[int, ...] | None = None  # the classes for `labels`, in order
     network: bytes | None = None  # the driver's export of the model to ONNX, used by all workers
-    probe: tuple[ImageArray, ImageArray] | None = None  # noisy samples, and the driver's scores of them
+    probe: tuple[ImageArray, Probe] | None = None  # noisy samples, and the driver's labels and margins for them
+    identity: tuple[tuple[str, str], ...] = ()  # what the driver's scores depend on, besides the weights
     folder: str = ""  # relative paths start here
     arithmetic: str = "auto"
     version: str = __version__
@@ -63,8 +63,8 @@ class Job:
     def of(cls, work: Work, threads: int = 1) -> Job:
         """The job for this work, with this number of threads per worker.
 
-        Workers check that their network gives noisy samples the same scores as the driver's. The digest only covers
-        the weights, and the code may differ on another machine.
+        Workers check that their model is the driver's in all its parts, and that it gives noisy samples the same
+        labels and margins: some code may still differ on another machine.
         """
         task, votes = work.task, work.classifier.votes
         if task.model_text is None:
@@ -85,9 +85,6 @@ class Job:
         if work.choice.engine == "onnxruntime" and work.choice.model.module is not module:
             exported = work.choice.model.module.modules()
             network = next(Path(m.name).read_bytes() for m in exported if isinstance(m, OnnxNetwork))
-        noisy = noisy_chunk(votes.quantise(task.sample.image), votes.noise, votes.seed, 0, TRIAL)[:PROBE_SIZE]
-        with torch.inference_mode():
-            scores = votes.scores(noisy.to(votes.device)).cpu().numpy()
         return cls(
             task.model_text,
             task.model.digest(),
@@ -103,7 +100,8 @@ class Job:
             work.channels_last,
             tuple(module.chosen.tolist()) if isinstance(module, Restricted) else None,
             network,
-            (noisy.numpy(), scores),
+            _take_probe(work),
+            tuple(identify(task.model).items()),
             os.getcwd(),
             votes.requested_arithmetic,
         )
@@ -147,7 +145,7 @@ class Worker:
             os.chdir(job.folder)
         self._sampling, self._classifier = job.sampling, _classifier(job, slot)
         if job.probe is not None:
-            _check_scores(self._classifier, job.probe)
+            _check_scores(self._classifier, *job.probe)
 
     def run(self, task: Assignment, array: ImageArray, report: Callable[[int], None]) -> Done | list[Votes]:
         """Run a task, calling `report` with the number of samples so far."""
@@ -187,17 +185,28 @@ def _classifier(job: Job, slot: int) -> SmoothedClassifier:
     )  # fmt: skip
 
 
-def _check_scores(classifier: SmoothedClassifier, probe: tuple[ImageArray, ImageArray]) -> None:
-    noisy, expected = torch.from_numpy(probe[0].copy()), torch.from_numpy(probe[1].copy())
+def _take_probe(work: Work) -> tuple[ImageArray, Probe] | None:
+    """Return noisy samples and the driver's labels and margins for them, or None if its network fails on them."""
+    votes = work.classifier.votes
+    inputs = work.task.trial_inputs(votes.noise, votes.partition, votes.seed, votes.requested_arithmetic)
+    try:
+        with torch.inference_mode():
+            return inputs.numpy(), Probe.of(votes.scores(inputs.to(votes.device)))
+    except (PprsError, MemoryError):
+        return None  # the run reports which images it fails on
+
+
+def _check_scores(classifier: SmoothedClassifier, noisy: ImageArray, expected: Probe) -> None:
+    """Check that this worker's network is the driver's, and that its scores do not depend on the batch here either."""
+    inputs, votes = torch.from_numpy(noisy.copy()), classifier.votes
+    classifier.check_inputs(inputs)
     with torch.inference_mode():
-        difference = float((classifier.votes.scores(noisy.to(classifier.votes.device)).cpu() - expected).abs().max())
-    tolerance = MIXED_TOLERANCE if getattr(classifier.model, "rounding", 0.0) else TOLERANCE
-    largest = float(expected.abs().max())
-    if not difference <= tolerance * largest:  # also true for NaN
+        found = Probe.of(votes.scores(inputs.to(votes.device)))
+    difference = expected.difference(found, votes.score_tolerance)
+    if difference is not None:
         raise ConfigurationError(
-            f"a worker's network gives other scores than the driver's (they differ by {difference:.2g}, and the "
-            f"largest is {largest:.2g}), though its weights are the same. Install the same code and packages on every "
-            "machine."
+            f"a worker's network gives other scores than the driver's, though its weights are the same: {difference}. "
+            "Install the same code and packages on every machine."
         )
 
 
@@ -210,6 +219,13 @@ def _load_module(job: Job) -> torch.nn.Module:
         raise ConfigurationError(
             f"`model` {job.model} is another network in a worker (digest {digest}) than here ({job.digest}). Its file "
             "must be the same on every machine, and a factory must create the same weights each time.",
+            parameter="model",
+        )
+    parts = describe_parts(dict(job.identity), identify(model)) if job.identity else []
+    if parts:
+        raise ConfigurationError(
+            f"`model` {job.model} differs in a worker from the model here: {'; '.join(parts)}. Install the same code, "
+            "files and packages on every machine.",
             parameter="model",
         )
     if job.autocast or job.channels_last:

@@ -17,8 +17,10 @@ from filelock import FileLock, Timeout
 
 from pprs._files import cannot_write
 from pprs.errors import ConfigurationError, PprsError
+from pprs.runs.binding import Binding
 from pprs.runs.row import PARTIAL, STORED, Failure, Row, from_sql, to_sql
 from pprs.runs.settings import RunSettings
+from pprs.scores import HALF_TOLERANCE, TOLERANCE
 
 FILE, LOCK = "run.sqlite", ".lock"
 VERSION = 1  # of the file format, as `PRAGMA user_version`; earlier versions of pprs wrote 0
@@ -28,6 +30,7 @@ _TABLES = (
     f"CREATE TABLE rows ({', '.join(f'{column.field} {column.sql}' for column in STORED)})",
     "CREATE TABLE pictures (idx INTEGER PRIMARY KEY, png BLOB NOT NULL)",
 )
+_BINDING = "CREATE TABLE binding (value TEXT NOT NULL)"
 _FAILED = "CREATE TABLE IF NOT EXISTS failed (idx INTEGER PRIMARY KEY, label INTEGER, error TEXT NOT NULL)"
 
 
@@ -69,6 +72,12 @@ class RunFile:
         with self._open() as db:
             return _read_settings(db)
 
+    @property
+    def binding(self) -> Binding | None:
+        """What identifies the model that the run was made with, or None for a run of an earlier version."""
+        with self._open() as db:
+            return _read_binding(db)
+
     def iter_rows(self, *, partial_only: bool = False) -> Iterator[Row]:
         """Iterate over the rows by index, since all rows of a large run take much memory."""
         with self._open() as db:
@@ -109,9 +118,14 @@ class RunFile:
 
 
 class RunWriter:
-    """Exclusive write access to a run: a new one, or one with the same identity settings."""
+    """Exclusive write access to a run: a new one, or one with the same identity settings and the same model.
 
-    def __init__(self, folder: Path, settings: RunSettings) -> None:
+    The model is not compared if no `binding` is given, or if the run has none. `tolerance` is that of its scores.
+    """
+
+    def __init__(
+        self, folder: Path, settings: RunSettings, binding: Binding | None = None, *, tolerance: float = TOLERANCE
+    ) -> None:
         file = folder / FILE
         if folder.exists() and not file.exists() and (not folder.is_dir() or _has_other_files(folder)):
             raise ConfigurationError(
@@ -135,12 +149,12 @@ class RunWriter:
             with _explained(folder, "out"):
                 # Rows are written from a separate thread, which is the only one that writes.
                 self._db = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
-                self._prepare(settings)
+                self._prepare(settings, binding, tolerance)
         except BaseException:
             self._lock.release()
             raise
 
-    def _prepare(self, settings: RunSettings) -> None:
+    def _prepare(self, settings: RunSettings, binding: Binding | None, tolerance: float) -> None:
         _check_version(self._db, self.folder)
         with self._transaction():
             if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'settings'").fetchone():
@@ -148,6 +162,9 @@ class RunWriter:
                     self._db.execute(statement)
                 rows = [(key, json.dumps(value)) for key, value in settings.to_dict().items()]
                 self._db.executemany("INSERT INTO settings VALUES (?, ?)", rows)
+                if binding is not None:
+                    self._db.execute(_BINDING)
+                    self._db.execute("INSERT INTO binding VALUES (?)", (binding.to_text(),))
                 self._db.execute(f"PRAGMA user_version = {VERSION}")
                 return
             differing = _read_settings(self._db).differences(settings)
@@ -160,7 +177,19 @@ class RunWriter:
                     "Nothing was changed. Give another `out`, or the settings of the run.",
                     parameter="out",
                 )
+            if binding is not None:
+                self._check_binding(binding, tolerance)
             self._upgrade()
+
+    def _check_binding(self, binding: Binding, tolerance: float) -> None:
+        stored = _read_binding(self._db)
+        differing = [] if stored is None else stored.differences(binding, tolerance)
+        if differing:
+            raise ConfigurationError(
+                f"the run {self.folder} was made with another model:\n" + "\n".join(f"  {d}" for d in differing) + "\n"
+                "Nothing was changed. Give another `out`, or use the model, code and packages of the run.",
+                parameter="out",
+            )
 
     def _upgrade(self) -> None:
         """Add the tables and columns that runs of earlier versions lack."""
@@ -203,6 +232,9 @@ class RunWriter:
         own = self.file
         if own.settings.differences(other.settings):
             raise ConfigurationError(f"{other.folder} and {self.folder} are runs with different settings")
+        ours, theirs = own.binding, other.binding
+        if (ours is None) != (theirs is None) or (ours and theirs and ours.differences(theirs, HALF_TOLERANCE)):
+            raise ConfigurationError(f"{other.folder} and {self.folder} were made with different models")
         done, partial, thumbnails = own.completed(), own.partial(), other.thumbnails()
         digests = {row.idx: row.image_digest for row in own.iter_rows() if row.image_digest is not None}
         for row in other.iter_rows():
@@ -243,6 +275,12 @@ class RunWriter:
 def _read_settings(db: sqlite3.Connection) -> RunSettings:
     stored = {key: json.loads(value) for key, value in db.execute("SELECT key, value FROM settings")}
     return RunSettings.from_dict(stored)
+
+
+def _read_binding(db: sqlite3.Connection) -> Binding | None:
+    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'binding'").fetchone():
+        return None
+    return Binding.from_text(db.execute("SELECT value FROM binding").fetchone()[0])
 
 
 def _existing_columns(db: sqlite3.Connection) -> set[str]:

@@ -1,0 +1,185 @@
+"""Classifiers that are no function of one image are refused before a run, with the likely cause."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+from pools import images
+
+from pprs import Gaussian, Model, Slic, SmoothedClassifier, certify_dataset, load_model
+from pprs.consistency import MAX_DIFFERENCE, check_function_of_one_image
+from pprs.dataset import predict_task
+from pprs.errors import ConfigurationError
+from pprs.sampling import Sampling
+from pprs.task import load_task
+
+NOISE = Gaussian(0.25)
+IMAGE = torch.linspace(0, 1, 64).reshape(1, 8, 8)
+
+
+class Small(torch.nn.Module):
+    """A plain network, on which the others are built."""
+
+    num_classes = 3
+
+    def __init__(self, *layers: torch.nn.Module) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = torch.nn.Sequential(
+            torch.nn.Conv2d(1, 4, 3), *layers, torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(144, 3)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.net(x)
+        return scores
+
+
+class CountingCalls(Small):
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return super().forward(x) + 0.1 * self.calls * torch.tensor([1.0, 0.0, 0.0])
+
+
+class ForcedDropout(Small):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(torch.nn.functional.dropout(x, 0.2, training=True))
+
+
+class AlwaysTraining(torch.nn.Dropout):
+    def train(self, mode: bool = True) -> AlwaysTraining:
+        self.training = True
+        return self
+
+
+class CentredByBatch(Small):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x - x.mean())
+
+
+class BatchOnly(Small):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward((x - x.mean(0)) / x.std(0)) if len(x) > 1 else super().forward(x[:, :, :4])
+
+
+REFUSED = {
+    "batch normalisation": (
+        Small(torch.nn.BatchNorm2d(4, track_running_stats=False)),
+        r"batch normalisation with the statistics of the batch \(layer net\.1\)",
+    ),
+    "a call counter": (CountingCalls(), "when it is called again.*keeps state from call to call"),
+    "forced dropout": (ForcedDropout(), "when it is called again.*draws random numbers, as active dropout does"),
+    "dropout in training mode": (Small(AlwaysTraining(0.2)), r"dropout is active \(layer net\.1\)"),
+    "centred by the batch": (CentredByBatch(), "with the other images of the batch.*depend on the whole batch"),
+    "a batch only": (BatchOnly(), "exist only in a batch.*cannot score an image alone"),
+}
+
+
+def classifier(model: Any, **options: Any) -> SmoothedClassifier:
+    return SmoothedClassifier(model, 3, NOISE, **options)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_networks_that_are_no_function_of_one_image(name: str) -> None:
+    model, message = REFUSED[name]
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        classifier(model).check_model(IMAGE)
+    assert caught.value.parameter == "model"
+    assert "not a function of one image" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_they_are_refused_before_a_run(name: str, tmp_path: Path) -> None:
+    model, message = REFUSED[name]
+    options: dict[str, Any] = {"noise": NOISE, "sampling": Sampling(10, 50), "progress": False}
+    with pytest.raises(ConfigurationError, match=message):
+        certify_dataset(Model(model, "net", 3), images(2), out=tmp_path / "run", engine="torch", **options)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ConfigurationError, match=message):
+        predict_task(load_task(Model(model, "net", 3), images(2)), NOISE, None, n=10)
+
+
+@pytest.mark.parametrize("layer", [torch.nn.BatchNorm2d(4), torch.nn.Dropout(0.5), torch.nn.GroupNorm(2, 4)])
+@pytest.mark.parametrize("partition", [None, Slic(n_segments=9)])
+def test_functions_of_one_image_pass(layer: torch.nn.Module, partition: Slic | None) -> None:
+    SmoothedClassifier(Small(layer).train(), 3, NOISE, partition).check_model(IMAGE)
+
+
+def test_a_network_that_only_ever_sees_one_image_may_use_its_statistics() -> None:
+    model, _ = REFUSED["centred by the batch"]
+    classifier(model, batch_size=1).check_model(IMAGE)
+    with pytest.raises(ConfigurationError, match="whole batch"):
+        classifier(model, batch_size=2).check_model(IMAGE)
+
+
+def test_no_batch_is_larger_than_those_of_a_run() -> None:
+    sizes = []
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(x))
+        return x.flatten(1)[:, :3]
+
+    for batch_size in (1, 2, 5, 64):
+        sizes.clear()
+        classifier(model, batch_size=batch_size).check_model(IMAGE)
+        assert max(sizes) <= batch_size
+        assert sum(sizes) <= 64  # it costs little
+
+
+def test_rounding_is_allowed_and_settled_alone() -> None:
+    """Scores that a batch changes by more than the default near tie, but no more than fewer bits do."""
+    size = 1e-3
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        scores = x.flatten(1)[:, :3]
+        return scores + size * torch.tensor([1.0, -1.0, 0.0]) * (len(x) > 1) * 0.25
+
+    reference = classifier(model, batch_size=1).counts(IMAGE.mul(0).add(0.5), n=4000).tolist()
+    checked = classifier(model)
+    assert 1e-4 < check_function_of_one_image(checked.votes, torch.rand(8, 1, 8, 8)) < MAX_DIFFERENCE
+    assert checked.counts(IMAGE.mul(0).add(0.5), n=4000).tolist() != reference
+    checked.check_model(IMAGE)
+    assert checked.counts(IMAGE.mul(0).add(0.5), n=4000).tolist() == reference
+
+
+def quantised_network(path: Path, *, dynamic: bool) -> Path:
+    """A linear network on 8-bit pixels, whose scale is fixed or is that of the batch."""
+    weight = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
+    if dynamic:
+        quantise = [helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "scale", "zero"])]
+    else:
+        quantise = [helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"])]
+    nodes = [
+        *quantise,
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
+        helper.make_node("Flatten", ["y"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "weight"], ["scores"]),
+    ]
+    constants = [
+        helper.make_tensor("weight", TensorProto.FLOAT, [64, 3], weight.flatten().tolist()),
+        helper.make_tensor("scale", TensorProto.FLOAT, [], [0.02]),
+        helper.make_tensor("zero", TensorProto.UINT8, [], [128]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 1, 8, 8])],
+        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["batch", 3])],
+        constants[:1] if dynamic else constants,
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+def test_a_dynamically_quantised_network(tmp_path: Path) -> None:
+    static = load_model(str(quantised_network(tmp_path / "static.onnx", dynamic=False)))
+    classifier(static.module).check_model(IMAGE)
+    dynamic = load_model(str(quantised_network(tmp_path / "dynamic.onnx", dynamic=True)))
+    with pytest.raises(ConfigurationError, match="dynamic quantisation, whose scales depend on the whole batch"):
+        classifier(dynamic.module).check_model(IMAGE)
