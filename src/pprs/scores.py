@@ -35,14 +35,15 @@ def spread(scores: torch.Tensor) -> torch.Tensor:
     return torch.where(distances.isfinite(), distances, 0).amax(1)
 
 
-def near_ties(scores: torch.Tensor, tolerance: float, rounding: float = 0.0) -> torch.Tensor:
+def near_ties(scores: torch.Tensor, tolerance: float, rounding: float = 0.0, least_scale: float = 0.0) -> torch.Tensor:
     """Return for each image whether its two best scores are too close for its label to be certain. NaN is too close.
 
-    With two classes the spread of an image is half its margin. So the scale is at least the mean spread of the batch.
+    With two classes the spread of an image is half its margin. So the scale is at least the mean spread of all images,
+    and at least `least_scale`.
     """
     best = scores.topk(2, dim=1).values
     spreads = spread(scores)
-    scale = torch.maximum(spreads, spreads.mean())
+    scale = torch.maximum(spreads, spreads.mean()).clamp(min=least_scale)
     limit = torch.maximum(max(tolerance, rounding) * scale, max(ROUNDING, rounding) * best[:, 0].abs())
     return ~(best[:, 0] - best[:, 1] > limit)  # a negation, so that NaN counts as close
 

@@ -28,7 +28,7 @@ from pprs.errors import ConfigurationError, PprsError, suggest
 from pprs.noise import Noise, QuantisedImage, keyed_rng, quantise, quantised_gaussian
 from pprs.partition import Partition
 from pprs.partition.base import check_image_shape, check_values
-from pprs.scores import HALF_ROUNDING, HALF_TOLERANCE, TOLERANCE, near_ties
+from pprs.scores import HALF_ROUNDING, HALF_TOLERANCE, TOLERANCE, near_ties, spread
 
 # Each phase has its own noise. TRIAL is for decisions that are made before a run, such as the choice of engine: if
 # these used the noise of the estimate, the classifier would depend on it and the guarantee would be lost.
@@ -239,7 +239,7 @@ class LocalVotes:
         self.model, self.num_classes, self.noise, self.partition = model, num_classes, noise, partition
         self.seed, self.batch_size, self.threads, self.device = seed, batch_size, threads, torch.device(device)
         self.requested_arithmetic, self.arithmetic = arithmetic, choose_arithmetic(arithmetic, noise)
-        self.rounding, self._near_tie = _find_rounding(model), NEAR_TIE
+        self.rounding, self._near_tie, self._scale = _find_rounding(model), NEAR_TIE, 0.0
         self._resolved: dict[tuple[int, ...], Partition] = {}
 
     def quantise(self, x: torch.Tensor) -> torch.Tensor | QuantisedImage:
@@ -290,7 +290,9 @@ class LocalVotes:
         segments = None
         if partition is not None:
             noisy, segments = partition.run(noisy) if levels is None else partition.run_quantised(noisy, levels)
-        labels = torch.cat([self._classify(batch) for batch in noisy.split(batch_size)])
+        scores = torch.cat([self.scores(batch) for batch in noisy.split(batch_size)])
+        chunks = zip(noisy.split(chunk), scores.split(chunk), strict=True)
+        labels = torch.cat([self._choose_labels(*pair, alone=batch_size == 1) for pair in chunks])
         counts = [np.bincount(part, minlength=self.num_classes) for part in labels.cpu().split(chunk)]
         totals = [None] * len(counts) if segments is None else [int(part.sum()) for part in segments.split(chunk)]
         return [Votes(*chunk_votes) for chunk_votes in zip(counts, totals, strict=True)]
@@ -335,18 +337,19 @@ class LocalVotes:
         max_images, max_values = (64, 2**20) if self.device.type == "cpu" else (512, 2**25)
         return self.batch_size or max(1, min(max_images, max_values // x.numel()))
 
-    def _classify(self, images: torch.Tensor) -> torch.Tensor:
-        """Return the base classifier's label of each image."""
-        if len(images) == 1:
-            images = images.clone()  # at a fixed alignment in memory, which can change the last digit
-        scores = self.scores(images)
+    def _choose_labels(self, images: torch.Tensor, scores: torch.Tensor, *, alone: bool) -> torch.Tensor:
+        """Return the label of each image of a chunk from its scores. Near ties are scored again, each image alone.
+
+        What counts as near depends on the spread of the scores of a chunk or of any earlier one, not of a batch, since
+        a batch may hold near ties only.
+        """
         labels = scores.argmax(dim=1)
-        close = near_ties(scores, self._near_tie, self.rounding)
-        if bool(scores[close].isnan().any()):
-            raise PprsError("the model returned NaN scores. Check its weights, and that it takes images in [0, 1].")
-        if len(images) > 1:
-            for i in close.nonzero().flatten().tolist():
-                labels[i] = self._classify(images[i : i + 1])[0]
+        self._scale = max(self._scale, float(spread(scores).mean()))
+        for i in near_ties(scores, self._near_tie, self.rounding, self._scale).nonzero().flatten().tolist():
+            own = scores[i] if alone else self.scores(images[i : i + 1])[0]
+            if bool(own.isnan().any()):
+                raise PprsError("the model returned NaN scores. Check its weights, and that it takes images in [0, 1].")
+            labels[i] = own.argmax()
         return labels
 
     @property
@@ -362,7 +365,8 @@ class LocalVotes:
         """Return the base classifier's scores [B, num_classes] as float32."""
         try:
             # A copy, because some models normalise in place, and a near tie is scored a second time.
-            preserves_input = getattr(self.model, "preserves_input", False)
+            # A single image is always copied: its alignment in memory can change the last digit.
+            preserves_input = getattr(self.model, "preserves_input", False) and len(images) > 1
             scores: Any = self.model(images if preserves_input else images.clone())
         except Exception as error:  # a user's model may raise anything
             if isinstance(error, MemoryError):

@@ -499,19 +499,16 @@ def test_votes_are_not_added_to_those_of_another_image() -> None:
 
 def test_runs_of_different_images_are_not_merged(tmp_path: Path) -> None:
     net = Linear(torch.ones(1, 8, 8), -32.0)
-    for name, seed in (("one", 0), ("other", 1)):
-        _write_images(tmp_path / name, seed)
-        pprs.certify_dataset(
-            net, tmp_path / name, noise=NOISE, sampling=FEW, out=tmp_path / f"{name}-run", progress=False
-        )
-    settings = RunFile(tmp_path / "one-run").settings
-    with sqlite3.connect(tmp_path / "other-run" / FILE) as db:  # the images that the fingerprint covers are the same
-        db.execute(
-            "UPDATE settings SET value = ? WHERE key = 'data_fingerprint'", (json.dumps(settings.data_fingerprint),)
-        )
+    for name in ("one", "other"):
+        _write_images(tmp_path / name)
+    # The fingerprint of the data covers images 0, 2 and 3.
+    Image.fromarray(np.full((8, 8), 7, np.uint8)).save(tmp_path / "other" / "a" / "1.png")
+    options: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "progress": False}
+    for name in ("one", "other"):
+        pprs.certify_dataset(net, tmp_path / name, out=tmp_path / f"{name}-run", **options)
     with (
-        RunWriter(tmp_path / "one-run", settings) as writer,
-        pytest.raises(ConfigurationError, match="image 0 is not the same"),
+        RunWriter(tmp_path / "one-run", RunFile(tmp_path / "one-run").settings) as writer,
+        pytest.raises(ConfigurationError, match="image 1 is not the same"),
     ):
         writer.merge(RunFile(tmp_path / "other-run"))
 
