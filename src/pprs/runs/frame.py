@@ -17,6 +17,7 @@ from pprs.runs.run import Run, open_run
 from pprs.runs.settings import RunSettings
 
 Array = npt.NDArray[Any]
+MAX_THUMBNAIL_PIXELS = 2**22  # a run may come from somebody else, and a small file can hold a very large picture
 
 
 @dataclass(frozen=True)

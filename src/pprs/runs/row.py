@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,6 +12,7 @@ from pprs.certificate import Certificate, round_down
 from pprs.errors import PprsError
 
 Status = Literal["done", "partial", "failed"]
+MAX_QUOTED = 80  # characters of a value that is quoted in a message
 PARTIAL, FAILED = "budget", "failed"  # values of `stopped` for images that are not done
 
 
@@ -152,9 +154,52 @@ def to_sql(row: Row) -> tuple[Any, ...]:
     return tuple((values | {"counts": json.dumps(row.counts)}).values())
 
 
-def from_sql(values: Iterable[Any]) -> Row:
+def from_sql(values: Iterable[Any], num_classes: int | None = None) -> Row:
+    """The row of stored values. SQLite stores any value in any column, so types and ranges are checked.
+
+    `num_classes` is the number of counts, if it is known.
+    """
     fields = dict(zip((column.field for column in STORED), values, strict=True))
-    return Row(**(fields | {"counts": tuple(json.loads(fields["counts"]))}))
+    try:
+        for column in STORED:
+            _check_stored(column, fields[column.field])
+        counts = parse_counts(fields["counts"])
+        if num_classes is not None and len(counts) != num_classes:
+            raise ValueError(f'"counts" holds {len(counts)} numbers, but there are {num_classes} classes')
+    except ValueError as error:
+        raise PprsError(f"the row of image {quote_value(fields['idx'])} is damaged: {error}") from error
+    return Row(**(fields | {"counts": counts}))
+
+
+def _check_stored(column: Column, value: Any) -> None:
+    if value is None:
+        if "NOT NULL" in str(column.sql) or "PRIMARY KEY" in str(column.sql):
+            raise ValueError(f'"{column.field}" has no value')
+    elif column.arrow == "int64":
+        if type(value) is not int:
+            raise ValueError(f'"{column.field}" is {quote_value(value)}, which is not an integer')
+    elif column.arrow == "double":
+        if not isinstance(value, float | int) or not math.isfinite(value):
+            raise ValueError(f'"{column.field}" is {quote_value(value)}, which is not a finite number')
+    elif not isinstance(value, str):
+        raise ValueError(f'"{column.field}" is {quote_value(value)}, which is not text')
+
+
+def parse_counts(text: str) -> tuple[int, ...]:
+    """The votes per class, from JSON. Raises ValueError if that is not what it is."""
+    try:
+        counts = json.loads(text)
+    except (ValueError, RecursionError):
+        counts = None
+    if not isinstance(counts, list) or not all(type(count) is int and 0 <= count < 2**63 for count in counts):
+        raise ValueError(f'"counts" is {quote_value(text)}, which is not a list of votes')
+    return tuple(counts)
+
+
+def quote_value(value: Any) -> str:
+    """A value of unknown origin for a message, shortened."""
+    text = repr(value)
+    return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}..."
 
 
 def to_record(row: Row) -> dict[str, Any]:
@@ -181,7 +226,7 @@ def from_record(record: Mapping[str, Any]) -> Row:
         int(number("selected", -1)),
         float(record["radius"]),
         float(number("p_lower", 0.0)),
-        () if counts is None else tuple(json.loads(counts)),
+        () if counts is None else parse_counts(counts),
         record.get("mean_segments"),
         record.get("mean_segment_size"),
         float(number("seconds", 0.0)),

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pprs.errors import ConfigurationError
+from pprs.errors import ConfigurationError, PprsError
 from pprs.runs import remote
 from pprs.runs.export import read_exported, to_arrow
 from pprs.runs.row import Failure, Row, from_record
@@ -102,7 +102,10 @@ class ExportedRun(Run):
     def __init__(self, path: Path) -> None:
         self.path = str(path)
         self._records, stored = read_exported(path)
-        self.settings = RunSettings.from_dict(stored)
+        try:
+            self.settings = RunSettings.from_dict(stored)
+        except PprsError as error:
+            raise PprsError(f"{path} cannot be read as exported rows: {error}") from error
 
     def iter_rows(self) -> Iterator[Row]:
         return (row for row in map(from_record, self._records) if row.status != "failed")

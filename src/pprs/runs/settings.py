@@ -14,6 +14,7 @@ from typing import Any
 from pprs.errors import PprsError
 from pprs.noise import Noise, parse_noise
 from pprs.partition import Partition, parse_partition
+from pprs.runs.row import quote_value
 from pprs.sampling import Sampling, decided_radii
 
 # The paths of the model and the data may change when a run is resumed. Their contents (digests) may not.
@@ -27,6 +28,11 @@ EXPORTED = {
     "model": "string", "data": "string", "noise": "string", "partition": "string", "n0": "int64", "n": "int64",
     "alpha": "double", "bound": "string", "stop": "string", "seed": "int64", "engine": "string",
 }  # fmt: skip
+# A run may come from somebody else, so its numbers are checked before anything is computed from them.
+RANGES: dict[str, tuple[float, float]] = {
+    "n0": (1, 2**40), "n": (1, 2**40), "num_classes": (1, 2**24), "alpha": (0, 1), "seed": (0, 2**128),
+}  # fmt: skip
+MAX_TEXT = 100_000  # characters of a setting
 _TEXTS = {"noise": "noise_text", "partition": "partition_text"}  # stored key -> field, if different
 
 
@@ -115,13 +121,17 @@ class RunSettings:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> RunSettings:
-        """Settings from stored values, or from an exported row, where all may be text and most are missing."""
+        """Settings from stored values, or from an exported row, where all may be text and most are missing.
+
+        Raises:
+            PprsError: If a value has another type than its setting, or is out of range.
+        """
         kinds = typing.get_type_hints(cls)
         values = {}
         for key, value in stored.items():
             name = _TEXTS.get(key, key)
             if name in kinds and value is not None:
-                values[name] = _convert(value, kinds[name])
+                values[name] = _convert(key, value, kinds[name])
         return cls(**values)
 
     def differences(self, wanted: RunSettings) -> dict[str, tuple[Any, Any]]:
@@ -143,10 +153,37 @@ def _file_kind(model: str | None) -> tuple[str | None, ...] | None:
     return match.groups() if match else None
 
 
-def _convert(value: Any, kind: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(value)
-    for number in (int, float):
-        if isinstance(value, str) and number in (kind, *typing.get_args(kind)):
-            return number(float(value))  # another tool may have written 100.0
+def _convert(key: str, value: Any, kind: Any) -> Any:
+    """A stored value as the type of its field, within the range that it may have."""
+    kinds = typing.get_args(kind) or (kind,)
+    if str in kinds:
+        return _check(key, value, isinstance(value, str) and len(value) <= MAX_TEXT, "text")
+    if bool in kinds:
+        return _check(key, value, isinstance(value, bool), "true or false")
+    if int in kinds or float in kinds:
+        return _to_number(key, value, int if int in kinds else float)
+    is_list = isinstance(value, list) and all(isinstance(text, str) for text in value)
+    return tuple(_check(key, value, is_list, "a list of texts"))
+
+
+def _to_number(key: str, value: Any, kind: type[int] | type[float]) -> int | float:
+    least, most = RANGES[key]
+    noun = f"{'an integer' if kind is int else 'a number'} from {least:g} to {most:g}"
+    try:
+        is_digits = isinstance(value, str) and value.isdecimal()
+        number = int(value) if is_digits else float(value) if isinstance(value, str) else value
+        is_number = isinstance(number, int | float) and not isinstance(number, bool)
+        _check(key, value, is_number and least <= number <= most and (kind is float or int(number) == number), noun)
+    except ValueError:
+        raise _wrong_value(key, value, noun) from None
+    return kind(number)  # another tool may have written 100.0 for an integer
+
+
+def _check(key: str, value: Any, valid: bool, noun: str) -> Any:
+    if not valid:
+        raise _wrong_value(key, value, noun)
     return value
+
+
+def _wrong_value(key: str, value: Any, noun: str) -> PprsError:
+    return PprsError(f'the setting "{key}" is {quote_value(value)}, but must be {noun}. The run is damaged.')
