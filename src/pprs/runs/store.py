@@ -113,6 +113,12 @@ class RunFile:
             )
             return dict(stored.fetchall())
 
+    @property
+    def upload_id(self) -> int:
+        """Identifies the run at a url, from its first upload until it is deleted there. 0 if it was not uploaded."""
+        with self._open() as db:
+            return int(db.execute("PRAGMA application_id").fetchone()[0])
+
     def copy_to(self, folder: Path) -> None:
         """Copy the run to another folder, even while it is being written."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -224,6 +230,11 @@ class RunWriter:
             and (row.idx not in partial or row.status == "done" or row.samples > partial[row.idx].samples)
         ]
         self.add(new, other.failures())
+
+    def set_upload_id(self, upload_id: int) -> None:
+        """Set what `RunFile.upload_id` returns, a positive integer of 31 bits."""
+        with _explained(self.folder, "out"):
+            self._db.execute(f"PRAGMA application_id = {upload_id:d}")
 
     def close(self) -> None:
         self._db.close()
