@@ -49,6 +49,10 @@ class Run(ABC):
         """Images stored for the report, as PNG, by index."""
         return {}
 
+    def fair_order(self) -> list[int] | None:
+        """The images of a run with a target error, in the random order in which they count; None for other runs."""
+        return None
+
     def outcomes(self) -> list[Row]:
         """The rows of all images, including one for each failed image, which counts as not certified."""
         return sorted([*self.iter_rows(), *(failure.row() for failure in self.failures())], key=lambda row: row.idx)
@@ -94,6 +98,9 @@ class StoredRun(Run):
 
     def thumbnails(self) -> dict[int, bytes]:
         return self._file.thumbnails()
+
+    def fair_order(self) -> list[int] | None:
+        return self._file.fair_order()
 
 
 class ExportedRun(Run):

@@ -33,6 +33,8 @@ _TABLES = (
     f"CREATE TABLE rows ({', '.join(f'{column.field} {column.sql}' for column in STORED)})",
     "CREATE TABLE pictures (idx INTEGER PRIMARY KEY, png BLOB NOT NULL)",
 )
+# The images of a run with a target error, in the random order in which they count; absent in other runs.
+_FAIR = "CREATE TABLE IF NOT EXISTS fair_order (place INTEGER PRIMARY KEY, idx INTEGER NOT NULL)"
 _FAILED = "CREATE TABLE IF NOT EXISTS failed (idx INTEGER PRIMARY KEY, label INTEGER, error TEXT NOT NULL)"
 
 
@@ -103,6 +105,13 @@ class RunFile:
                 "SELECT idx, label, error FROM failed WHERE idx NOT IN (SELECT idx FROM rows) ORDER BY idx"
             )
             return [_check_failure(*values) for values in failures]
+
+    def fair_order(self) -> list[int] | None:
+        """The images that count, in random order, if the run had a target error. The last ones may have no row."""
+        with self._open() as db:
+            if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'fair_order'").fetchone():
+                return None
+            return [idx for (idx,) in db.execute("SELECT idx FROM fair_order ORDER BY place")]
 
     def thumbnails(self) -> dict[int, bytes]:
         """Images stored for the report, as PNG, by index. Those that are too large or too many are not read."""
@@ -217,6 +226,13 @@ class RunWriter:
         if thumbnail is not None and len(thumbnail) <= MAX_THUMBNAIL_BYTES:
             self._db.execute("INSERT OR IGNORE INTO pictures VALUES (?, ?)", (row.idx, thumbnail))
 
+    def set_fair_order(self, images: Iterable[int]) -> None:
+        """Set what `RunFile.fair_order` returns."""
+        with _explained(self.folder, "out"), self._transaction():
+            self._db.execute(_FAIR)
+            self._db.execute("DELETE FROM fair_order")
+            self._db.executemany("INSERT INTO fair_order VALUES (?, ?)", enumerate(images))
+
     def merge(self, other: RunFile) -> None:
         """Add the rows and failures that another copy of this run has and this one lacks."""
         own = self.file
@@ -230,6 +246,9 @@ class RunWriter:
             and (row.idx not in partial or row.status == "done" or row.samples > partial[row.idx].samples)
         ]
         self.add(new, other.failures())
+        order = other.fair_order()
+        if order is not None and own.fair_order() is None:
+            self.set_fair_order(order)
 
     def set_upload_id(self, upload_id: int) -> None:
         """Set what `RunFile.upload_id` returns, a positive integer of 31 bits."""
@@ -311,7 +330,7 @@ def _check_schema(db: sqlite3.Connection, folder: Path) -> None:
     """Reject a file that computes values when it is read: a few bytes could stand for any number of rows."""
     computed = db.execute("SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE '%VIRTUAL%'")
     found = computed.fetchone()
-    for table in ("settings", "rows", "pictures", "failed"):
+    for table in ("settings", "rows", "pictures", "failed", "fair_order"):
         hidden = db.execute("SELECT name FROM pragma_table_xinfo(?) WHERE hidden != 0", (table,))
         found = found or hidden.fetchone()
     if found:
