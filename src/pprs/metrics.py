@@ -304,6 +304,7 @@ class Summary:
     full_name: str = ""  # the method with all its options
     sequential: bool = False  # whether images were certified in random order up to a target error
     not_counted: int = 0  # rows of the run that are not part of its random sample
+    label_choice: str = ""  # the labels that the classifier is restricted to, if it is
 
 
 def summarize(run: Run | RunFrame, radii: npt.ArrayLike) -> Summary:
@@ -339,6 +340,7 @@ def summarize(run: Run | RunFrame, radii: npt.ArrayLike) -> Summary:
         frame.full_name,
         frame.sequential,
         frame.not_counted,
+        frame.settings.label_choice,
     )
 
 

@@ -73,6 +73,7 @@ def list_notes(summaries: Sequence[Summary]) -> list[str]:
             f"The budget ran out before some images were decided ({undecided}): they count with the radius proved so "
             "far, and more samples would raise the curve"
         )
+    notes += [f"{s.name}: the classifier chose among {s.label_choice} only" for s in summaries if s.label_choice]
     notes += [f"{s.name}: {_describe_sample(s)}" for s in summaries if s.sequential]
     return notes + [f"{s.name}: {describe_failures(s.failed)}" for s in summaries if s.failed]
 

@@ -18,6 +18,7 @@ from pprs.errors import ConfigurationError, PprsError, suggest
 from pprs.runs.row import COLUMNS, Column, Row, parse_counts, quote_value, to_record
 from pprs.runs.settings import EXPORTED, RunSettings
 
+LABELS = "labels"
 FORMATS = ("tsv", "csv", "parquet", "json")
 # In a file that joins the rows of several runs: columns that `pprs reproduce` writes under another name.
 JOINED = {"model": "model_source", "data": "data_source", "noise": "noise_text", "partition": "partition_text"}
@@ -47,7 +48,10 @@ def export(rows: Sequence[Row], settings: RunSettings, kind: str, out: Path | No
 
 def to_arrow(rows: Sequence[Row], settings: RunSettings) -> pyarrow.Table:
     """The rows, with the settings of their run, as a table with fixed column types."""
-    return records_to_arrow(_records(rows, settings))
+    table = records_to_arrow(_records(rows, settings))
+    for name, text in _label_column(settings).items():
+        table = table.append_column(name, pyarrow.array([text] * len(rows), pyarrow.string()))
+    return table
 
 
 def records_to_arrow(records: Sequence[Mapping[str, Any]]) -> pyarrow.Table:
@@ -64,8 +68,13 @@ def write_parquet(table: pyarrow.Table, out: Path, **options: Any) -> None:
 
 def _records(rows: Sequence[Row], settings: RunSettings) -> list[dict[str, Any]]:
     stored = settings.to_dict()
-    columns = {key: stored[key] for key in EXPORTED}
+    columns = {key: stored[key] for key in EXPORTED} | _label_column(settings)
     return [to_record(row) | columns for row in rows]
+
+
+def _label_column(settings: RunSettings) -> dict[str, str]:
+    """A further column of rows whose classifier was restricted to some labels: the labels, as JSON."""
+    return {} if settings.labels is None else {LABELS: json.dumps(settings.labels)}
 
 
 def _tsv(rows: Sequence[Row], settings: RunSettings) -> str:
@@ -89,7 +98,7 @@ def _tsv(rows: Sequence[Row], settings: RunSettings) -> str:
 
 def _csv(rows: Sequence[Row], settings: RunSettings) -> str:
     buffer = io.StringIO()
-    header = [*(column.name for column in COLUMNS), *EXPORTED]
+    header = [*(column.name for column in COLUMNS), *EXPORTED, *_label_column(settings)]
     writer = csv.DictWriter(buffer, header, lineterminator="\n")
     writer.writeheader()
     writer.writerows(_records(rows, settings))
@@ -106,7 +115,7 @@ def read_exported(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         records, settings = _READERS.get(path.suffix, _read_tsv)(path)
         rows = [_typed(record, number) for number, record in enumerate(records, 1)]
         if records and not settings:
-            settings = {key: records[0][key] for key in EXPORTED if records[0].get(key) not in (None, "")}
+            settings = {key: records[0][key] for key in (*EXPORTED, LABELS) if records[0].get(key) not in (None, "")}
     except FileNotFoundError:
         raise PprsError(f"there is no file {path}") from None
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, csv.Error) as error:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
 import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,7 @@ EXPORTED = {
 RANGES: dict[str, tuple[float, float]] = {
     "n0": (1, 2**40), "n": (1, 2**40), "num_classes": (1, 2**24), "alpha": (0, 1), "seed": (0, 2**128),
 }  # fmt: skip
+LISTED_LABELS = 6  # in a sentence
 MAX_TEXT = 100_000  # characters of a setting
 _TEXTS = {"noise": "noise_text", "partition": "partition_text"}  # stored key -> field, if different
 
@@ -112,6 +114,15 @@ class RunSettings:
         """The radii at which images were decided, or None if sampling did not stop at given radii."""
         return decided_radii(self.stop)
 
+    @property
+    def label_choice(self) -> str:
+        """The labels that the classifier is restricted to, such as "3 labels (cat, dog, fox)", or "" if it is not.
+
+        >>> RunSettings(labels=("cat", "dog")).label_choice, RunSettings().label_choice
+        ('2 labels (cat, dog)', '')
+        """
+        return describe_labels(self.labels)
+
     def to_dict(self) -> dict[str, Any]:
         """The settings as they are stored."""
         names = {field: key for key, field in _TEXTS.items()}
@@ -143,6 +154,18 @@ class RunSettings:
         return differing
 
 
+def describe_labels(labels: Sequence[str] | None) -> str:
+    """Describe a restriction to some labels; an empty text if there is none.
+
+    >>> describe_labels([str(i) for i in range(10)])
+    '10 labels (0, 1, 2, 3, 4, 5, ...)'
+    """
+    if labels is None:
+        return ""
+    more = ", ..." if len(labels) > LISTED_LABELS else ""
+    return f"{len(labels)} labels ({', '.join(labels[:LISTED_LABELS])}{more})"
+
+
 def _file_kind(model: str | None) -> tuple[str | None, ...] | None:
     """The type of a model's file and its output, or None if the model is not a file.
 
@@ -162,6 +185,9 @@ def _convert(key: str, value: Any, kind: Any) -> Any:
         return _check(key, value, isinstance(value, bool), "true or false")
     if int in kinds or float in kinds:
         return _to_number(key, value, int if int in kinds else float)
+    if isinstance(value, str):  # in a row of csv or parquet
+        with contextlib.suppress(ValueError, RecursionError):
+            value = json.loads(value)
     is_list = isinstance(value, list) and all(isinstance(text, str) for text in value)
     return tuple(_check(key, value, is_list, "a list of texts"))
 
