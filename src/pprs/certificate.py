@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import ROUND_DOWN, Decimal
+from decimal import ROUND_DOWN, Context, Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -20,6 +20,8 @@ from pprs.partition import Superpixels, parse_partition
 Counts = npt.NDArray[np.int64]
 MAX_STEPS = 2**20  # levels by which a value may change, so that sums of squares fit in 64 bits
 VERSION = 2  # of the schema of `Certificate.to_dict`. Version 1 lacks the fields from `arithmetic` on.
+_EXACT = Context(prec=400)  # digits enough for 1 - alpha, since alpha is above 1e-300
+_PERCENT_STEP = Decimal("1e-10")  # smallest step of a confidence in percent that is shown
 
 
 def round_down(value: float, decimals: int = 3) -> str:
@@ -32,12 +34,18 @@ def round_down(value: float, decimals: int = 3) -> str:
 
 
 def confidence(alpha: float) -> str:
-    """Format 1 - alpha in percent, exactly.
+    """Format 1 - alpha in percent: exactly, or as a bound from below if that takes too many digits to read.
 
-    >>> confidence(0.001), confidence(1e-8)
-    ('99.9%', '99.999999%')
+    >>> confidence(0.5), confidence(0.001), confidence(1e-8)
+    ('50%', '99.9%', '99.999999%')
+    >>> confidence(1e-30), confidence(0.05 / 3)
+    ('more than 99.9999999999%', 'more than 98.3333333333%')
     """
-    return f"{(1 - Decimal(str(alpha))) * 100:f}".rstrip("0").rstrip(".") + "%"
+    # The default precision of 28 digits would round 1 - 1e-30 to 1.
+    exact = _EXACT.multiply(_EXACT.subtract(Decimal(1), Decimal(str(alpha))), Decimal(100))
+    shown = exact.quantize(_PERCENT_STEP, rounding=ROUND_DOWN)
+    text = f"{shown:f}".rstrip("0").rstrip(".") + "%"
+    return text if shown == exact else f"more than {text}"
 
 
 class _EqualByValue:

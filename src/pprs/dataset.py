@@ -369,6 +369,8 @@ def _certify(
     """Certify the images that a run still lacks, and return the images that now have a row or failed."""
     task, sampling, target = work.task, work.sampling, limits.target_error
     images = list(task.images) if target is None else fair_order(task.images, seed)
+    if target is not None:
+        writer.set_fair_order(images)  # all of them, so that the order is known even if the run is interrupted
     done, partial = writer.file.completed(), len(writer.file.partial())
     todo = [i for i in images if i not in done]
     if done or partial:
@@ -393,6 +395,7 @@ def _certify(
                 target_error=target,
             )  # fmt: skip
     if target is not None:
+        writer.set_fair_order(images)
         _report_error(writer.file, images, sampling, target, progress)
     return images
 

@@ -27,6 +27,7 @@ from pprs.runs.frame import is_correct
 Array = npt.NDArray[Any]
 Results = npt.ArrayLike | Run | RunFrame  # credited radii, or a run that has them
 Z = 1.96  # of a 95% interval
+SEQUENTIAL_LEVEL = 0.97  # of intervals that cover 95% of the time if sampling ends as soon as they are narrow
 
 
 def credited_radii(prediction: npt.ArrayLike, label: npt.ArrayLike, radius: npt.ArrayLike) -> Array:
@@ -76,12 +77,14 @@ def certified_accuracy(results: Results, radii: npt.ArrayLike) -> Array:
     return np.asarray(share if decided is None else np.where(np.isin(thresholds, decided), share, np.nan))
 
 
-def accuracy_interval(accuracy: npt.ArrayLike, images: int) -> tuple[Array, Array]:
+def accuracy_interval(accuracy: npt.ArrayLike, images: int, *, sequential: bool = False) -> tuple[Array, Array]:
     """Exact 95% confidence interval of certified accuracy, with the images as a random sample.
 
     Args:
         accuracy: Certified accuracies, as from `certified_accuracy`.
         images: Number of images that they were computed from.
+        sequential: Whether images were added until the interval was narrow, as with a target error. It is then wider,
+            by as much as `accuracy_error` takes into account.
 
     Returns:
         The lower and the upper limits. NaN where the accuracy is NaN.
@@ -89,7 +92,8 @@ def accuracy_interval(accuracy: npt.ArrayLike, images: int) -> tuple[Array, Arra
     accuracy = np.asarray(accuracy, dtype=float)
     known = ~np.isnan(accuracy)
     low, high = np.full(len(accuracy), np.nan), np.full(len(accuracy), np.nan)
-    low[known], high[known] = clopper_pearson_interval(np.rint(accuracy[known] * images), images)
+    level = SEQUENTIAL_LEVEL if sequential else 0.95
+    low[known], high[known] = clopper_pearson_interval(np.rint(accuracy[known] * images), images, level)
     return low, high
 
 
@@ -119,7 +123,7 @@ def accuracy_error(rows: Iterable[Row], radii: Sequence[float] | None, *, failed
     # The interval is widest at the share nearest to one half, and the curve takes all values below its first.
     certified = int(np.isfinite(credited).sum())
     hits = [int((credited >= radius).sum()) for radius in radii] if radii else [min(certified, images // 2)]
-    low, high = clopper_pearson_interval(np.array(hits), images, 0.97)
+    low, high = clopper_pearson_interval(np.array(hits), images, SEQUENTIAL_LEVEL)
     return float(np.max(high - low)) / 2
 
 
@@ -298,6 +302,9 @@ class Summary:
     labelled: bool
     failed: int = 0
     full_name: str = ""  # the method with all its options
+    sequential: bool = False  # whether images were certified in random order up to a target error
+    not_counted: int = 0  # rows of the run that are not part of its random sample
+    label_choice: str = ""  # the labels that the classifier is restricted to, if it is
 
 
 def summarize(run: Run | RunFrame, radii: npt.ArrayLike) -> Summary:
@@ -312,7 +319,7 @@ def summarize(run: Run | RunFrame, radii: npt.ArrayLike) -> Summary:
     """
     frame, thresholds = _to_frame(run), np.asarray(radii, dtype=float)
     accuracy = certified_accuracy(frame, thresholds)
-    low, high = accuracy_interval(accuracy, len(frame))
+    low, high = accuracy_interval(accuracy, len(frame), sequential=frame.sequential)
     return Summary(
         frame.name,
         len(frame),
@@ -331,6 +338,9 @@ def summarize(run: Run | RunFrame, radii: npt.ArrayLike) -> Summary:
         frame.labelled,
         int(frame.failed.sum()),
         frame.full_name,
+        frame.sequential,
+        frame.not_counted,
+        frame.settings.label_choice,
     )
 
 

@@ -420,7 +420,7 @@ def test_uploads_are_read_shrunk_or_refused(tmp_path: Path) -> None:
 
 def test_options_are_limited() -> None:
     for text in (
-        "tv:iterations=10000000", "slic/soft/shifts:k=1000", "grid:size=2+nlm:distance=60",
+        "tv:iterations=100000", "slic/soft/shifts:k=1000", "grid:size=2+nlm:distance=60",
         "slic:iterations=80/soft/shifts:k=2", "tv:iterations=50+tv:iterations=50",
     ):  # fmt: skip
         with pytest.raises(PprsError, match="on this page"):
@@ -589,6 +589,14 @@ def test_invalid_command_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "pip install 'pprs[app]'" in pprs("app", code=2).stderr
 
 
+FORM = {"content-type": "multipart/form-data; boundary=XyZ"}
+
+
+def make_guard(app: Any, uploads: Path, **limits: int) -> Guard:
+    small = {"max_upload": 1000, "max_total": 100, "max_files": 2, "max_total_files": 10}
+    return Guard(app, hosts=HOSTS, uploads=uploads, **small | limits)
+
+
 def answer(guard: Guard, method: str, path: str, headers: dict[str, str], body: bytes = b"{}") -> int:
     """Return the status of the response; 200 if the request is let through."""
     sent: list[int] = []
@@ -611,7 +619,7 @@ async def through(scope: object, receive: object, send: Any) -> None:
 def test_foreign_files_urls_and_origins_are_refused(tmp_path: Path) -> None:
     (tmp_path / "uploads").mkdir()
     (tmp_path / "uploads" / "a.png").write_bytes(bytes(90))
-    guard = Guard(through, hosts=HOSTS, max_upload=1000, max_total=100, uploads=tmp_path / "uploads")
+    guard = make_guard(through, tmp_path / "uploads")
     file, join, upload = "/gradio_api/file=", "/gradio_api/queue/join", "/gradio_api/upload"
     assert answer(guard, "GET", f"{file}{tmp_path}/uploads/a.png", {}) == 200
     for path in (
@@ -632,9 +640,50 @@ def test_foreign_files_urls_and_origins_are_refused(tmp_path: Path) -> None:
     ):  # fmt: skip
         assert answer(guard, "POST", join, headers) == 403, headers
         assert answer(guard, "POST", upload, headers) == 403, headers
-    assert answer(guard, "POST", upload, {}) == 200
+    assert answer(guard, "POST", upload, FORM) == 200
     (tmp_path / "uploads" / "b.png").write_bytes(bytes(90))
-    assert answer(guard, "POST", upload, {}) == 507
+    assert answer(guard, "POST", upload, FORM) == 507
+
+
+@pytest.mark.parametrize("files", [1, 2, 3, 1000])
+@pytest.mark.parametrize("chunk", [7, 10**6])
+def test_an_upload_with_too_many_files_is_cut_off(tmp_path: Path, files: int, chunk: int) -> None:
+    body = b"".join(b'--XyZ\r\nContent-Disposition: form-data; name="files"\r\n\r\n.\r\n' for _ in range(files))
+    body += b"--XyZ--\r\n"
+    chunks = [body[i : i + chunk] for i in range(0, len(body), chunk)]
+    received: list[str] = []
+
+    async def receive() -> dict[str, object]:
+        return {"type": "http.request", "body": chunks.pop(0), "more_body": bool(chunks)}
+
+    async def read_all(scope: object, receive: Any, send: Any) -> None:
+        while not received or (received[-1] == "http.request" and chunks):
+            received.append((await receive())["type"])
+
+    async def send(message: object) -> None:
+        raise AssertionError(message)
+
+    guard = make_guard(read_all, tmp_path, max_upload=10**6, max_files=2)
+    headers = [(b"host", b"localhost:7860"), (b"content-type", FORM["content-type"].encode())]
+    scope = {"type": "http", "method": "POST", "path": "/gradio_api/upload", "headers": headers}
+    asyncio.run(guard(scope, receive, send))
+    assert (received[-1] == "http.disconnect") == (files > 2)
+
+
+def test_the_number_of_stored_uploads_is_limited(tmp_path: Path) -> None:
+    guard = make_guard(through, tmp_path, max_total_files=3)
+    for i in range(3):
+        assert answer(guard, "POST", "/gradio_api/upload", FORM) == 200
+        (tmp_path / str(i)).mkdir()
+        (tmp_path / str(i) / "empty.png").touch()
+    assert answer(guard, "POST", "/gradio_api/upload", FORM) == 507
+
+
+@pytest.mark.parametrize(
+    "kind", ["", "text/plain", "multipart/form-data", 'multipart/form-data; boundary="a"; boundary=b']
+)
+def test_an_upload_whose_files_cannot_be_counted_is_refused(tmp_path: Path, kind: str) -> None:
+    assert answer(make_guard(through, tmp_path), "POST", "/gradio_api/upload", {"content-type": kind}) == 400
 
 
 def test_exposure_comes_with_a_warning(tmp_path: Path, digits_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

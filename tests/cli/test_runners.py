@@ -146,6 +146,63 @@ def test_two_machines_at_one_url_lose_nothing(digits_model: Path, tmp_path: Path
     assert [failure.idx for failure in uploaded.failures()] == [1]
 
 
+URL_ROWS = [Row(i, 1, 1, 1, 0.5, 0.9, (1, 99), None, None, 0.1) for i in range(3)]
+URL_SETTINGS = RunSettings(model="m", data="d", noise_text="gaussian:sigma=0.5")
+
+
+def add_at(url: str, row: Row) -> tuple[set[int], list[str]]:
+    """Add a row to the run at a url, and return the rows that were resumed and the messages."""
+    messages: list[str] = []
+    with open_run_folder(url, messages.append) as folder:
+        assert folder is not None
+        with RunWriter(folder, URL_SETTINGS) as run:
+            resumed = run.file.completed()
+            run.add([(row, None)])
+    return resumed, messages
+
+
+def test_a_run_that_is_deleted_at_its_url_starts_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PPRS_CACHE", str(tmp_path / "cache"))
+    url, files = f"memory://{tmp_path.name}/deleted", fsspec.filesystem("memory")
+    assert add_at(url, URL_ROWS[0]) == (set(), [])
+    assert add_at(url, URL_ROWS[1]) == ({0}, [])
+    files.rm(f"/{tmp_path.name}/deleted", recursive=True)
+    resumed, (message,) = add_at(url, URL_ROWS[2])
+    assert resumed == set()
+    assert "was deleted after its last upload" in message
+    assert [row.idx for row in open_run(url).rows()] == [2]
+    aside = working_folder(url).with_name(f"{working_folder(url).name}.deleted")
+    assert str(aside) in message
+    assert RunFile(aside).completed() == {0, 1}
+    assert add_at(url, URL_ROWS[0]) == ({2}, [])  # the new run is resumed
+
+
+def test_a_run_in_the_place_of_a_deleted_one_gets_no_old_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One machine deletes the run and starts another one, while a second machine still has rows of the first."""
+    url, files = f"memory://{tmp_path.name}/replaced", fsspec.filesystem("memory")
+    monkeypatch.setenv("PPRS_CACHE", str(tmp_path / "one"))
+    add_at(url, URL_ROWS[0])
+    monkeypatch.setenv("PPRS_CACHE", str(tmp_path / "two"))
+    assert add_at(url, URL_ROWS[1]) == ({0}, [])
+    files.rm(f"/{tmp_path.name}/replaced", recursive=True)
+    monkeypatch.setenv("PPRS_CACHE", str(tmp_path / "one"))
+    add_at(url, URL_ROWS[2])
+    monkeypatch.setenv("PPRS_CACHE", str(tmp_path / "two"))
+    resumed, messages = add_at(url, URL_ROWS[1])
+    assert (resumed, len(messages)) == ({2}, 1)
+    assert [row.idx for row in open_run(url).rows()] == [1, 2]
+
+
+def test_rows_that_were_never_uploaded_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a crash before the first upload: then nothing at the url means nothing."""
+    monkeypatch.setenv("PPRS_CACHE", str(tmp_path / "cache"))
+    url = f"memory://{tmp_path.name}/crashed"
+    with RunWriter(working_folder(url), URL_SETTINGS) as run:
+        run.add([(URL_ROWS[0], None)])
+    assert add_at(url, URL_ROWS[1]) == ({0}, [])
+    assert [row.idx for row in open_run(url).rows()] == [0, 1]
+
+
 def test_a_run_is_copied_periodically_and_on_sigterm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url, copies = f"memory://{tmp_path.name}/long", []
     row = Row(0, 1, 1, 1, 0.5, 0.9, (1, 99), None, None, 0.1)

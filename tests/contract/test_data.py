@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import contextlib
 import io
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -123,6 +125,54 @@ def test_flat_folder_has_no_labels(tmp_path: Path) -> None:
     assert data[0].image.shape == (1, 10, 12)
     with pytest.raises(PprsError, match="has none"):
         data.stack()
+
+
+def npy(shape: tuple[int, ...], data: bytes) -> bytes:
+    """An array in NumPy's format that claims this shape, and holds this data."""
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    return buffer.getvalue() + data
+
+
+def write_archive(path: Path, **members: bytes) -> str:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(f"{name}.npy", data)
+    return str(path)
+
+
+def test_sizes_in_npz_are_checked_before_memory_is_allocated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = bytes(2 * 64)
+    monkeypatch.setattr(np.lib.format, "read_array", lambda *_, **__: pytest.fail("an array was read"))
+    for shape in ((10**9, 1, 8, 8), (1, 1, 8, 8), (2**40, 2**40, 8, 8)):
+        path = write_archive(tmp_path / "claims.npz", x=npy(shape, small))
+        with pytest.raises(PprsError, match=r"x.npy claims the shape .* but holds 128 bytes"):
+            open_dataset(path)
+    monkeypatch.setattr("pprs.data.arrays._memory_bytes", lambda: 10**6)
+    zeros = npy((100, 1, 80, 80), bytes(640_000))
+    path = write_archive(tmp_path / "large.npz", x=zeros)
+    assert Path(path).stat().st_size < 2000
+    with pytest.raises(PprsError, match=r"large.npz expands to 0.0 GB, but at most half of this machine's memory"):
+        open_dataset(path)
+    half = npy((50, 1, 80, 80), bytes(320_000))
+    with pytest.raises(PprsError, match="both.npz expands to"):
+        open_dataset(write_archive(tmp_path / "both.npz", x=half, y=npy((320_000,), bytes(320_000))))
+    monkeypatch.undo()
+    monkeypatch.setattr("pprs.data.arrays._memory_bytes", lambda: 10**6)
+    assert len(open_dataset(write_archive(tmp_path / "fits.npz", x=half))) == 50
+    assert len(open_dataset(write_archive(tmp_path / "unused.npz", x=half, other=zeros))) == 50
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK", b"\x93NUMPY\x01\x00"])
+def test_files_that_are_not_npz(tmp_path: Path, damage: bytes) -> None:
+    (tmp_path / "a.npz").write_bytes(damage)
+    with pytest.raises(PprsError, match="cannot be read as .npz"):
+        open_dataset(str(tmp_path / "a.npz"))
+    good = Path(write_archive(tmp_path / "b.npz", x=npy((2, 1, 8, 8), bytes(range(128))))).read_bytes()
+    for place in range(30, len(good) - 30, 7):  # any damaged byte is an error or has no effect, never a traceback
+        (tmp_path / "b.npz").write_bytes(good[:place] + bytes([good[place] ^ 0xFF]) + good[place + 1 :])
+        with contextlib.suppress(PprsError):
+            open_dataset(str(tmp_path / "b.npz"))
 
 
 def test_npz(tmp_path: Path) -> None:

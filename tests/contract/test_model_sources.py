@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import sys
@@ -251,6 +252,40 @@ def test_a_program_that_could_run_code_is_refused(tmp_path: Path, monkeypatch: p
     truncated.write_bytes(complete.read_bytes()[:5000])
     with pytest.raises(PprsError, match=r"not a complete .pt2 file"):
         load_model(str(truncated))
+
+
+def test_a_program_that_expands_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    complete = export(make_network(), tmp_path / "net.pt2")
+    compressed = tmp_path / "compressed.pt2"
+    with zipfile.ZipFile(complete) as old, zipfile.ZipFile(compressed, "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            new.writestr(name, bytes(10**6) if "weight_0" in name else old.read(name))
+    inner = io.BytesIO()
+    with zipfile.ZipFile(inner, "w", zipfile.ZIP_DEFLATED) as new:
+        new.writestr("archive/data/0", bytes(10**6))
+    nested = copy_changed(
+        complete, tmp_path / "nested.pt2", lambda name, data: inner.getvalue() if "sample_inputs" in name else data
+    )
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("sample inputs were loaded"))
+    for path in (compressed, nested):
+        with pytest.raises(PprsError, match="in compressed form.*refused: a small file could expand to any size"):
+            load_model(str(path))
+    overlapping = tmp_path / "overlapping.pt2"
+    with zipfile.ZipFile(complete) as old, zipfile.ZipFile(overlapping, "w") as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+        first = next(info for info in new.filelist if "weight_0" in info.filename)
+        for part in range(100, 120):  # many names for the same bytes
+            again = copy.copy(first)
+            again.filename = first.filename.replace("weight_0", f"weight_{part}")
+            again.file_size = again.compress_size = overlapping.stat().st_size
+            new.filelist.append(again)
+    monkeypatch.setattr(zipfile.ZipFile, "read", lambda *_, **__: pytest.fail("a part was read"))
+    with pytest.raises(PprsError, match="its parts claim .* bytes, but the file has only"):
+        load_model(str(overlapping))
+    monkeypatch.setattr("pprs.model.exported.MAX_JSON", 100)
+    with pytest.raises(PprsError, match="a description of a network has at most"):
+        load_model(str(complete))
 
 
 @pytest.fixture(scope="module")

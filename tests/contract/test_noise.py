@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -261,3 +262,14 @@ def test_noise_on_the_command_line(digits_model: Path, tmp_path: Path) -> None:
     assert 'unknown noise "laplace"' in pprs(*base, "--noise", "laplace", "--out", tmp_path / "c", code=2).stderr
     pprs("report", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "report.html")
     assert "exponential:sigma=0.25" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize("sigma", [0.12, 0.1, 0.25, 0.3, 0.5, 0.7, 1 / 3, 1.0, 1e-4, 9999.9])
+def test_the_radius_is_not_that_of_a_larger_sigma_than_was_drawn(sigma: float) -> None:
+    noise, key, exact = Gaussian(sigma), (1, 2, 3), Fraction("1.28155156554460060")  # Phi^-1(0.9), rounded up
+    z = standard_normal((4, 1, 8, 8), keyed_rng("cpu", *key))
+    drawn = float(np.float32(sigma))
+    assert torch.equal(noise.sample((4, 1, 8, 8), keyed_rng("cpu", *key)), z * torch.tensor(drawn))
+    for radius in (noise.radius(0.9, 64), noise.radius_between(0.9, 0.1, 64)):
+        assert Fraction(radius) <= min(Fraction(sigma), Fraction(drawn)) * exact
+        assert radius == pytest.approx(sigma * float(exact), rel=1e-7)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +113,58 @@ os.kill(os.getpid(), 9)
     run = open_run(tmp_path / "run")
     assert run.rows() == [ROW]
     assert run.thumbnails() == {}
+
+
+BATCH = 3  # rows in one transaction
+
+
+def write_rows(folder: Path, report: int) -> None:
+    """Add rows to a run, each batch in a transaction, until the process is killed. A byte says that one is written."""
+    with RunWriter(folder, HALF) as run:
+        first = len(run.file.completed())
+        for index in itertools.count(first, BATCH):
+            new = [dataclasses.replace(ROW, idx=index + i) for i in range(BATCH)]
+            run.add([(row, f"picture {row.idx}".encode() * 500) for row in new])
+            if index == first:
+                os.write(report, b".")
+
+
+def start_writing(folder: Path) -> int:
+    """Write rows in a copy of this process, which has imported everything already.
+
+    Returns its id once the database exists and it has written rows to it.
+    """
+    written, report = os.pipe()
+    process = os.fork()
+    if not process:
+        try:
+            write_rows(folder, report)
+        finally:
+            os._exit(1)  # without the clean-up of pytest
+    os.close(report)
+    assert os.read(written, 1) == b".", "it ended before it wrote a row"
+    os.close(written)
+    return process
+
+
+def test_a_process_killed_while_it_writes_leaves_only_complete_transactions(tmp_path: Path) -> None:
+    folder, rng, before, journals = tmp_path / "run", random.Random(3), 0, 0
+    for _ in range(25):
+        process = start_writing(folder)
+        time.sleep(rng.random() * 0.01)
+        os.kill(process, signal.SIGKILL)
+        _, status = os.waitpid(process, 0)
+        assert os.WIFSIGNALED(status)
+        journals += (folder / f"{FILE}-journal").exists()
+        rows = open_run(folder).rows()
+        assert len(rows) > before
+        assert len(rows) % BATCH == 0, "a transaction was written in part"
+        assert rows == [dataclasses.replace(ROW, idx=i) for i in range(len(rows))], "rows were lost or changed"
+        before = len(rows)
+    assert journals > 0, "no kill hit a transaction"
+    with closing(sqlite3.connect(folder / FILE)) as db:
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert db.execute("SELECT count(*) FROM pictures").fetchone() == (before,)
 
 
 def test_a_full_disk_keeps_the_rows_so_far(tmp_path: Path) -> None:
@@ -224,15 +279,15 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_rows(digits_model: Pa
     ]  # fmt: skip
     rng = random.Random(7)
     broken = tmp_path / "broken"
-    for kill in range(kills):
+    for _ in range(kills):
         before = rows_in(broken)
         process = subprocess.Popen(
             [sys.executable, "-m", "pprs", *map(str, command), "--out", str(broken)],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        # First when the run exists without rows, then after a few more rows, wherever the run is by then.
-        more = rng.randint(1, 12)
-        while process.poll() is None and not (rows_in(broken) >= before + more if kill else (broken / FILE).exists()):
+        more = rng.randint(1, 12)  # wherever the run is by then
+        while rows_in(broken) < before + more:
+            assert process.poll() is None, "it ended before it was killed"
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
         process.wait()

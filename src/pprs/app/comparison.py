@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import math
@@ -13,16 +14,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from pprs.app.render import render
 from pprs.certificate import round_down
-from pprs.data import ImageSet, open_dataset, to_tensor
+from pprs.data import ImageSet, open_dataset
+from pprs.data.base import decode_png
 from pprs.errors import PprsError
 from pprs.metrics import Summary, paired_differences, summarize, usual_radii
 from pprs.report import figures
 from pprs.report.table import NONE, Cell, Table, format_number, format_radius
 from pprs.runs import FILE, RunFrame, read_frames
+from pprs.runs.frame import MAX_THUMBNAIL_PIXELS
 
 Array = npt.NDArray[Any]
 MAX_DEPTH, MAX_RUNS, GALLERY_SIZE = 3, 200, 12
@@ -208,6 +210,6 @@ def _open_builtin(frame: RunFrame) -> ImageSet | None:
 def _load_image(one: RunFrame, other: RunFrame, data: ImageSet | None, idx: int) -> Array | None:
     stored = one.thumbnails.get(idx) or other.thumbnails.get(idx)
     if stored is not None:
-        with Image.open(io.BytesIO(stored)) as file:
-            return figures.to_rgb(to_tensor(file).numpy())
+        with contextlib.suppress(PprsError):  # too large, or damaged
+            return figures.to_rgb(decode_png(stored, MAX_THUMBNAIL_PIXELS).numpy())
     return figures.to_rgb(data[idx].image.numpy()) if data is not None and idx < len(data) else None

@@ -114,7 +114,8 @@ def _print_one(row: Row, settings: RunSettings) -> None:
         return
     name = f"{names[row.prediction]} (class {row.prediction})" if names else f"class {row.prediction}"
     say(
-        f"{name}: no change of L2 norm up to {round_down(row.radius)} can alter this label, "
+        f"{name}: no change of L2 norm up to {round_down(row.radius)} can alter this label"
+        f"{f' among {settings.label_choice}' if settings.label_choice else ''}, "
         f"with {confidence(settings.sampling.alpha)} confidence"
     )
 
@@ -124,6 +125,8 @@ def _print_many(summary: RunSummary, settings: RunSettings) -> None:
     if settings.decided_radii is None:
         text += f", mean radius {round_down(summary.radii / max(summary.certified, 1))}"
     say(text + (f", {summary.correct} with the correct label" if summary.labelled else ""))
+    if settings.label_choice:
+        say(f"the classifier chose among {settings.label_choice} only")
     if settings.stop is not None:
         average = summary.samples / max(summary.rows, 1)
         say(f"{summary.samples:,} samples, {average:,.0f} per image (at most {settings.n:,})")

@@ -16,6 +16,7 @@ from pprs.noise import noise_of
 from pprs.partition import parse_partition
 from pprs.progress import TerminalProgress
 from pprs.runners import Local
+from pprs.runs.settings import describe_labels
 from pprs.task import load_task
 
 
@@ -60,6 +61,8 @@ def predict(
     predicted = predict_task(
         task, run_noise, run_partition, n=n, alpha=alpha, seed=seed, options=engine_options, progress=messages
     )
+    if task.labels is not None:
+        messages.message(f"the classifier chooses among {describe_labels(task.labels)} only")
     typer.echo("idx\tlabel\tpredict\tp_value\tname")
     for image in predicted:
         label, prediction = image.label, image.prediction.prediction

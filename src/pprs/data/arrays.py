@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import functools
+import math
+import os
 import zipfile
+import zlib
+from collections.abc import Sequence
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
@@ -16,6 +20,11 @@ from pprs.data.base import ImageSet, read_image
 from pprs.errors import ConfigurationError, PprsError, suggest
 
 Array = npt.NDArray[Any]
+NPZ_NAMES = (("x", "images", "image"), ("y", "labels", "label"), ("class_names",))  # of images, labels, class names
+UNREADABLE_NPZ = (
+    OSError, ValueError, EOFError, KeyError, AttributeError, TypeError, RuntimeError, NotImplementedError,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 
 
 class Arrays(ImageSet):
@@ -91,22 +100,59 @@ def _photo(name: str) -> Arrays:
 def open_npz(path: Path) -> Arrays:
     """Open a `.npz` file with images under x, images or image, and optional labels under y, labels or label."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        with zipfile.ZipFile(path) as archive:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            chosen = [next((n for n in names if n in members), None) for names in NPZ_NAMES]
+            _check_sizes(archive, [members[name] for name in chosen if name is not None], path)
+            images, labels, names = (None if n is None else _read_array(archive, members[n]) for n in chosen)
     except FileNotFoundError:
         raise ConfigurationError(f"there is no file {path}", parameter="data") from None
-    except (OSError, ValueError, EOFError, KeyError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+    except UNREADABLE_NPZ as error:
         raise PprsError(
             f"{path} cannot be read as .npz ({error}). Write it with numpy.savez(FILE, x=..., y=...).", parameter="data"
         ) from error
-    images = next((arrays[k] for k in ("x", "images", "image") if k in arrays), None)
-    labels = next((arrays[k] for k in ("y", "labels", "label") if k in arrays), None)
     if images is None:
         raise PprsError(
-            f'{path} has no array "x" of images. It contains: {", ".join(arrays) or "nothing"}.', parameter="data"
+            f'{path} has no array "x" of images. It contains: {", ".join(members) or "nothing"}.', parameter="data"
         )
-    names = tuple(str(n) for n in arrays["class_names"]) if "class_names" in arrays else None
-    return from_arrays(images, labels, str(path), names)
+    return from_arrays(images, labels, str(path), None if names is None else tuple(str(n) for n in names))
+
+
+def _check_sizes(archive: zipfile.ZipFile, members: Sequence[zipfile.ZipInfo], path: Path) -> None:
+    """Check the sizes that the headers claim, before memory for them is allocated: a small file can claim any size."""
+    total = sum(max(info.file_size, _claimed_bytes(archive, info)) for info in members)
+    allowed = _memory_bytes() // 2
+    if total > allowed:
+        raise PprsError(
+            f"{path} expands to {total / 1e9:.1f} GB, but at most half of this machine's memory, {allowed / 1e9:.1f} "
+            "GB, is used for it. Give a folder of image files, which are read one by one.",
+            parameter="data",
+        )
+
+
+def _claimed_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> int:
+    """Return the size of an array according to its own header, which must agree with that of the archive."""
+    with archive.open(info) as member:
+        is_first = np.lib.format.read_magic(member) == (1, 0)
+        read_header = np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0
+        shape, _, kind = read_header(member)
+        size, header = math.prod(shape) * kind.itemsize, member.tell()
+    if header + size != info.file_size:
+        raise ValueError(f"{info.filename} claims the shape {shape}, but holds {info.file_size - header} bytes")
+    return size
+
+
+def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
+    with archive.open(info) as member:
+        return np.lib.format.read_array(member, allow_pickle=False)
+
+
+def _memory_bytes() -> int:
+    """Return the size of this machine's memory."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # unknown on this system
+        return 2**34
 
 
 def from_arrays(images: Any, labels: Any, source: str, class_names: tuple[str, ...] | None = None) -> Arrays:

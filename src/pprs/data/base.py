@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -215,3 +216,14 @@ def read_image(path: Path) -> torch.Tensor:
             f"{path} cannot be read as an image ({error}). Check that it is complete and in an image format.",
             parameter="data",
         ) from error
+
+
+def decode_png(content: bytes, max_pixels: int) -> torch.Tensor:
+    """Decode a PNG file as a tensor [C, H, W] in [0, 1]. Its size is checked before any pixel is decoded."""
+    try:
+        with refuse_bombs(), Image.open(io.BytesIO(content), formats=("PNG",)) as image:
+            if image.width * image.height > max_pixels:
+                raise PprsError(f"it has {image.width}x{image.height} pixels, but at most {max_pixels} are decoded")
+            return to_tensor(image)
+    except UNREADABLE as error:
+        raise PprsError(f"it cannot be decoded as PNG ({error})") from error

@@ -28,6 +28,7 @@ WRAPPERS = r"torch\.ops\.higher_order\.(wrap_with_set_grad_enabled|wrap_with_aut
 OPERATORS = re.compile(rf"torch\.ops\.aten\.\w+\.\w+|{WRAPPERS}|_operator\.\w+|math\.\w+|torch\.sym_\w+")
 # Operators with these words in their name or arguments could access files.
 FILE_WORDS = ("file", "path", "save", "load")
+MAX_JSON = 2**26  # bytes of a part in JSON, which takes many times its size in memory
 SIZE_NAMES = "Symbol|Integer|Add|Mul|Pow|Rational|Max|Min|Mod|FloorDiv|CeilDiv|CleanDiv|PythonMod|oo|int_oo|True|False"
 SIZE = re.compile(rf"(\b({SIZE_NAMES}|positive|nonnegative|integer|\d+)\b|'[suz]\d+'|\b[suz]\d+\b|[-+*/(),<>=!&| ])*")
 
@@ -123,6 +124,7 @@ def screen(path: Path) -> io.BytesIO:
             entries = archive.namelist()
             if len(set(entries)) < len(entries):
                 raise refuse("contains two parts with the same name")
+            _check_sizes(archive, path.stat().st_size)
             for entry in entries:
                 if not ENTRY.fullmatch(entry):
                     raise refuse(f"contains {entry!r}, which the current torch.export does not write")
@@ -134,6 +136,8 @@ def screen(path: Path) -> io.BytesIO:
                         if key == "target" and _accesses_files(value):
                             raise refuse(f"calls {value!r}, which could access files")
                 elif "sample_inputs" in entry and data:
+                    with zipfile.ZipFile(io.BytesIO(data)) as inputs:
+                        _check_sizes(inputs, len(data))
                     torch.load(io.BytesIO(data), weights_only=True)
                 written.writestr(zipfile.ZipInfo(entry), data)
     except (zipfile.BadZipFile, OSError, ValueError, EOFError, RecursionError) as error:
@@ -144,6 +148,24 @@ def screen(path: Path) -> io.BytesIO:
         raise refuse(f"has sample inputs that are not plain tensors ({type(error).__name__})") from error
     clean.seek(0)
     return clean
+
+
+def _check_sizes(archive: zipfile.ZipFile, size: int) -> None:
+    """Check that an archive of this many bytes holds no more than that, before any part of it is read."""
+    for part in archive.infolist():
+        if part.compress_type != zipfile.ZIP_STORED:
+            raise PprsError(
+                f"it contains {part.filename!r} in compressed form, which torch.export does not write, so it is "
+                "refused: a small file could expand to any size. Export it again."
+            )
+        if part.filename.endswith(".json") and part.file_size > MAX_JSON:
+            raise PprsError(
+                f"it contains {part.filename!r} with {part.file_size / 1e6:.0f} MB, but a description of a network has "
+                f"at most {MAX_JSON / 1e6:.0f} MB. Export it again."
+            )
+    total = sum(part.file_size for part in archive.infolist())
+    if total > size:  # parts that overlap, or sizes that are not true
+        raise PprsError(f"its parts claim {total} bytes, but the file has only {size}. Copy or export it again.")
 
 
 def _accesses_files(target: str) -> bool:

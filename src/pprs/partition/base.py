@@ -322,14 +322,18 @@ def check_values(x: torch.Tensor) -> None:
         raise PprsError(f"the image's values range from {low:.3g} to {high:.3g}, but must lie in [0, 1]. {scale}")
 
 
+MAX_ITERATIONS = 100_000  # a run names its options, and may come from somebody else
+
+
 def check_odd(value: Any, option: str) -> None:
     if value != AUTO and not (_is_integer(value) and 1 <= value < 256 and value % 2 == 1):
         raise option_error(f"{option} must be an odd integer below 256 (1 means no blur), not {value!r}")
 
 
-def check_positive_integer(value: Any, option: str) -> None:
-    if value != AUTO and not (_is_integer(value) and 1 <= value < 2**31):
-        raise option_error(f"{option} must be an integer of at least 1, not {value!r}")
+def check_positive_integer(value: Any, option: str, most: int = 2**31 - 1) -> None:
+    if value != AUTO and not (_is_integer(value) and 1 <= value <= most):
+        at_most = f" and at most {most}" if _is_integer(value) and value > most else ""
+        raise option_error(f"{option} must be an integer of at least 1{at_most}, not {value!r}")
 
 
 def check_at_least(value: Any, least: float, option: str) -> None:

@@ -12,6 +12,7 @@ import torch
 from pprs.kernels import average, gaussian_blur, median, non_local_means, torch_ops, total_variation
 from pprs.partition.base import (
     AUTO,
+    MAX_ITERATIONS,
     Averaged,
     Filter,
     Floats,
@@ -131,7 +132,7 @@ class TotalVariation(Filter):
 
     def __post_init__(self) -> None:
         check_between(self.weight, 1e-6, 1e4, "weight", "it is about as large as the sigma of the noise")
-        check_positive_integer(self.iterations, "iterations")
+        check_positive_integer(self.iterations, "iterations", MAX_ITERATIONS)
 
     @classmethod
     def for_noise(cls, sigma: float, side: int = 224) -> Self:

@@ -6,6 +6,8 @@ import torch
 
 from pprs.partition.base import Averaged, Partition, Seeded, Shift, check_positive_integer, option_error
 
+MAX_SHIFTS = 10_000
+
 
 @dataclass(frozen=True)
 class Shifts(Partition):
@@ -34,7 +36,7 @@ class Shifts(Partition):
             raise option_error(
                 f'only a partition that grows from a grid of seeds can be shifted, as in "slic/shifts", not {self.of}'
             )
-        check_positive_integer(self.k, "k")
+        check_positive_integer(self.k, "k", MAX_SHIFTS)
 
     @property
     def shifts(self) -> list[Shift]:

@@ -12,6 +12,7 @@ from pprs import _threads
 from pprs.kernels import average, slic, torch_ops
 from pprs.partition.base import (
     AUTO,
+    MAX_ITERATIONS,
     Averaged,
     Floats,
     Ints,
@@ -64,7 +65,7 @@ class Slic(Superpixels, Seeded):
         check_positive_integer(self.n_segments, "n_segments")
         check_at_least(self.compactness, 1e-4, "compactness")
         check_odd(self.blur, "blur")
-        check_positive_integer(self.iterations, "iterations")
+        check_positive_integer(self.iterations, "iterations", MAX_ITERATIONS)
 
     @classmethod
     def for_noise(cls, sigma: float, side: int = 224) -> Self:

@@ -46,7 +46,7 @@ def draw_curves(
         if frame.decided is not None:  # points: between these radii the rows prove nothing
             radii = np.array(frame.decided)
             accuracy = certified_accuracy(frame, radii)
-            low, high = accuracy_interval(accuracy, len(frame))
+            low, high = accuracy_interval(accuracy, len(frame), sequential=frame.sequential)
             offset = POINT_SPACING * max(largest, radii[-1]) * (i - (len(frames) - 1) / 2)
             end = max(end, radii[-1] + offset)
             errors = [accuracy - low, high - accuracy]
@@ -56,7 +56,7 @@ def draw_curves(
         steps = np.unique(np.concatenate([[0.0], frame.radius[frame.correct], [largest * 1.03 + 1e-3]]))
         end = max(end, steps[-1])
         accuracy = certified_accuracy(frame, steps)
-        low, high = accuracy_interval(accuracy, len(frame))
+        low, high = accuracy_interval(accuracy, len(frame), sequential=frame.sequential)
         axes.step(steps, accuracy, where="pre", color=colour, linestyle=dashes, label=label)
         if bands:
             axes.fill_between(steps, low, high, step="pre", color=colour, alpha=0.12, linewidth=0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 from markupsafe import Markup
-from PIL import Image
 
 from pprs._version import __version__
-from pprs.data import to_tensor
+from pprs.data.base import decode_png
 from pprs.errors import PprsError
 from pprs.metrics import Paired, Summary
 from pprs.noise import Noise
@@ -24,6 +22,7 @@ from pprs.report import figures, summary
 from pprs.report.render import render
 from pprs.report.table import NONE
 from pprs.runs import RunFrame
+from pprs.runs.frame import MAX_THUMBNAIL_PIXELS
 from pprs.voting import noisy_chunk, prepare_image
 
 
@@ -69,6 +68,7 @@ class Page:
     pairs: Markup | None
     examples: tuple[ImageExample, ...]
     omitted: tuple[str, ...]  # methods certified on other data than the examples
+    unreadable: tuple[int, ...]  # images whose stored pictures are too large or damaged
     methods: tuple[MethodSettings, ...]
     version: str = __version__
 
@@ -77,7 +77,7 @@ def to_html(
     frames: Sequence[RunFrame], summaries: Sequence[Summary], radii: Sequence[float], pairs: Sequence[Paired]
 ) -> str:
     """Render the report as HTML."""
-    examples, omitted = _collect_examples(frames)
+    examples, omitted, unreadable = _collect_examples(frames)
     content = Page(
         _make_title(frames),
         _describe_alpha(frames),
@@ -89,6 +89,7 @@ def to_html(
         summary.pairs_table(pairs).to_html() if pairs else None,
         examples,
         omitted,
+        unreadable,
         tuple(_describe_settings(frame) for frame in frames),
     )
     return str(render("report.html", page=content))
@@ -131,20 +132,32 @@ def _find_cylinders(frames: Sequence[RunFrame]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _collect_examples(frames: Sequence[RunFrame]) -> tuple[tuple[ImageExample, ...], tuple[str, ...]]:
-    """Return the images stored in the first run, as each method with the same data sees them, and the other methods."""
+def _collect_examples(
+    frames: Sequence[RunFrame],
+) -> tuple[tuple[ImageExample, ...], tuple[str, ...], tuple[int, ...]]:
+    """Return the images stored in the first run, as each method with the same data sees them.
+
+    Also return the methods with other data, and the images whose pictures cannot be shown.
+    """
     data = frames[0].settings.data_fingerprint
     if data is None:
-        return (), ()
+        return (), (), ()
     same_data = [frame for frame in frames if frame.settings.data_fingerprint == data]
     others = tuple(frame.name for frame in frames if frame.settings.data_fingerprint != data)
-    indices = [index for index in frames[0].thumbnails if all(index in frame.idx for frame in same_data)]
-    return tuple(_make_example(same_data, index) for index in indices), others
+    examples, unreadable = [], []
+    for index, png in frames[0].thumbnails.items():
+        if not all(index in frame.idx for frame in same_data):
+            continue
+        try:
+            clean = decode_png(png, MAX_THUMBNAIL_PIXELS)
+        except PprsError:
+            unreadable.append(index)
+            continue
+        examples.append(_make_example(same_data, index, clean))
+    return tuple(examples), others, tuple(unreadable)
 
 
-def _make_example(frames: Sequence[RunFrame], index: int) -> ImageExample:
-    with Image.open(io.BytesIO(frames[0].thumbnails[index])) as file:
-        clean = to_tensor(file)
+def _make_example(frames: Sequence[RunFrame], index: int, clean: torch.Tensor) -> ImageExample:
     label = int(frames[0].label[frames[0].idx == index][0])
     names = frames[0].settings.class_names
     truth = "" if label < 0 else f": {figures.get_class_name(label, names)}"

@@ -73,7 +73,17 @@ def list_notes(summaries: Sequence[Summary]) -> list[str]:
             f"The budget ran out before some images were decided ({undecided}): they count with the radius proved so "
             "far, and more samples would raise the curve"
         )
+    notes += [f"{s.name}: the classifier chose among {s.label_choice} only" for s in summaries if s.label_choice]
+    notes += [f"{s.name}: {_describe_sample(s)}" for s in summaries if s.sequential]
     return notes + [f"{s.name}: {describe_failures(s.failed)}" for s in summaries if s.failed]
+
+
+def _describe_sample(summary: Summary) -> str:
+    others = f" {summary.not_counted} other rows of the run are not counted." if summary.not_counted else ""
+    return (
+        f"the first {summary.images} images in random order, up to a target error.{others} The 95% intervals of "
+        "accuracy allow for stopping at that point"
+    )
 
 
 def describe_failures(count: int) -> str:

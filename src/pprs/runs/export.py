@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ import pyarrow.parquet
 
 from pprs._files import atomic_write
 from pprs.errors import ConfigurationError, PprsError, suggest
-from pprs.runs.row import COLUMNS, Row, to_record
+from pprs.runs.row import COLUMNS, LISTS, Column, Row, parse_integers, quote_value, to_record
 from pprs.runs.settings import EXPORTED, RunSettings
 
+LABELS = "labels"
 FORMATS = ("tsv", "csv", "parquet", "json")
 # In a file that joins the rows of several runs: columns that `pprs reproduce` writes under another name.
 JOINED = {"model": "model_source", "data": "data_source", "noise": "noise_text", "partition": "partition_text"}
@@ -46,7 +48,10 @@ def export(rows: Sequence[Row], settings: RunSettings, kind: str, out: Path | No
 
 def to_arrow(rows: Sequence[Row], settings: RunSettings) -> pyarrow.Table:
     """The rows, with the settings of their run, as a table with fixed column types."""
-    return records_to_arrow(_records(rows, settings))
+    table = records_to_arrow(_records(rows, settings))
+    for name, text in _label_column(settings).items():
+        table = table.append_column(name, pyarrow.array([text] * len(rows), pyarrow.string()))
+    return table
 
 
 def records_to_arrow(records: Sequence[Mapping[str, Any]]) -> pyarrow.Table:
@@ -63,8 +68,13 @@ def write_parquet(table: pyarrow.Table, out: Path, **options: Any) -> None:
 
 def _records(rows: Sequence[Row], settings: RunSettings) -> list[dict[str, Any]]:
     stored = settings.to_dict()
-    columns = {key: stored[key] for key in EXPORTED}
+    columns = {key: stored[key] for key in EXPORTED} | _label_column(settings)
     return [to_record(row) | columns for row in rows]
+
+
+def _label_column(settings: RunSettings) -> dict[str, str]:
+    """A further column of rows whose classifier was restricted to some labels: the labels, as JSON."""
+    return {} if settings.labels is None else {LABELS: json.dumps(settings.labels)}
 
 
 def _tsv(rows: Sequence[Row], settings: RunSettings) -> str:
@@ -88,7 +98,7 @@ def _tsv(rows: Sequence[Row], settings: RunSettings) -> str:
 
 def _csv(rows: Sequence[Row], settings: RunSettings) -> str:
     buffer = io.StringIO()
-    header = [*(column.name for column in COLUMNS), *EXPORTED]
+    header = [*(column.name for column in COLUMNS), *EXPORTED, *_label_column(settings)]
     writer = csv.DictWriter(buffer, header, lineterminator="\n")
     writer.writeheader()
     writer.writerows(_records(rows, settings))
@@ -103,42 +113,54 @@ def read_exported(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Exported rows with typed values, and the settings of their run as far as they are recorded."""
     try:
         records, settings = _READERS.get(path.suffix, _read_tsv)(path)
-        rows = [_typed(record) for record in records]
+        rows = [_typed(record, number) for number, record in enumerate(records, 1)]
+        if records and not settings:
+            settings = {key: records[0][key] for key in (*EXPORTED, LABELS) if records[0].get(key) not in (None, "")}
     except FileNotFoundError:
         raise PprsError(f"there is no file {path}") from None
-    except (OSError, ValueError, KeyError, TypeError, IndexError, csv.Error) as error:
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, csv.Error) as error:
+        reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         raise PprsError(
-            f"{path} cannot be read as exported rows ({type(error).__name__}: {error}). It needs the columns idx, "
-            "label, predict and radius, as `pprs export` writes them."
+            f"{path} cannot be read as exported rows ({reason}). It needs the columns idx, label, predict and radius, "
+            "as `pprs export` writes them."
         ) from error
-    if records and not settings:
-        settings = {key: records[0][key] for key in EXPORTED if records[0].get(key) not in (None, "")}
     return rows, settings
 
 
-def _typed(record: Mapping[str, Any]) -> dict[str, Any]:
+def _typed(record: Mapping[str, Any], number: int) -> dict[str, Any]:
     """A record with values of its columns' types. The column names and times of Cohen's log are accepted too."""
     named = {**record, "predict": record.get("predict", record.get("prediction"))}
     named.setdefault("seconds", record.get("time"))
     typed: dict[str, Any] = {}
     for column in COLUMNS:
         value = named.get(column.name)
-        if value is None or value == "":
-            if column.name in ("idx", "predict", "radius"):
-                raise ValueError(f'row {record["idx"]} has no value for "{column.name}"')
-            typed[column.name] = None
-        else:
-            typed[column.name] = str(value) if column.arrow == "string" else _number(value, column.arrow)
+        try:
+            typed[column.name] = None if value is None or value == "" else _convert(value, column)
+        except (ValueError, OverflowError):
+            kind = {"int64": "an integer", "double": "a number", "string": "a list of numbers"}[column.arrow]
+            raise ValueError(f'row {number}, column "{column.name}": {quote_value(value)} is not {kind}') from None
+        if typed[column.name] is None and column.name in ("idx", "predict", "radius"):
+            raise ValueError(f'row {number}, column "{column.name}": there is no value')
     if not 0 <= typed["radius"] < float("inf"):
-        raise ValueError(f"row {record['idx']} has radius {record['radius']}")
+        raise ValueError(f'row {number}, column "radius": {typed["radius"]} is not a radius')
     return typed
 
 
-def _number(value: Any, kind: str) -> int | float:
-    total = 0.0  # Cohen's times are h:mm:ss
-    for part in str(value).split(":"):
-        total = 60 * total + float(part)
-    return int(total) if kind == "int64" else total
+def _convert(value: Any, column: Column) -> str | int | float:
+    """A value as its column's type. Raises ValueError or OverflowError if it is something else."""
+    text = str(value)
+    if column.arrow == "string":
+        if column.name in LISTS:
+            parse_integers(column.name, text)
+        return text
+    if column.name == "seconds" and ":" in text:  # Cohen's times are h:mm:ss
+        return math.fsum(60.0**power * float(part) for power, part in enumerate(reversed(text.split(":"))))
+    if column.arrow == "double":
+        return float(text)
+    number = int(text) if text.lstrip("-").isdecimal() else float(text)  # another tool may have written 100.0
+    if not -(2**63) <= number < 2**63 or number != int(number):
+        raise ValueError
+    return int(number)
 
 
 Read = tuple[list[dict[str, Any]], dict[str, Any]]

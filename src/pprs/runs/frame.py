@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from pprs.runs.run import Run, open_run
 from pprs.runs.settings import RunSettings
 
 Array = npt.NDArray[Any]
+MAX_THUMBNAIL_PIXELS = 2**22  # a run may come from somebody else, and a small file can hold a very large picture
 
 
 @dataclass(frozen=True)
@@ -37,13 +39,17 @@ class RunFrame:
     thumbnails: dict[int, bytes] = field(default_factory=dict)
     # A failed image counts as not certified, since leaving it out could flatter a classifier. Length 1 is broadcast.
     failed: Array = field(default_factory=lambda: np.zeros(1, bool))
+    sequential: bool = False  # whether the number of images depends on their results, because of a target error
+    not_counted: int = 0  # rows of the run that are not part of its random sample
 
     @classmethod
     def of(cls, run: Run, name: str | None = None) -> RunFrame:
-        rows = run.outcomes()
-        if not rows:
+        rows, order = run.outcomes(), run.fair_order()
+        counted = rows if order is None else _fair_prefix(rows, order)
+        if not counted:
             raise PprsError(f"{run.path} has no rows yet. Let it finish at least one image.")
-        return cls.from_rows(rows, run.settings, run.thumbnails(), name or method_name(run.settings, run.path))
+        frame = cls.from_rows(counted, run.settings, run.thumbnails(), name or method_name(run.settings, run.path))
+        return replace(frame, sequential=order is not None, not_counted=len(rows) - len(counted))
 
     @classmethod
     def from_rows(cls, rows: Sequence[Row], settings: RunSettings, thumbnails: dict[int, bytes], name: str) -> RunFrame:
@@ -95,6 +101,13 @@ class RunFrame:
 
     def __len__(self) -> int:
         return len(self.idx)
+
+
+def _fair_prefix(rows: Sequence[Row], order: Sequence[int]) -> list[Row]:
+    """The rows of the first images in random order, up to the first that has none. Any others could bias the sample."""
+    by_index = {row.idx: row for row in rows if row.status != "partial"}
+    counted = itertools.takewhile(by_index.__contains__, dict.fromkeys(order))
+    return sorted((by_index[idx] for idx in counted), key=lambda row: row.idx)
 
 
 def is_correct(prediction: Array, label: Array) -> Array:

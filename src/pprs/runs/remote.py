@@ -2,6 +2,10 @@
 
 SQLite needs a local disk, so a run is written on the driver's machine and copied to the url periodically and at the
 end. A run that already exists at the url is downloaded first and resumed.
+
+The local copy outlives the command, since it may hold rows that could not be uploaded. If the run at the url is
+deleted, or another one has taken its place, the local copy is out of date. An identifier, which is stored in the file
+at the url and remembered beside the local copy, tells these cases apart.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ import contextlib
 import hashlib
 import re
 import secrets
+import shutil
 import signal
 import tempfile
 import threading
@@ -24,7 +29,7 @@ from pprs.errors import ConfigurationError, PprsError
 from pprs.runs.export import export
 from pprs.runs.store import FILE, RunFile, RunWriter
 
-ROWS = "rows.parquet"
+ROWS, UPLOADED = "rows.parquet", ".uploaded"  # the latter, beside a local copy, holds the identifier of its upload
 COPY_INTERVAL = 300.0  # seconds between two copies to a url while a run is in progress
 
 
@@ -122,7 +127,7 @@ def open_run_folder(out: str | Path | None, message: Callable[[str], None]) -> I
     url = str(out)
     folder = working_folder(url)
     check_writable(url)
-    _fetch_run(url, folder)
+    _fetch_run(url, folder, message)
     with _terminate_as_interrupt():
         try:
             with _periodic_copies(url, folder):
@@ -172,13 +177,46 @@ def _periodic_copies(url: str, folder: Path) -> Iterator[None]:
         thread.join()
 
 
-def _fetch_run(url: str, folder: Path) -> None:
-    if not (folder / FILE).is_file():
-        fetch(url, FILE, folder / FILE, "out")
-        return
-    with tempfile.TemporaryDirectory() as scratch:  # both may have rows, since another machine may have resumed it
-        if fetch(url, FILE, Path(scratch) / FILE, "out"):
-            _merge(folder, Path(scratch))
+def _fetch_run(url: str, folder: Path, message: Callable[[str], None]) -> None:
+    """Bring the local copy up to date with the run at the url."""
+    with tempfile.TemporaryDirectory() as scratch:
+        uploaded = Path(scratch)
+        upload_id = RunFile(uploaded).upload_id if fetch(url, FILE, uploaded / FILE, "out") else None
+        last = _read_upload_id(folder)
+        if (folder / FILE).is_file() and last is not None and upload_id not in (last, 0):
+            message(
+                f"the run at {url} was deleted after its last upload. The rows that this machine still had are not "
+                f"used; they are in {_set_aside(folder)}"
+            )
+        if upload_id is None:
+            return
+        if (folder / FILE).is_file():  # both may have rows, since another machine may have resumed it
+            _merge(folder, uploaded)
+        else:
+            RunFile(uploaded).copy_to(folder)
+        _write_upload_id(folder, upload_id)
+
+
+def _set_aside(folder: Path) -> Path:
+    """Move a local copy that is out of date, and return where it is now. An earlier one is replaced."""
+    RunWriter(folder, RunFile(folder).settings).close()  # raises if another process is writing it
+    aside = folder.with_name(f"{folder.name}.deleted")
+    shutil.rmtree(aside, ignore_errors=True)
+    folder.rename(aside)
+    return aside
+
+
+def _read_upload_id(folder: Path) -> int | None:
+    """The identifier of the last upload of a local copy, None if there was none."""
+    try:
+        return int((folder / UPLOADED).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _write_upload_id(folder: Path, upload_id: int) -> None:
+    if upload_id:
+        (folder / UPLOADED).write_text(str(upload_id))
 
 
 def _merge(folder: Path, other: Path) -> None:
@@ -194,10 +232,15 @@ def _send_run(url: str, folder: Path) -> None:
         copy, uploaded = Path(scratch) / "copy", Path(scratch) / "uploaded"
         try:
             RunFile(folder).copy_to(copy)
+            upload_id = _read_upload_id(folder) or 0
             if fetch(url, FILE, uploaded / FILE, "out"):
                 _merge(copy, uploaded)
+                upload_id = RunFile(uploaded).upload_id or upload_id
+            run, upload_id = RunFile(copy), upload_id or 1 + secrets.randbelow(2**31 - 1)
+            with RunWriter(copy, run.settings) as writer:
+                writer.set_upload_id(upload_id)
             send(url, copy / FILE)
-            run = RunFile(copy)
+            _write_upload_id(folder, upload_id)
             if run.completed():
                 rows = [*run.iter_rows(), *(failure.row() for failure in run.failures())]
                 export(sorted(rows, key=lambda row: row.idx), run.settings, "parquet", Path(scratch) / ROWS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,6 +12,7 @@ from pprs.certificate import Certificate, round_down
 from pprs.errors import PprsError
 
 Status = Literal["done", "partial", "failed"]
+MAX_QUOTED = 80  # characters of a value that is quoted in a message
 PARTIAL, FAILED = "budget", "failed"  # values of `stopped` for images that are not done
 
 
@@ -180,17 +182,58 @@ def to_sql(row: Row) -> tuple[Any, ...]:
     return tuple((values | {name: _dump(values[name]) for name in LISTS}).values())
 
 
-def from_sql(values: Iterable[Any]) -> Row:
+def from_sql(values: Iterable[Any], num_classes: int | None = None) -> Row:
+    """The row of stored values. SQLite stores any value in any column, so types and ranges are checked.
+
+    `num_classes` is the number of counts, if it is known.
+    """
     fields = dict(zip((column.field for column in STORED), values, strict=True))
-    return Row(**(fields | {name: _load(fields[name]) for name in LISTS}))
+    try:
+        for column in STORED:
+            _check_stored(column, fields[column.field])
+        lists = {name: None if fields[name] is None else parse_integers(name, fields[name]) for name in LISTS}
+        if num_classes is not None and len(lists["counts"] or ()) != num_classes:
+            raise ValueError(
+                f'"counts" holds {len(lists["counts"] or ())} numbers, but there are {num_classes} classes'
+            )
+    except ValueError as error:
+        raise PprsError(f"the row of image {quote_value(fields['idx'])} is damaged: {error}") from error
+    return Row(**(fields | lists))
 
 
 def _dump(values: tuple[int, ...] | None) -> str | None:
     return None if values is None else json.dumps(values)
 
 
-def _load(text: str | None) -> tuple[int, ...] | None:
-    return None if text is None else tuple(json.loads(text))
+def _check_stored(column: Column, value: Any) -> None:
+    if value is None:
+        if "NOT NULL" in str(column.sql) or "PRIMARY KEY" in str(column.sql):
+            raise ValueError(f'"{column.field}" has no value')
+    elif column.arrow == "int64":
+        if type(value) is not int:
+            raise ValueError(f'"{column.field}" is {quote_value(value)}, which is not an integer')
+    elif column.arrow == "double":
+        if not isinstance(value, float | int) or not math.isfinite(value):
+            raise ValueError(f'"{column.field}" is {quote_value(value)}, which is not a finite number')
+    elif not isinstance(value, str):
+        raise ValueError(f'"{column.field}" is {quote_value(value)}, which is not text')
+
+
+def parse_integers(name: str, text: str) -> tuple[int, ...]:
+    """The integers of a column such as counts, from JSON. Raises ValueError if that is not what it is."""
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        values = None
+    if not isinstance(values, list) or not all(type(value) is int and 0 <= value < 2**63 for value in values):
+        raise ValueError(f'"{name}" is {quote_value(text)}, which is not a list of numbers')
+    return tuple(values)
+
+
+def quote_value(value: Any) -> str:
+    """A value of unknown origin for a message, shortened."""
+    text = repr(value)
+    return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}..."
 
 
 def to_record(row: Row) -> dict[str, Any]:
@@ -209,6 +252,10 @@ def from_record(record: Mapping[str, Any]) -> Row:
         value = number(name, -1)
         return None if value < 0 else int(value)
 
+    def shape(name: str) -> tuple[int, ...] | None:
+        text = record.get(name)
+        return None if text is None else parse_integers(name, text)
+
     return Row(
         int(record["idx"]),
         class_or_none("label"),
@@ -216,14 +263,14 @@ def from_record(record: Mapping[str, Any]) -> Row:
         int(number("selected", -1)),
         float(record["radius"]),
         float(number("p_lower", 0.0)),
-        _load(record.get("counts")) or (),
+        () if record.get("counts") is None else parse_integers("counts", record["counts"]),
         record.get("mean_segments"),
         record.get("mean_segment_size"),
         float(number("seconds", 0.0)),
         record.get("p_upper"),
         str(number("stopped", "n")),
-        _load(record.get("shape")),
-        _load(record.get("file_shape")),
+        shape("shape"),
+        shape("file_shape"),
         record.get("levels"),
         record.get("moved"),
         record.get("image_digest"),

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pprs.errors import ConfigurationError
+from pprs.errors import ConfigurationError, PprsError
 from pprs.runs import remote
 from pprs.runs.export import read_exported, to_arrow
 from pprs.runs.row import Failure, Row, from_record
@@ -48,6 +48,10 @@ class Run(ABC):
     def thumbnails(self) -> dict[int, bytes]:
         """Images stored for the report, as PNG, by index."""
         return {}
+
+    def fair_order(self) -> list[int] | None:
+        """The images of a run with a target error, in the random order in which they count; None for other runs."""
+        return None
 
     def outcomes(self) -> list[Row]:
         """The rows of all images, including one for each failed image, which counts as not certified."""
@@ -95,6 +99,9 @@ class StoredRun(Run):
     def thumbnails(self) -> dict[int, bytes]:
         return self._file.thumbnails()
 
+    def fair_order(self) -> list[int] | None:
+        return self._file.fair_order()
+
 
 class ExportedRun(Run):
     """Rows written by `pprs export`, or a log of Cohen et al."""
@@ -102,7 +109,10 @@ class ExportedRun(Run):
     def __init__(self, path: Path) -> None:
         self.path = str(path)
         self._records, stored = read_exported(path)
-        self.settings = RunSettings.from_dict(stored)
+        try:
+            self.settings = RunSettings.from_dict(stored)
+        except PprsError as error:
+            raise PprsError(f"{path} cannot be read as exported rows: {error}") from error
 
     def iter_rows(self) -> Iterator[Row]:
         return (row for row in map(from_record, self._records) if row.status != "failed")

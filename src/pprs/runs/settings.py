@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
 import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pprs.errors import PprsError
 from pprs.noise import Noise, parse_noise
 from pprs.partition import Partition, parse_partition
+from pprs.runs.row import quote_value
 from pprs.sampling import Sampling, decided_radii
 
 # The paths of the model and the data may change when a run is resumed. Their contents (digests) may not.
@@ -29,6 +31,12 @@ EXPORTED = {
     "alpha": "double", "bound": "string", "stop": "string", "seed": "int64", "engine": "string",
     "preprocess": "string", "arithmetic": "string", "pixels": "string",
 }  # fmt: skip
+# A run may come from somebody else, so its numbers are checked before anything is computed from them.
+RANGES: dict[str, tuple[float, float]] = {
+    "n0": (1, 2**40), "n": (1, 2**40), "num_classes": (1, 2**24), "alpha": (0, 1), "seed": (0, 2**128),
+}  # fmt: skip
+LISTED_LABELS = 6  # in a sentence
+MAX_TEXT = 100_000  # characters of a setting
 _TEXTS = {"noise": "noise_text", "partition": "partition_text"}  # stored key -> field, if different
 
 
@@ -117,6 +125,15 @@ class RunSettings:
         """The option that leads to this arithmetic again. "auto" also rounds images that are on no levels."""
         return "real" if self.arithmetic == "real" else "auto"
 
+    @property
+    def label_choice(self) -> str:
+        """The labels that the classifier is restricted to, such as "3 labels (cat, dog, fox)", or "" if it is not.
+
+        >>> RunSettings(labels=("cat", "dog")).label_choice, RunSettings().label_choice
+        ('2 labels (cat, dog)', '')
+        """
+        return describe_labels(self.labels)
+
     def to_dict(self) -> dict[str, Any]:
         """The settings as they are stored."""
         names = {field: key for key, field in _TEXTS.items()}
@@ -126,13 +143,17 @@ class RunSettings:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> RunSettings:
-        """Settings from stored values, or from an exported row, where all may be text and most are missing."""
+        """Settings from stored values, or from an exported row, where all may be text and most are missing.
+
+        Raises:
+            PprsError: If a value has another type than its setting, or is out of range.
+        """
         kinds = typing.get_type_hints(cls)
         values = {}
         for key, value in stored.items():
             name = _TEXTS.get(key, key)
             if name in kinds and value is not None:
-                values[name] = _convert(value, kinds[name])
+                values[name] = _convert(key, value, kinds[name])
         return cls(**values)
 
     def differences(self, wanted: RunSettings) -> dict[str, tuple[Any, Any]]:
@@ -142,6 +163,18 @@ class RunSettings:
         if "model" in differing and _file_kind(self.model) == _file_kind(wanted.model) is not None:
             del differing["model"]  # the digest identifies a file; code, as in module:factory, has only its name
         return differing
+
+
+def describe_labels(labels: Sequence[str] | None) -> str:
+    """Describe a restriction to some labels; an empty text if there is none.
+
+    >>> describe_labels([str(i) for i in range(10)])
+    '10 labels (0, 1, 2, 3, 4, 5, ...)'
+    """
+    if labels is None:
+        return ""
+    more = ", ..." if len(labels) > LISTED_LABELS else ""
+    return f"{len(labels)} labels ({', '.join(labels[:LISTED_LABELS])}{more})"
 
 
 def _file_kind(model: str | None) -> tuple[str | None, ...] | None:
@@ -154,10 +187,40 @@ def _file_kind(model: str | None) -> tuple[str | None, ...] | None:
     return match.groups() if match else None
 
 
-def _convert(value: Any, kind: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(value)
-    for number in (int, float):
-        if isinstance(value, str) and number in (kind, *typing.get_args(kind)):
-            return number(float(value))  # another tool may have written 100.0
+def _convert(key: str, value: Any, kind: Any) -> Any:
+    """A stored value as the type of its field, within the range that it may have."""
+    kinds = typing.get_args(kind) or (kind,)
+    if str in kinds:
+        return _check(key, value, isinstance(value, str) and len(value) <= MAX_TEXT, "text")
+    if bool in kinds:
+        return _check(key, value, isinstance(value, bool), "true or false")
+    if int in kinds or float in kinds:
+        return _to_number(key, value, int if int in kinds else float)
+    if isinstance(value, str):  # in a row of csv or parquet
+        with contextlib.suppress(ValueError, RecursionError):
+            value = json.loads(value)
+    is_list = isinstance(value, list) and all(isinstance(text, str) for text in value)
+    return tuple(_check(key, value, is_list, "a list of texts"))
+
+
+def _to_number(key: str, value: Any, kind: type[int] | type[float]) -> int | float:
+    least, most = RANGES[key]
+    noun = f"{'an integer' if kind is int else 'a number'} from {least:g} to {most:g}"
+    try:
+        is_digits = isinstance(value, str) and value.isdecimal()
+        number = int(value) if is_digits else float(value) if isinstance(value, str) else value
+        is_number = isinstance(number, int | float) and not isinstance(number, bool)
+        _check(key, value, is_number and least <= number <= most and (kind is float or int(number) == number), noun)
+    except ValueError:
+        raise _wrong_value(key, value, noun) from None
+    return kind(number)  # another tool may have written 100.0 for an integer
+
+
+def _check(key: str, value: Any, valid: bool, noun: str) -> Any:
+    if not valid:
+        raise _wrong_value(key, value, noun)
     return value
+
+
+def _wrong_value(key: str, value: Any, noun: str) -> PprsError:
+    return PprsError(f'the setting "{key}" is {quote_value(value)}, but must be {noun}. The run is damaged.')

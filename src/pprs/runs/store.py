@@ -11,6 +11,7 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from filelock import FileLock, Timeout
@@ -18,12 +19,16 @@ from filelock import FileLock, Timeout
 from pprs._files import cannot_write
 from pprs.errors import ConfigurationError, PprsError
 from pprs.runs.binding import Binding
-from pprs.runs.row import PARTIAL, STORED, Failure, Row, from_sql, to_sql
+from pprs.runs.row import PARTIAL, STORED, Failure, Row, from_sql, quote_value, to_sql
 from pprs.runs.settings import RunSettings
 from pprs.scores import HALF_TOLERANCE, TOLERANCE
 
 FILE, LOCK = "run.sqlite", ".lock"
 VERSION = 1  # of the file format, as `PRAGMA user_version`; earlier versions of pprs wrote 0
+# Limits on what is read, since a run may come from somebody else. What pprs writes is far below them.
+MAX_VALUE_BYTES = 2**25  # of a single value in the file
+MAX_SETTINGS = 1000
+MAX_THUMBNAILS, MAX_THUMBNAIL_BYTES = 16, 2**23  # others are not read
 _COLUMNS = ", ".join(column.field for column in STORED)
 _TABLES = (
     "CREATE TABLE settings (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
@@ -31,6 +36,8 @@ _TABLES = (
     "CREATE TABLE pictures (idx INTEGER PRIMARY KEY, png BLOB NOT NULL)",
 )
 _BINDING = "CREATE TABLE binding (value TEXT NOT NULL)"
+# The images of a run with a target error, in the random order in which they count; absent in other runs.
+_FAIR = "CREATE TABLE IF NOT EXISTS fair_order (place INTEGER PRIMARY KEY, idx INTEGER NOT NULL)"
 _FAILED = "CREATE TABLE IF NOT EXISTS failed (idx INTEGER PRIMARY KEY, label INTEGER, error TEXT NOT NULL)"
 
 
@@ -46,6 +53,7 @@ class RunFile:
             )
         with self._open() as db:
             _check_version(db, folder)
+            _check_schema(db, folder)
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
@@ -53,6 +61,7 @@ class RunFile:
         with _explained(self.folder):
             db = sqlite3.connect(f"file:{quote(path.resolve().as_posix())}?mode=ro", uri=True)
             try:
+                db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
                 try:
                     db.execute("SELECT count(*) FROM settings").fetchone()
                 except sqlite3.OperationalError as error:
@@ -61,6 +70,7 @@ class RunFile:
                     # The writer was killed during a transaction, which must be rolled back first. That is a write.
                     db.close()
                     db = sqlite3.connect(path)
+                    db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
                     db.execute("SELECT count(*) FROM settings").fetchone()
                 yield db
             finally:
@@ -81,10 +91,10 @@ class RunFile:
     def iter_rows(self, *, partial_only: bool = False) -> Iterator[Row]:
         """Iterate over the rows by index, since all rows of a large run take much memory."""
         with self._open() as db:
-            columns = ", ".join(_column_expressions(db))
+            columns, num_classes = ", ".join(_column_expressions(db)), _read_settings(db).num_classes
             where = f"WHERE {_stopped(db)} = '{PARTIAL}'" if partial_only else ""
             for values in db.execute(f"SELECT {columns} FROM rows {where} ORDER BY idx"):
-                yield from_sql(values)
+                yield from_sql(values, num_classes)
 
     def completed(self) -> set[int]:
         """Indices of the images that have their final row."""
@@ -103,12 +113,29 @@ class RunFile:
             failures = db.execute(
                 "SELECT idx, label, error FROM failed WHERE idx NOT IN (SELECT idx FROM rows) ORDER BY idx"
             )
-            return [Failure(*values) for values in failures]
+            return [_check_failure(*values) for values in failures]
+
+    def fair_order(self) -> list[int] | None:
+        """The images that count, in random order, if the run had a target error. The last ones may have no row."""
+        with self._open() as db:
+            if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'fair_order'").fetchone():
+                return None
+            return [idx for (idx,) in db.execute("SELECT idx FROM fair_order ORDER BY place")]
 
     def thumbnails(self) -> dict[int, bytes]:
-        """Images stored for the report, as PNG, by index."""
+        """Images stored for the report, as PNG, by index. Those that are too large or too many are not read."""
         with self._open() as db:
-            return dict(db.execute("SELECT idx, png FROM pictures ORDER BY idx").fetchall())
+            stored = db.execute(
+                "SELECT idx, png FROM pictures WHERE typeof(png) = 'blob' AND length(png) <= ? ORDER BY idx LIMIT ?",
+                (MAX_THUMBNAIL_BYTES, MAX_THUMBNAILS),
+            )
+            return dict(stored.fetchall())
+
+    @property
+    def upload_id(self) -> int:
+        """Identifies the run at a url, from its first upload until it is deleted there. 0 if it was not uploaded."""
+        with self._open() as db:
+            return int(db.execute("PRAGMA application_id").fetchone()[0])
 
     def copy_to(self, folder: Path) -> None:
         """Copy the run to another folder, even while it is being written."""
@@ -156,6 +183,7 @@ class RunWriter:
 
     def _prepare(self, settings: RunSettings, binding: Binding | None, tolerance: float) -> None:
         _check_version(self._db, self.folder)
+        _check_schema(self._db, self.folder)
         with self._transaction():
             if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'settings'").fetchone():
                 for statement in (*_TABLES, _FAILED):
@@ -224,8 +252,15 @@ class RunWriter:
         self._db.execute(f"DELETE FROM rows WHERE idx = ? AND stopped = '{PARTIAL}'", (row.idx,))
         self._db.execute("DELETE FROM failed WHERE idx = ?", (row.idx,))
         self._db.execute(f"INSERT INTO rows ({_COLUMNS}) VALUES ({', '.join('?' * len(values))})", values)
-        if thumbnail is not None:
+        if thumbnail is not None and len(thumbnail) <= MAX_THUMBNAIL_BYTES:
             self._db.execute("INSERT OR IGNORE INTO pictures VALUES (?, ?)", (row.idx, thumbnail))
+
+    def set_fair_order(self, images: Iterable[int]) -> None:
+        """Set what `RunFile.fair_order` returns."""
+        with _explained(self.folder, "out"), self._transaction():
+            self._db.execute(_FAIR)
+            self._db.execute("DELETE FROM fair_order")
+            self._db.executemany("INSERT INTO fair_order VALUES (?, ?)", enumerate(images))
 
     def merge(self, other: RunFile) -> None:
         """Add the rows and failures that another copy of this run has and this one lacks."""
@@ -249,6 +284,14 @@ class RunWriter:
             and (row.idx not in partial or row.status == "done" or row.samples > partial[row.idx].samples)
         ]
         self.add(new, other.failures())
+        order = other.fair_order()
+        if order is not None and own.fair_order() is None:
+            self.set_fair_order(order)
+
+    def set_upload_id(self, upload_id: int) -> None:
+        """Set what `RunFile.upload_id` returns, a positive integer of 31 bits."""
+        with _explained(self.folder, "out"):
+            self._db.execute(f"PRAGMA application_id = {upload_id:d}")
 
     def close(self) -> None:
         self._db.close()
@@ -273,7 +316,12 @@ class RunWriter:
 
 
 def _read_settings(db: sqlite3.Connection) -> RunSettings:
-    stored = {key: json.loads(value) for key, value in db.execute("SELECT key, value FROM settings")}
+    stored = {}
+    for key, value in db.execute("SELECT key, value FROM settings LIMIT ?", (MAX_SETTINGS,)):
+        try:
+            stored[key] = json.loads(value)
+        except (ValueError, TypeError, RecursionError):
+            raise PprsError(f"the setting {quote_value(key)} is not JSON. The run is damaged.") from None
     return RunSettings.from_dict(stored)
 
 
@@ -281,6 +329,13 @@ def _read_binding(db: sqlite3.Connection) -> Binding | None:
     if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'binding'").fetchone():
         return None
     return Binding.from_text(db.execute("SELECT value FROM binding").fetchone()[0])
+
+
+def _check_failure(idx: Any, label: Any, error: Any) -> Failure:
+    if type(idx) is not int or not isinstance(label, int | None) or not isinstance(error, str):
+        values = quote_value((idx, label, error))
+        raise PprsError(f"the failed image {values} is not an index, a label and an error. The run is damaged.")
+    return Failure(idx, label, error)
 
 
 def _existing_columns(db: sqlite3.Connection) -> set[str]:
@@ -315,6 +370,20 @@ def _check_version(db: sqlite3.Connection, folder: Path) -> None:
         )
 
 
+def _check_schema(db: sqlite3.Connection, folder: Path) -> None:
+    """Reject a file that computes values when it is read: a few bytes could stand for any number of rows."""
+    computed = db.execute("SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE '%VIRTUAL%'")
+    found = computed.fetchone()
+    for table in ("settings", "rows", "pictures", "failed", "fair_order"):
+        hidden = db.execute("SELECT name FROM pragma_table_xinfo(?) WHERE hidden != 0", (table,))
+        found = found or hidden.fetchone()
+    if found:
+        raise ConfigurationError(
+            f"the run {folder} holds {quote_value(found[0])}, which is computed instead of stored. pprs writes no such "
+            "file, so it is not read."
+        )
+
+
 def _has_other_files(folder: Path) -> bool:
     """Whether the folder holds more than the lock that a run killed at its start leaves behind."""
     return any(path.name != LOCK for path in folder.iterdir())
@@ -329,6 +398,8 @@ def _explained(folder: Path, parameter: str | None = None) -> Iterator[None]:
         text, other = str(error), "another run" if parameter is None else f"another `{parameter}`"
         if "full" in text or "disk I/O" in text:
             remedy = "The disk is full or failing. Free some space and repeat: the rows so far are kept."
+        elif "too big" in text:
+            remedy = f"A value takes more than {MAX_VALUE_BYTES / 1e6:.0f} MB, which pprs does not write: give {other}."
         elif "readonly" in text or "unable to open" in text:
             remedy = f"You may lack permission to use it: give {other}."
         else:

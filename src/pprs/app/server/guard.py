@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,8 @@ FILE = "/gradio_api/file="
 UPLOAD = "/gradio_api/upload"
 POST_PATHS = {UPLOAD, *(f"/gradio_api/{name}" for name in ("queue/join", "run/predict", "cancel", "reset", "reset/"))}
 MAX_BODY = 2**20  # bytes of a request that is not an upload
+# What browsers send. Anything that Gradio might read as another boundary is refused, since parts are counted by it.
+FORM = re.compile(r"multipart/form-data; *boundary=([\w'()+,./:=?-]{1,70})")
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -57,14 +60,25 @@ class Guard:
         hosts: The host names that it answers to; None for any.
         max_upload: The largest upload, in bytes.
         max_total: The largest total size of all uploads, in bytes.
+        max_files: The largest number of files in one upload.
+        max_total_files: The number of stored uploads from which on no more are accepted.
         uploads: The folder of the uploads. No other file is served.
     """
 
     def __init__(
-        self, app: Any, *, hosts: tuple[str, ...] | None, max_upload: int, max_total: int, uploads: Path
+        self,
+        app: Any,
+        *,
+        hosts: tuple[str, ...] | None,
+        max_upload: int,
+        max_total: int,
+        max_files: int,
+        max_total_files: int,
+        uploads: Path,
     ) -> None:
         self._app, self._hosts, self._uploads = app, hosts, uploads.resolve()
         self._max_upload, self._max_total = max_upload, max_total
+        self._max_files, self._max_total_files = max_files, max_total_files
         self.closing: Callable[[], bool] = lambda: False
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -76,7 +90,7 @@ class Guard:
         headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
         refusal = self._check(scope, headers)
         if refusal is None and scope["method"] == "POST":
-            receive, refusal = await self._check_body(scope["path"], receive)
+            receive, refusal = await self._check_body(scope, receive)
         if refusal is not None:
             await _refuse(send, *refusal)
             return
@@ -102,7 +116,7 @@ class Guard:
             return None if self._is_upload(path.removeprefix(FILE)) else (403, "File not found.")
         if method == "POST" and _is_cross_origin(headers):
             return 403, "Requests from other sites are refused."
-        if path == UPLOAD and self._stored_bytes() > self._max_total:
+        if path == UPLOAD and self._is_full():
             return 507, "There is no room for more uploads at the moment. Try again in an hour."
         allowed_get = method in ("GET", "HEAD") and (path in PATHS or path.startswith(PREFIXES))
         if not allowed_get and not (method == "POST" and path in POST_PATHS):
@@ -115,10 +129,13 @@ class Guard:
     def _max_body(self, path: str) -> int:
         return self._max_upload + 2**16 if path == UPLOAD else MAX_BODY  # with room for the multipart headers
 
-    async def _check_body(self, path: str, receive: Receive) -> tuple[Receive, tuple[int, str] | None]:
-        """Limit the length of an upload; read any other body and refuse it if it names a file that is not an upload."""
-        if path == UPLOAD:
-            return self._limit_length(receive, self._max_body(path)), None
+    async def _check_body(self, scope: Message, receive: Receive) -> tuple[Receive, tuple[int, str] | None]:
+        """Limit an upload; read any other body and refuse it if it names a file that is not an upload."""
+        if scope["path"] == UPLOAD:
+            boundary = _find_boundary(scope)
+            if boundary is None:
+                return receive, (400, "The upload is not a form with files.")
+            return self._limit_upload(receive, self._max_body(UPLOAD), boundary), None
         body, more = b"", True
         while more:
             message = await receive()
@@ -141,15 +158,18 @@ class Guard:
 
         return replay, None
 
-    def _limit_length(self, receive: Receive, maximum: int) -> Receive:
-        """Disconnect when a body without a length, or with a wrong one, becomes too long."""
-        remaining = maximum
+    def _limit_upload(self, receive: Receive, maximum: int, boundary: bytes) -> Receive:
+        """Disconnect when a body without a length, or with a wrong one, becomes too long, or holds too many files."""
+        remaining, boundaries, end = maximum, self._max_files + 1, b""  # one boundary before each file, and the last
 
         async def receive_counted() -> Message:
-            nonlocal remaining
+            nonlocal remaining, boundaries, end
             message = await receive()
-            remaining -= len(message.get("body", b""))
-            return message if remaining >= 0 else {"type": "http.disconnect"}
+            body = message.get("body", b"")
+            remaining -= len(body)
+            boundaries -= (end + body).count(boundary)
+            end = (end + body)[1 - len(boundary) :]  # a boundary may continue in the next message
+            return message if remaining >= 0 and boundaries >= 0 else {"type": "http.disconnect"}
 
         return receive_counted
 
@@ -170,14 +190,22 @@ class Guard:
         except (ValueError, OSError):  # not a valid file name
             return False
 
-    def _stored_bytes(self) -> int:
-        """Return the total size of all uploads."""
-        total = 0
+    def _is_full(self) -> bool:
+        """Return whether the uploads take too much room, or are too many."""
+        total = count = 0
         for folder, _, names in os.walk(self._uploads):
             for name in names:
+                count += 1
                 with contextlib.suppress(OSError):  # deleted in the meantime
                     total += os.stat(os.path.join(folder, name)).st_size
-        return total
+        return total > self._max_total or count >= self._max_total_files
+
+
+def _find_boundary(scope: Message) -> bytes | None:
+    """Return what separates the parts of a form, or None if the request is not a form as browsers send it."""
+    types = [value.decode("latin-1") for key, value in scope["headers"] if key.lower() == b"content-type"]
+    match = FORM.fullmatch(types[0]) if len(types) == 1 else None
+    return f"--{match[1]}".encode() if match else None
 
 
 def _is_cross_origin(headers: dict[str, str]) -> bool:

@@ -26,7 +26,9 @@ class Limits:
 
     upload_bytes: int = 20 * MEGA
     upload_pixels: int = 50 * MEGA
+    upload_files: int = 4  # in one upload; the page sends one
     total_upload_bytes: int = 500 * MEGA  # all uploads that are stored at a time
+    total_upload_files: int = 2_000
     samples: int = 100_000  # per method
     seconds: float = 120.0  # of work per request, without waiting
     search_seconds: float = 120.0

@@ -60,7 +60,7 @@ def build_application(context: Context, uploads: Path, *, local: bool = True) ->
         raise PprsError("the page needs Gradio. Install it with: pip install 'pprs[app]'") from None
     from pprs.app.page import build_page
 
-    max_upload = context.limits.upload_bytes
+    limits = context.limits
     theme = gr.themes.Default(
         primary_hue="blue", font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
     ).set(
@@ -74,14 +74,15 @@ def build_application(context: Context, uploads: Path, *, local: bool = True) ->
     )
     app, page = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None), build_page(context)
     gr.mount_gradio_app(
-        app, page, path="", server_name=LOCALHOST, footer_links=[], run_history=False, max_file_size=max_upload,
-        ssr_mode=False, enable_monitoring=False, pwa=False, mcp_server=False, theme=theme, show_error=True,
-        css=STYLE.read_text(encoding="utf-8"),
+        app, page, path="", server_name=LOCALHOST, footer_links=[], run_history=False,
+        max_file_size=limits.upload_bytes, ssr_mode=False, enable_monitoring=False, pwa=False, mcp_server=False,
+        theme=theme, show_error=True, css=STYLE.read_text(encoding="utf-8"),
     )  # fmt: skip
     page.has_launched = True  # otherwise Gradio accepts any path in a request as an upload
-    max_total = context.limits.total_upload_bytes
-    hosts = HOSTS if local else None
-    return Guard(app, hosts=hosts, max_upload=max_upload, max_total=max_total, uploads=uploads)
+    return Guard(
+        app, hosts=HOSTS if local else None, max_upload=limits.upload_bytes, max_total=limits.total_upload_bytes,
+        max_files=limits.upload_files, max_total_files=limits.total_upload_files, uploads=uploads,
+    )  # fmt: skip
 
 
 def serve(
