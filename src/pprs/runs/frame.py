@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pprs.errors import PprsError
+from pprs.runs.check import RowCheck, check_rows
 from pprs.runs.names import distinct_names, method_name
 from pprs.runs.row import Row
 from pprs.runs.run import Run, open_run
@@ -35,6 +36,7 @@ class RunFrame:
     undecided: Array  # whether a budget ended the sampling early; the radius proved so far counts
     settings: RunSettings = field(default_factory=RunSettings)
     thumbnails: dict[int, bytes] = field(default_factory=dict)
+    check: RowCheck = field(default_factory=RowCheck)  # of the rows against their counts and settings
     # A failed image counts as not certified, since leaving it out could flatter a classifier. Length 1 is broadcast.
     failed: Array = field(default_factory=lambda: np.zeros(1, bool))
 
@@ -43,7 +45,10 @@ class RunFrame:
         rows = run.outcomes()
         if not rows:
             raise PprsError(f"{run.path} has no rows yet. Let it finish at least one image.")
-        return cls.from_rows(rows, run.settings, run.thumbnails(), name or method_name(run.settings, run.path))
+        check = check_rows(rows, run.settings)
+        check.refuse(run.path)
+        frame = cls.from_rows(rows, run.settings, run.thumbnails(), name or method_name(run.settings, run.path))
+        return replace(frame, check=check)
 
     @classmethod
     def from_rows(cls, rows: Sequence[Row], settings: RunSettings, thumbnails: dict[int, bytes], name: str) -> RunFrame:
@@ -64,7 +69,7 @@ class RunFrame:
             column([r.status == "partial" for r in rows], bool, False),
             settings,
             thumbnails,
-            column([r is None for r in succeeded], bool, False),
+            failed=column([r is None for r in succeeded], bool, False),
         )
 
     @property
