@@ -13,6 +13,6 @@ from pprs.runs.store import FILE, RunFile, RunWriter
 
 __all__ = [
     "COLUMNS", "FILE", "Failure", "Mismatch", "Row", "RowCheck", "Run", "RunFile", "RunFrame", "RunSettings",
-    "RunWriter", "StoredRun", "check_out", "check_row", "check_rows", "export", "open_run", "open_run_folder", "read_frame",
-    "read_frames",
+    "RunWriter", "StoredRun", "check_out", "check_row", "check_rows", "export", "open_run", "open_run_folder",
+    "read_frame", "read_frames",
 ]  # fmt: skip

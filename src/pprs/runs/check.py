@@ -213,6 +213,9 @@ class RowChecker:
         if self._anytime:
             found, earlier = self._check_sequence(row, key)
             missing += [EARLIER] if earlier else []
+            most = max(sampling.decided_radii or (math.inf,))
+            if earlier and not two_sided and row.radius >= most:
+                found = [f"p_lower is {row.p_lower!r}, which would have ended sampling at an earlier number of votes"]
         elif row.samples < sampling.n:  # no bound is computed before all samples are drawn
             found = [] if row.p_lower == 0 and row.p_upper in (None, 1) else ["it has a bound before its last vote"]
         else:
