@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 import torch
 from helpers import Linear, pprs
@@ -19,9 +20,14 @@ from helpers import Linear, pprs
 from pprs import PprsError, certify_dataset, open_run, verify_run, write_report
 from pprs.app.comparison import open_runs
 from pprs.metrics import certified_accuracy
+from pprs.noise import Quantisation
 from pprs.runs import FILE, Row, RunFrame, RunSettings, check_row, check_rows
+from pprs.runs.export import JOINED
+from pprs.runs.row import from_record
+from pprs.runs.settings import EXPORTED
 from pprs.sampling import Evidence, Sampling
 
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 OLD_RUNS = Path(__file__).parents[1] / "golden" / "identity"
 IMAGES = (torch.arange(4 * 64).reshape(4, 1, 8, 8) % 7 * 20 + 60).float() / 255
 LABELS = torch.tensor([1, 0, 1, 1])
@@ -212,9 +218,7 @@ def consistent(row: Row, settings: RunSettings, top: int) -> Row:
     )  # fmt: skip
 
 
-def _quantisation(row: Row) -> Any:
-    from pprs.noise import Quantisation
-
+def _quantisation(row: Row) -> Quantisation | None:
     return None if row.levels is None else Quantisation(row.levels, row.moved or 0.0)
 
 
@@ -313,3 +317,17 @@ def test_a_check_of_rows_counts_what_it_could_not_check() -> None:
     assert (check.rows, dict(check.not_checked), str(check)) == (
         0, {"no counts are recorded": 2}, "Not verified: no counts are recorded",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["cat", "cifar10", "digits", "fashion-mnist", "imagenet", "mnist"])
+def test_the_committed_results_follow_from_their_counts(name: str) -> None:
+    """Every tenth row, by cell."""
+    cells: dict[str, list[dict[str, Any]]] = {}
+    for record in pyarrow.parquet.read_table(RESULTS / f"{name}.parquet").to_pylist()[::10]:
+        cells.setdefault(record["cell"], []).append(record | {own: record[joined] for own, joined in JOINED.items()})
+    checks = [
+        check_rows(map(from_record, records), RunSettings.from_dict({key: records[0].get(key) for key in EXPORTED}))
+        for records in cells.values()
+    ]
+    assert [str(mismatch) for check in checks for mismatch in check.mismatches] == []
+    assert sum(check.rows for check in checks) > 0
