@@ -29,5 +29,6 @@ from .runs import Run as Run
 from .runs import open_run as open_run
 from .sampling import Sampling as Sampling
 from .tuning import tune as tune
+from .verification import verify_run as verify_run
 
 __version__: str

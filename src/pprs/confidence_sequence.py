@@ -61,12 +61,22 @@ class ConfidenceSequence:
         largest = log_terms.max(axis=-1)
         return largest + np.log(np.exp(log_terms - largest[..., None]).sum(axis=-1))
 
+    def _threshold(self, t: Any) -> Any:
+        # The margin exceeds the rounding error of the log wealth.
+        return self._log_threshold + 1e-8 + 1e-14 * t
+
+    def reaches(self, k: Any, t: Any, m: Any) -> Any:
+        """Return whether m is a lower bound after k of t votes, elementwise for arrays.
+
+        This is the statement that holds at all t. `lower` can exceed it at t = n, where there is a second bound.
+        """
+        return self.log_wealth(k, t, m) >= self._threshold(np.asarray(t)) - 5e-9  # half of the margin
+
     def lower(self, k: int, t: int, at_least: float = 0.0) -> float:
         """Return the lower bound after k of t votes, or `at_least`, an earlier bound, if that is larger."""
         if not 0 <= k <= t <= self.n:
             raise PprsError(f"need 0 <= k <= t <= n={self.n}, not k={k}, t={t}")
-        # The margin exceeds the rounding error of the log wealth.
-        threshold = self._log_threshold + 1e-8 + 1e-14 * t
+        threshold = self._threshold(t)
         # The log wealth is convex and decreasing in m, so Newton's steps from below stay below the bound. Ending them
         # early makes the bound looser but never invalid.
         share = (k + 1) / (t + 2)

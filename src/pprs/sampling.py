@@ -16,6 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+import numpy.typing as npt
+
 from pprs.bounds import check_samples, clopper_pearson_lower, min_samples_to_certify, two_sided_bounds
 from pprs.confidence_sequence import ConfidenceSequence
 from pprs.errors import ConfigurationError, PprsError, check_integer, suggest
@@ -179,8 +182,8 @@ class Evidence:
         # Two bounds share alpha, and the second must hold for every other class.
         self._two_sided, self._num_classes = sampling.bound == "two-sided", num_classes
         own_alpha = self._alpha / 2 if self._two_sided else self._alpha
-        self._sequence = _sequence(sampling.n, own_alpha)
-        self._others_sequence = _sequence(sampling.n, self._alpha / 2 / (num_classes - 1))
+        self.sequence = _sequence(sampling.n, own_alpha)
+        self.others_sequence = _sequence(sampling.n, self._alpha / 2 / (num_classes - 1))
         self._top = self._runner_up = self._votes = 0
         self.p_lower = 0.0
         self.p_upper: float | None = 1.0 if self._two_sided else None
@@ -198,15 +201,18 @@ class Evidence:
         if not complete and (self._stop is None or _interval_index(self._votes) == _interval_index(before)):
             return
         if complete or self._anytime:
-            lower, upper = self._bounds(self._top, self._runner_up, self._votes, self.p_lower)
+            lower, upper = self.bounds(self._top, self._runner_up, self._votes, self.p_lower)
             self._set(max(self.p_lower, lower), upper if self.p_upper is None else min(self.p_upper, upper or 1.0))
         self.stopped = "n" if complete else self._stop.reason(self) if self._stop is not None else None
 
     @property
     def certified(self) -> bool:
         """Whether the bounds certify the selected class."""
-        above = self.p_lower > (0.5 if self.p_upper is None else self.p_upper)
-        return above and (self.radius > 0 or not self._radius_loss)
+        return self.certifies(self.p_lower, self.p_upper, self.radius)
+
+    def certifies(self, lower: float, upper: float | None, radius: float) -> bool:
+        """Whether these bounds and their radius certify the selected class."""
+        return lower > (0.5 if upper is None else upper) and (radius > 0 or not self._radius_loss)
 
     def restore(self, counts: Sequence[int], p_lower: float, p_upper: float | None) -> None:
         """Restore the votes of an earlier session and the bounds that it computed from them."""
@@ -220,7 +226,7 @@ class Evidence:
 
     def _set(self, p_lower: float, p_upper: float | None) -> None:
         self.p_lower, self.p_upper = p_lower, p_upper
-        self.radius = self._radius(p_lower, p_upper)
+        self.radius = self.radius_at(p_lower, p_upper)
 
     def optimistic_radius(self) -> float:
         """Return the radius at n samples if the remaining votes are luckier than almost ever."""
@@ -228,30 +234,38 @@ class Evidence:
         gain = math.floor(_predict_votes(self._top, self._votes, remaining, OPTIMISM))
         loss = math.ceil(_predict_votes(self._runner_up, self._votes, remaining, -OPTIMISM))
         top, runner_up = self._top + gain, self._runner_up + min(loss, remaining - gain)
-        return self._radius(*self._bounds(top, runner_up, self.sampling.n))
+        return self.radius_at(*self.bounds(top, runner_up, self.sampling.n))
 
     def attainable_radius(self) -> float:
         """Return the largest radius that up to n samples could still certify, judging by the votes so far."""
         remaining = self.sampling.n - self._votes
-        largest = self._radius(*self._bounds(self._top + remaining, self._runner_up, self.sampling.n))
-        p_upper = self._sequence.upper(self._top, self._votes)
+        largest = self.radius_at(*self.bounds(self._top + remaining, self._runner_up, self.sampling.n))
+        p_upper = self.sequence.upper(self._top, self._votes)
         if p_upper >= 1:
             return largest
-        p_runner_up = self._others_sequence.lower(self._runner_up, self._votes) if self._two_sided else None
-        return min(largest, self._radius(p_upper, p_runner_up))
+        p_runner_up = self.others_sequence.lower(self._runner_up, self._votes) if self._two_sided else None
+        return min(largest, self.radius_at(p_upper, p_runner_up))
 
-    def _bounds(self, top: int, runner_up: int, t: int, at_least: float = 0.0) -> tuple[float, float | None]:
-        """Return the lower bound for the selected class and, if two-sided, the upper bound for all others."""
+    def bounds(self, top: int, runner_up: int, t: int, at_least: float = 0.0) -> tuple[float, float | None]:
+        """Return the lower bound for the selected class and, if two-sided, the upper bound for all others.
+
+        Args:
+            top: Votes for the selected class.
+            runner_up: The largest number of votes for any other class.
+            t: The number of votes.
+            at_least: An earlier lower bound, at which to start the computation.
+        """
         if self._anytime:
-            lower = self._sequence.lower(top, t, at_least)
+            lower = self.sequence.lower(top, t, at_least)
             if not self._two_sided:
                 return lower, None
-            return lower, min(self._others_sequence.upper(runner_up, t), math.nextafter(1 - lower, 2))
+            return lower, min(self.others_sequence.upper(runner_up, t), math.nextafter(1 - lower, 2))
         if self._two_sided:
             return two_sided_bounds(top, runner_up, t, self._alpha, self._num_classes)
         return clopper_pearson_lower(top, t, self._alpha), None
 
-    def _radius(self, lower: float, upper: float | None) -> float:
+    def radius_at(self, lower: float, upper: float | None) -> float:
+        """Return the radius that these bounds certify."""
         if lower <= (0.5 if upper is None else upper):
             return 0.0
         if upper is None:
@@ -313,6 +327,13 @@ def check_radii_attainable(
                 f"alpha={sampling.alpha}, even if all agree. The smallest n that could is {least}.",
                 parameter="n",
             )
+
+
+@functools.lru_cache(64)
+def check_times(n: int, chunk: int) -> npt.NDArray[np.int64]:
+    """Return the numbers of votes, in chunks of this size, at which a stop rule is checked before n."""
+    times = range(chunk, n, chunk)
+    return np.array([t for t in times if _interval_index(t) != _interval_index(t - chunk)], dtype=np.int64)
 
 
 def _interval_index(votes: int) -> int:

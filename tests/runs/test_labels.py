@@ -8,10 +8,15 @@ import pytest
 from helpers import pprs
 
 from pprs import open_run
+from pprs.bounds import clopper_pearson_lower
+from pprs.noise import Gaussian
 from pprs.report import make_report
 from pprs.runs import Row, RunSettings, RunWriter
 from pprs.runs.export import export
 
+# What 99 of 100 votes certify at alpha = 0.01 under Gaussian noise of sigma 0.5.
+P_LOWER = clopper_pearson_lower(99, 100, 0.01)
+RADIUS = Gaussian(0.5).radius(P_LOWER, 64)
 BASE = ["--data", "builtin:mnist5k", "--sigma", 0.05, "--n", 100, "--engine", "torch"]
 
 
@@ -30,7 +35,7 @@ def test_commands_name_the_labels(digits_model: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
 def test_reports_and_exported_rows_name_the_labels(tmp_path: Path, kind: str) -> None:
     settings = RunSettings(noise_text="gaussian:sigma=0.5", partition_text="none", n=100, labels=("cat, tabby", "dog"))
-    rows = [Row(i, 1, 1, 1, 0.5, 0.9, (1, 99), None, None, 0.1) for i in range(2)]
+    rows = [Row(i, 1, 1, 1, RADIUS, P_LOWER, (1, 99), None, None, 0.1) for i in range(2)]
     with RunWriter(tmp_path / "run", settings) as run:
         run.add([(row, None) for row in rows])
     export(rows, settings, kind, tmp_path / f"rows.{kind}")

@@ -15,15 +15,20 @@ from helpers import pprs
 from PIL import Image, ImageFile
 
 from pprs import PprsError, open_run, write_report
+from pprs.bounds import clopper_pearson_lower
+from pprs.noise import Gaussian
 from pprs.partition import parse_partition
 from pprs.runs import FILE, Row, RunSettings, RunWriter, read_frame, store
 from pprs.runs.export import FORMATS, export
 
+# What 99 of 100 votes certify at alpha = 0.01 under Gaussian noise of sigma 0.5.
+P_LOWER = clopper_pearson_lower(99, 100, 0.01)
+RADIUS = Gaussian(0.5).radius(P_LOWER, 64)
 SETTINGS = RunSettings(
     data_fingerprint="1f", num_classes=2, noise_text="gaussian:sigma=0.5", partition_text="none", n0=10, n=100,
     alpha=0.01, seed=0,
 )  # fmt: skip
-ROWS = [Row(i, 1, 1, 1, 0.5, 0.9, (1, 99), None, None, 0.1) for i in range(3)]
+ROWS = [Row(i, 1, 1, 1, RADIUS, P_LOWER, (1, 99), None, None, 0.1) for i in range(3)]
 
 
 @pytest.fixture

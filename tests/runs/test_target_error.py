@@ -12,17 +12,21 @@ import pytest
 from helpers import Record
 
 import pprs
-from pprs.bounds import clopper_pearson_interval
+from pprs.bounds import clopper_pearson_interval, clopper_pearson_lower
 from pprs.data import fair_order
 from pprs.metrics import SEQUENTIAL_LEVEL, accuracy_interval, summarize
+from pprs.noise import Gaussian
 from pprs.report import make_report
 from pprs.runs import Row, RunSettings, RunWriter, read_frame
 
+# What 99 of 100 votes certify at alpha = 0.01 under Gaussian noise of sigma 0.5.
+P_LOWER = clopper_pearson_lower(99, 100, 0.01)
+RADIUS = Gaussian(0.5).radius(P_LOWER, 64)
 SETTINGS = RunSettings(noise_text="gaussian:sigma=0.5", partition_text="none", n0=10, n=100, alpha=0.01, seed=0)
 
 
 def row(index: int, correct: bool) -> Row:
-    return Row(index, int(correct), 1, 1, 0.5, 0.9, (1, 99), None, None, 0.1)
+    return Row(index, int(correct), 1, 1, RADIUS, P_LOWER, (1, 99), None, None, 0.1)
 
 
 def test_rows_outside_the_random_sample_are_not_counted(tmp_path: Path) -> None:
@@ -47,7 +51,10 @@ def test_rows_outside_the_random_sample_are_not_counted(tmp_path: Path) -> None:
     assert content["methods"][0]["low"] == [pytest.approx(low[0])]
 
 
-def test_an_interrupted_run_counts_up_to_the_first_image_without_a_row(tmp_path: Path) -> None:
+def test_an_interrupted_run_counts_up_to_the_first_image_without_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pprs.runs.check.RowCheck.refuse", lambda check, path: None)  # 100 votes are not partial
     order = fair_order(range(20), 0)
     partial = dataclasses.replace(row(order[4], True), stopped="budget")
     with RunWriter(tmp_path / "run", SETTINGS) as run:

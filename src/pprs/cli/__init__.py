@@ -19,6 +19,7 @@ COMMANDS = {
     "tune": "Search for the partition that gives a classifier the largest certified radii.",
     "report": "Write a report that compares runs: curves, a table and example images.",
     "export": "Export the rows of a run as tsv, csv, parquet or json.",
+    "verify": "Check that the radii of a run follow from its votes, and its votes from its model and images.",
     "show": "Draw what noise and partitions do to an image.",
     "reproduce": "Reproduce the paper's tables and figures.",
     "app": "Open the interactive app in a browser.",

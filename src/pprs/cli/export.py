@@ -28,4 +28,4 @@ def export(
     Example: pprs export runs/slic --format parquet --out slic.parquet
     """
     opened = open_run(run)
-    typer.echo(export_rows(opened.outcomes(), opened.settings, format, out), nl=False)
+    typer.echo(export_rows(opened.checked_outcomes(), opened.settings, format, out), nl=False)

@@ -70,6 +70,7 @@ class Page:
     omitted: tuple[str, ...]  # methods certified on other data than the examples
     unreadable: tuple[int, ...]  # images whose stored pictures are too large or damaged
     methods: tuple[MethodSettings, ...]
+    checks: tuple[str, ...]  # whether the rows of each run follow from its counts
     version: str = __version__
 
 
@@ -91,6 +92,7 @@ def to_html(
         omitted,
         unreadable,
         tuple(_describe_settings(frame) for frame in frames),
+        _describe_checks(frames),
     )
     return str(render("report.html", page=content))
 
@@ -103,6 +105,14 @@ def _make_title(frames: Sequence[RunFrame]) -> str:
 def _draw_curves(frames: Sequence[RunFrame]) -> Markup:
     svg = figures.to_bytes(figures.plot_curves(list(frames)), "svg").decode()
     return Markup(svg[svg.index("<svg") :])  # safe: matplotlib draws text as paths, and escapes it in comments
+
+
+def _describe_checks(frames: Sequence[RunFrame]) -> tuple[str, ...]:
+    """Return whether the rows of each run follow from its counts and settings."""
+    outcomes = [str(frame.check) for frame in frames]
+    if len(frames) == 1:
+        return (outcomes[0],)
+    return tuple(f"{frame.name}: {outcome}" for frame, outcome in zip(frames, outcomes, strict=True))
 
 
 def _describe_points(frames: Sequence[RunFrame]) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pprs.runs.binding import Binding, describe_parts
+from pprs.runs.check import Mismatch, RowCheck, check_row, check_rows
 from pprs.runs.export import export
 from pprs.runs.frame import RunFrame, read_frame, read_frames
 from pprs.runs.remote import check_out, open_run_folder
@@ -12,6 +13,7 @@ from pprs.runs.settings import RunSettings
 from pprs.runs.store import FILE, RunFile, RunWriter
 
 __all__ = [
-    "COLUMNS", "FILE", "Binding", "Failure", "Row", "Run", "RunFile", "RunFrame", "RunSettings", "RunWriter",
-    "StoredRun", "check_out", "describe_parts", "export", "open_run", "open_run_folder", "read_frame", "read_frames",
+    "COLUMNS", "FILE", "Binding", "Failure", "Mismatch", "Row", "RowCheck", "Run", "RunFile", "RunFrame",
+    "RunSettings", "RunWriter", "StoredRun", "check_out", "check_row", "check_rows", "describe_parts", "export",
+    "open_run", "open_run_folder", "read_frame", "read_frames",
 ]  # fmt: skip

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pprs.errors import PprsError
+from pprs.runs.check import RowCheck, check_rows
 from pprs.runs.names import distinct_names, method_name
 from pprs.runs.row import Row
 from pprs.runs.run import Run, open_run
@@ -37,6 +38,7 @@ class RunFrame:
     undecided: Array  # whether a budget ended the sampling early; the radius proved so far counts
     settings: RunSettings = field(default_factory=RunSettings)
     thumbnails: dict[int, bytes] = field(default_factory=dict)
+    check: RowCheck = field(default_factory=RowCheck)  # of the rows against their counts and settings
     # A failed image counts as not certified, since leaving it out could flatter a classifier. Length 1 is broadcast.
     failed: Array = field(default_factory=lambda: np.zeros(1, bool))
     sequential: bool = False  # whether the number of images depends on their results, because of a target error
@@ -48,8 +50,10 @@ class RunFrame:
         counted = rows if order is None else _fair_prefix(rows, order)
         if not counted:
             raise PprsError(f"{run.path} has no rows yet. Let it finish at least one image.")
+        check = check_rows(rows, run.settings)
+        check.refuse(run.path)
         frame = cls.from_rows(counted, run.settings, run.thumbnails(), name or method_name(run.settings, run.path))
-        return replace(frame, sequential=order is not None, not_counted=len(rows) - len(counted))
+        return replace(frame, sequential=order is not None, not_counted=len(rows) - len(counted), check=check)
 
     @classmethod
     def from_rows(cls, rows: Sequence[Row], settings: RunSettings, thumbnails: dict[int, bytes], name: str) -> RunFrame:
@@ -70,7 +74,7 @@ class RunFrame:
             column([r.status == "partial" for r in rows], bool, False),
             settings,
             thumbnails,
-            column([r is None for r in succeeded], bool, False),
+            failed=column([r is None for r in succeeded], bool, False),
         )
 
     @property

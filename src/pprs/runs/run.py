@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pprs.errors import ConfigurationError, PprsError
 from pprs.runs import remote
+from pprs.runs.check import check_rows
 from pprs.runs.export import read_exported, to_arrow
 from pprs.runs.row import Failure, Row, from_record
 from pprs.runs.settings import RunSettings
@@ -57,9 +58,19 @@ class Run(ABC):
         """The rows of all images, including one for each failed image, which counts as not certified."""
         return sorted([*self.iter_rows(), *(failure.row() for failure in self.failures())], key=lambda row: row.idx)
 
+    def checked_outcomes(self) -> list[Row]:
+        """The outcomes, if they follow from their counts and the settings.
+
+        Raises:
+            PprsError: If a bound, a radius or a prediction does not follow.
+        """
+        rows = self.outcomes()
+        check_rows(rows, self.settings).refuse(self.path)
+        return rows
+
     def to_arrow(self) -> pyarrow.Table:
         """The outcomes as an Arrow table, with one row per image and the columns of `pprs export`."""
-        return to_arrow(self.outcomes(), self.settings)
+        return to_arrow(self.checked_outcomes(), self.settings)
 
     def to_pandas(self) -> pandas.DataFrame:
         """The outcomes as a data frame, with one row per image and the columns of `pprs export`."""

@@ -1,0 +1,56 @@
+"""`pprs verify`"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from pprs.cli import options
+from pprs.cli.console import CommandProgress
+from pprs.cli.errors import FAILED, guarded, with_flags
+from pprs.cli.options import Panel
+from pprs.errors import ConfigurationError
+from pprs.verification import verify_run
+
+
+@guarded
+def verify(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Folder or url of the run, or rows exported from it.")],
+    replay: Annotated[
+        int, options.option("--replay", "INT", Panel.SAMPLING, "Rows, chosen at random, whose votes are drawn again.")
+    ] = 0,
+    rows: Annotated[
+        str | None,
+        options.option("--rows", "LIST", Panel.SAMPLING, "Images whose votes are drawn again, for example 3,7."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="MODEL", help="Model, if not where the run says.")
+    ] = None,
+    data: Annotated[str | None, typer.Option("--data", metavar="DATA", help="Data, if not where the run says.")] = None,
+    threads: options.Threads = None,
+) -> None:
+    """Check that the bounds and radii of a run follow from its counts, and its votes from its model and images.
+
+    Prints what was checked, what was not, and what does not follow. The exit code is 1 if anything does not.
+
+    Example: pprs verify runs/slic --replay 10
+    """
+    options.set_threads(threads)
+    progress = CommandProgress(Console(stderr=True))
+    result = verify_run(run, model=model, data=data, replay=replay, rows=_parse_rows(rows), progress=progress)
+    typer.echo(with_flags(str(result)))
+    if not result.ok:
+        raise typer.Exit(FAILED)
+
+
+def _parse_rows(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigurationError(
+            f'`rows` must be indices separated by commas, for example 3,7, not "{text}"', parameter="rows"
+        ) from None

@@ -1,0 +1,346 @@
+"""`pprs verify`, and what reports and exports refuse."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+from helpers import Linear, pprs
+
+from pprs import PprsError, certify_dataset, open_run, verify_run, write_report
+from pprs.app.comparison import open_runs
+from pprs.metrics import certified_accuracy
+from pprs.noise import Quantisation
+from pprs.runs import FILE, Row, RunFrame, RunSettings, check_row, check_rows
+from pprs.runs.export import JOINED
+from pprs.runs.row import from_record
+from pprs.runs.settings import EXPORTED
+from pprs.sampling import Evidence, Sampling
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+OLD_RUNS = Path(__file__).parents[1] / "golden" / "identity"
+IMAGES = (torch.arange(4 * 64).reshape(4, 1, 8, 8) % 7 * 20 + 60).float() / 255
+LABELS = torch.tensor([1, 0, 1, 1])
+MODEL = Linear(torch.linspace(-1, 1.2, 64).reshape(1, 8, 8), -0.1)
+
+
+def certify(out: Path, *, images: torch.Tensor = IMAGES, **options: Any) -> Path:
+    chosen: dict[str, Any] = {"noise": "gaussian:sigma=0.5", "sampling": Sampling(20, 300, 0.01)} | options
+    certify_dataset(MODEL, (images, LABELS), out=out, progress=False, seed=3, engine="torch", **chosen)
+    return out
+
+
+def verify(run: Path, images: torch.Tensor = IMAGES, **options: Any) -> Any:
+    return verify_run(run, model=MODEL, data=(images, LABELS), progress=False, **options)
+
+
+def edit(run: Path, statement: str, *values: object) -> None:
+    with closing(sqlite3.connect(run / FILE)) as db, db:
+        assert db.execute(statement, values).rowcount
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return certify(tmp_path_factory.mktemp("verify") / "run")
+
+
+@pytest.fixture
+def run(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "run"))
+
+
+SAMPLINGS = {
+    "fixed": {},
+    "two-sided": {"sampling": Sampling(20, 300, 0.01, "two-sided")},
+    "radius": {"sampling": Sampling(20, 2000, 0.01, stop="radius:0.1,0.3")},
+    "width": {"sampling": Sampling(20, 2000, 0.01, "two-sided", "width:0.1")},
+    "abstain": {"sampling": Sampling(20, 300, 0.01, stop="abstain")},
+    "budget": {"sampling": Sampling(20, 2000, 0.01, stop="width:0.001"), "budget": "1500samples"},
+    "real": {"arithmetic": "real"},
+    "exponential": {"noise": "exponential:sigma=0.5"},
+    "powerlaw": {"noise": "powerlaw:sigma=0.5"},
+    "grid": {"partition": "grid:size=4"},
+    "slic": {"partition": "slic:n_segments=6"},
+}
+
+
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_a_run_that_nobody_changed_is_verified(name: str, tmp_path: Path) -> None:
+    result = verify(certify(tmp_path / "run", **SAMPLINGS[name]), replay=2)
+    assert result.ok, str(result)
+    assert len(result.replayed) == 2
+    assert any("votes" in line for line in result.checked)
+    assert any("digests (4 rows)" in line for line in result.checked)
+
+
+def test_an_image_off_the_levels_is_verified_with_its_distance(tmp_path: Path) -> None:
+    images = IMAGES * 0.7317
+    run = certify(tmp_path / "run", images=images)
+    assert verify(run, images, replay=1).ok
+    edit(run, "UPDATE rows SET moved = moved / 2")
+    assert any("moved" in str(m) for m in verify(run, images).mismatches)
+
+
+EDITS = {
+    "radius": ("UPDATE rows SET radius = 9.9", "radius is 9.9"),
+    "smaller radius": ("UPDATE rows SET radius = 0.001 WHERE radius > 0", "below"),
+    "p_lower": ("UPDATE rows SET p_lower = 0.999", "p_lower is 0.999"),
+    "counts": ("UPDATE rows SET counts = '[1, 299]' WHERE idx = 1", "p_lower"),
+    "sum of counts": ("UPDATE rows SET counts = '[1, 300]'", "301 votes of 300"),
+    "prediction": ("UPDATE rows SET prediction = 1 - selected", "prediction is"),
+    "abstention": ("UPDATE rows SET prediction = NULL, radius = 0", "certify class"),
+    "selected": ("UPDATE rows SET selected = 1 - selected", "p_lower"),
+    "stopped": ("UPDATE rows SET stopped = 'width'", "cannot do"),
+    "failed": ("UPDATE rows SET stopped = 'failed'", "a failed image has a certificate"),
+    "levels": ("UPDATE rows SET levels = NULL", "levels"),
+    "shape": ("UPDATE rows SET shape = NULL", "shape"),
+    "alpha": ("UPDATE settings SET value = '0.0001' WHERE key = 'alpha'", "p_lower"),
+    "larger alpha": ("UPDATE settings SET value = '0.05' WHERE key = 'alpha'", "p_lower"),
+    "noise": ("UPDATE settings SET value = '\"gaussian:sigma=2\"' WHERE key = 'noise'", "p_lower"),
+    "arithmetic": ("UPDATE settings SET value = '\"real\"' WHERE key = 'arithmetic'", "real arithmetic"),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_what_was_changed_is_found_and_refused(name: str, run: Path, tmp_path: Path) -> None:
+    statement, expected = EDITS[name]
+    edit(run, statement)
+    result = verify_run(run, progress=False)
+    assert not result.ok
+    assert expected in str(result)
+    page = tmp_path / "page.html"
+    with pytest.raises(PprsError, match="does not follow from its own counts and settings"):
+        write_report([run], page)
+    assert not page.exists()
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("UPDATE rows SET counts = '[-10, 310]'", "not a list of numbers"),
+        ("UPDATE rows SET counts = '[]'", "holds 0 numbers"),
+        ("UPDATE rows SET counts = '[0, 0, 300]'", "holds 3 numbers"),
+        ("UPDATE rows SET radius = 'far'", "'far', which is not a finite number"),
+        ("UPDATE rows SET radius = 9e999", "inf, which is not a finite number"),
+        ("UPDATE settings SET value = '5' WHERE key = 'alpha'", "must be a number from 0 to 1"),
+    ],
+)
+def test_a_damaged_run_is_refused(statement: str, expected: str, run: Path, tmp_path: Path) -> None:
+    edit(run, statement)
+    for use in (lambda: verify_run(run, progress=False), lambda: write_report([run], tmp_path / "page.html")):
+        with pytest.raises(PprsError, match="damaged") as caught:
+            use()
+        assert expected in str(caught.value)
+
+
+def test_everything_that_shows_radii_refuses(run: Path) -> None:
+    edit(run, "UPDATE rows SET radius = 9.9 WHERE idx = 3")
+    opened = open_run(run)
+    refusals: list[Callable[[], object]] = [
+        opened.to_arrow, opened.to_pandas, lambda: RunFrame.of(opened), lambda: open_runs(run.parent, ["run"]),
+        lambda: certified_accuracy(opened, [8.0]),
+    ]  # fmt: skip
+    for refusal in refusals:
+        with pytest.raises(PprsError, match=r"row 3: radius is 9.9, above"):
+            refusal()
+    for command in (["report", run, "--out", run.parent / "r.html"], ["export", run, "--format", "csv"]):
+        assert "row 3: radius is 9.9" in pprs(*command, code=2).stderr
+
+
+def test_exported_rows_are_checked_as_far_as_they_are_recorded(run: Path, tmp_path: Path) -> None:
+    for kind in ("csv", "json", "parquet", "tsv"):
+        pprs("export", run, "--format", kind, "--out", tmp_path / f"rows.{kind}")
+        result = verify_run(tmp_path / f"rows.{kind}", progress=False)
+        assert result.ok
+        assert ("no counts" in str(result) or "not recorded" in str(result)) == (kind == "tsv")
+    text = (tmp_path / "rows.json").read_text()
+    content = json.loads(text)
+    content["rows"][1]["radius"] = 9.9
+    (tmp_path / "rows.json").write_text(json.dumps(content))
+    assert "row 1: radius is 9.9" in pprs("report", tmp_path / "rows.json", "--out", tmp_path / "r.html", code=2).stderr
+
+
+def test_the_command_prints_what_was_checked_and_its_exit_code_tells_the_outcome(run: Path) -> None:
+    told = pprs("verify", run, "--replay", 1).stdout
+    assert "checked: bounds, radii and predictions from counts and settings (4 rows)" in told
+    assert "not checked: model, images and true labels" in told
+    assert "not checked: votes" in told
+    edit(run, "UPDATE rows SET radius = 9.9 WHERE idx = 2")
+    assert "mismatch: row 2: radius is 9.9, above the" in pprs("verify", run, code=1).stdout
+    assert "is not a run" in pprs("verify", run.parent / "none", code=2).stderr
+    assert "--rows" in pprs("verify", run, "--rows", "1,x", code=2).stderr
+    assert "no row of image 77" in pprs("verify", run, "--rows", "77", code=2).stderr
+
+
+def test_other_images_labels_and_models_are_found(run: Path) -> None:
+    images = IMAGES.clone()
+    images[2, 0, 0, 0] += 1 / 255
+    assert [str(m) for m in verify(run, images).mismatches] == [
+        "row 2: the image is not the one that was certified: its digest differs"
+    ]
+    edit(run, "UPDATE rows SET label = 1 WHERE idx = 1")
+    assert [str(m) for m in verify(run).mismatches] == ["row 1: label is 1, and that of the data is 0"]
+    other = Linear(MODEL.w, 0.3)
+    other.register_buffer("extra", torch.zeros(1))
+    result = verify_run(run, model=other, data=(IMAGES, LABELS), replay=1, progress=False)
+    assert "this is not the model of the run" in str(result)
+    assert not result.replayed
+    fewer = verify_run(run, model=MODEL, data=(IMAGES[:3], LABELS[:3]), progress=False)
+    assert "row 3: the data has no image 3" in str(fewer)
+
+
+def test_replay_finds_counts_that_are_consistent_but_were_never_drawn(run: Path) -> None:
+    row, settings = open_run(run).rows()[0], open_run(run).settings
+    edited = consistent(row, settings, top=max(row.counts) - 1)
+    columns = ("counts", "p_lower", "radius", "prediction")
+    values = [json.dumps(edited.counts), edited.p_lower, edited.radius, edited.prediction]
+    edit(run, f"UPDATE rows SET {', '.join(f'{c} = ?' for c in columns)} WHERE idx = 0", *values)
+    assert verify(run).ok
+    result = verify(run, rows=[0, 1])
+    assert result.replayed == (0, 1)
+    assert [m.idx for m in result.mismatches] == [0]
+    assert "drawing again gives" in str(result)
+
+
+def test_replay_chooses_the_same_rows_each_time(run: Path) -> None:
+    assert verify(run, replay=2).replayed == verify(run, replay=2).replayed
+    assert verify(run, replay=99).replayed == (0, 1, 2, 3)
+
+
+def consistent(row: Row, settings: RunSettings, top: int) -> Row:
+    """The row with another number of votes for the selected class, and what follows from it."""
+    assert settings.num_classes == 2
+    counts = [0, 0]
+    counts[row.selected], counts[1 - row.selected] = top, row.samples - top
+    evidence = Evidence(settings.sampling, settings.noise, 64, 2, row.selected, _quantisation(row))
+    evidence.add(counts)
+    certified = evidence.certified
+    return dataclasses.replace(
+        row, counts=tuple(counts), p_lower=evidence.p_lower, radius=evidence.radius if certified else 0.0,
+        prediction=row.selected if certified else None,
+    )  # fmt: skip
+
+
+def _quantisation(row: Row) -> Quantisation | None:
+    return None if row.levels is None else Quantisation(row.levels, row.moved or 0.0)
+
+
+def test_code_that_a_run_names_is_not_imported_unasked(run: Path) -> None:
+    edit(run, "UPDATE settings SET value = '\"antigravity:build\"' WHERE key = 'model'")
+    result = verify_run(run, data=(IMAGES, LABELS), progress=False)
+    assert result.ok
+    assert "which is not run unasked" in str(result)
+
+
+@pytest.mark.parametrize("name", ["old-run", "older-run"])
+def test_a_run_of_an_earlier_version_is_verified_by_its_counts(name: str, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(OLD_RUNS / name, tmp_path / "run"))
+    result = verify_run(run, data="builtin:mnist5k", model=str(OLD_RUNS / "digits.safetensors"), progress=False)
+    assert result.ok, str(result)
+    assert "of an earlier version are not bound to their images" in str(result)
+    assert "the shape of the image, which is not recorded" in str(result)
+    edit(run, "UPDATE rows SET p_lower = 0.9999 WHERE idx = 1")
+    assert not verify_run(run, progress=False).ok
+
+
+def path_row(hits: np.ndarray[Any, Any], settings: RunSettings) -> Row:
+    """The row that votes in this order give."""
+    evidence, sampling = Evidence(settings.sampling, settings.noise, 64, 2, 1), settings.sampling
+    for t in range(64, sampling.n + 64, 64):
+        t = min(t, sampling.n)
+        top = int(hits[:t].sum())
+        evidence.add([t - top, top])
+        if evidence.stopped is not None:
+            radius = evidence.radius if evidence.certified else 0.0
+            prediction = 1 if evidence.certified else None
+            upper, reason = evidence.p_upper, evidence.stopped
+            counts = (t - top, top)
+            return Row(0, 1, prediction, 1, radius, evidence.p_lower, counts, None, None, 0.0, upper, reason, (1, 8, 8))
+    raise AssertionError("sampling stops at n at the latest")
+
+
+@pytest.mark.parametrize("bound", ["one-sided", "two-sided"])
+@pytest.mark.parametrize("stop", ["width:0.05", "radius:0.3,0.6"])
+def test_bounds_of_any_order_of_votes_are_accepted_but_not_much_larger_ones(stop: str, bound: str) -> None:
+    settings = RunSettings(
+        noise_text="gaussian:sigma=0.5", n0=10, n=3000, alpha=0.01, num_classes=2, stop=stop, bound=bound
+    )
+    rng = np.random.default_rng(5)
+    for p in (0.5, 0.6, 0.75, 0.9, 0.97, 1.0) * 6:
+        row = path_row(rng.random(3000) < p, settings)
+        assert check_row(row, settings) == []
+        unstored = dataclasses.replace(row, shape=None)
+        assert check_row(unstored, settings) == []
+        share = row.counts[1] / row.samples
+        raised = share + (1 - share) * 0.99
+        if row.stopped != "n" and 0.55 < share < 0.95:
+            evidence = Evidence(settings.sampling, settings.noise, 64, 2, 1)
+            upper = None if row.p_upper is None else 1 - raised
+            evidence.restore(row.counts, raised, upper)
+            forged = dataclasses.replace(row, p_lower=raised, p_upper=upper, radius=evidence.radius, prediction=1)
+            assert "p_lower" in str(check_row(forged, settings))
+
+
+def test_sampling_ends_only_where_the_rule_is_checked() -> None:
+    settings = RunSettings(noise_text="gaussian:sigma=0.5", n0=10, n=3000, alpha=0.01, num_classes=2, stop="radius:0.6")
+    row = path_row(np.ones(3000, bool), settings)
+    assert row.stopped == "decided"
+    shorter = dataclasses.replace(row, counts=(0, row.samples - 1))
+    assert "there is no check at that number" in str(check_row(shorter, settings))
+    early = dataclasses.replace(settings, stop="abstain")
+    assert "before its last vote" in str(check_row(dataclasses.replace(row, stopped="hopeless"), early))
+
+
+def test_an_earlier_bound_cannot_be_one_that_would_have_ended_sampling() -> None:
+    settings = RunSettings(noise_text="gaussian:sigma=0.5", n0=10, n=3000, alpha=0.01, num_classes=2, stop="radius:0.6")
+    row = path_row(np.random.default_rng(1).random(3000) < 0.93, settings)
+    assert row.stopped == "decided"
+    assert row.radius > 0.6
+    evidence = Evidence(settings.sampling, settings.noise, 64, 2, 1)
+    evidence.restore(row.counts, row.p_lower + 0.01, None)
+    forged = dataclasses.replace(row, p_lower=evidence.p_lower, radius=evidence.radius)
+    assert "would have ended sampling" in str(check_row(forged, settings))
+    other = dataclasses.replace(settings, stop="width:0.05")
+    assert check_row(dataclasses.replace(forged, stopped="width"), other) == []
+
+
+def test_a_report_says_what_was_verified(run: Path, tmp_path: Path) -> None:
+    write_report([run], tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text()
+    assert "Verified: all bounds and radii of 4 rows follow from the counts and settings. Replayed: no." in page
+    pprs("export", run, "--format", "tsv", "--out", tmp_path / "rows.tsv")
+    write_report([tmp_path / "rows.tsv"], tmp_path / "r.html")
+    assert "Not verified: the noise, the sample sizes or alpha are not recorded" in (tmp_path / "r.html").read_text()
+
+
+def test_a_check_of_rows_counts_what_it_could_not_check() -> None:
+    row = Row(0, 0, None, 0, 0.0, 0.0, (), None, None, 0.0)
+    settings = RunSettings(noise_text="gaussian:sigma=0.5", n0=10, n=100, alpha=0.01)
+    check = check_rows([row, row], settings)
+    assert (check.rows, dict(check.not_checked), str(check)) == (
+        0, {"no counts are recorded": 2}, "Not verified: no counts are recorded",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["cat", "cifar10", "digits", "fashion-mnist", "imagenet", "mnist"])
+def test_the_committed_results_follow_from_their_counts(name: str) -> None:
+    """Every tenth row, by cell."""
+    cells: dict[str, list[dict[str, Any]]] = {}
+    for record in pyarrow.parquet.read_table(RESULTS / f"{name}.parquet").to_pylist()[::10]:
+        cells.setdefault(record["cell"], []).append(record | {own: record[joined] for own, joined in JOINED.items()})
+    checks = [
+        check_rows(map(from_record, records), RunSettings.from_dict({key: records[0].get(key) for key in EXPORTED}))
+        for records in cells.values()
+    ]
+    assert [str(mismatch) for check in checks for mismatch in check.mismatches] == []
+    assert sum(check.rows for check in checks) > 0
