@@ -16,9 +16,9 @@ import pprs
 ROOT = Path(pprs.__file__).parent
 ORDER = [
     "_version", "errors", "_checks", "_files", "_text", "_threads", "progress", "kernels", "noise", "partition",
-    "data", "model", "bounds", "confidence_sequence", "sampling", "certificate", "theory", "voting", "classifier",
-    "engine", "task", "runs", "metrics", "runners", "dataset", "report", "train", "tuning", "reproduction", "app",
-    "cli", "testing",
+    "space", "data", "model", "bounds", "confidence_sequence", "sampling", "certificate", "theory", "voting", "memory",
+    "classifier", "engine", "task", "runs", "metrics", "runners", "dataset", "report", "train", "tuning",
+    "reproduction", "app", "cli", "testing",
 ]  # fmt: skip
 PUBLIC = [
     "Blur", "Certificate", "Exponential", "Felzenszwalb", "Gaussian", "Grid", "ImageSet", "Model", "Partition",

@@ -20,8 +20,9 @@ from pprs._version import __version__
 from pprs.classifier import SmoothedClassifier
 from pprs.engine import Accelerated
 from pprs.errors import ConfigurationError
-from pprs.model import load_model
+from pprs.model import Preprocess, load_model
 from pprs.model.base import Restricted
+from pprs.model.file_input import FileInput
 from pprs.model.onnx import OnnxNetwork
 from pprs.noise import parse_noise
 from pprs.partition import parse_partition
@@ -57,6 +58,7 @@ class Job:
     probe: tuple[ImageArray, ImageArray] | None = None  # noisy samples, and the driver's scores of them
     folder: str = ""  # relative paths start here
     arithmetic: str = "auto"
+    file_input: tuple[Preprocess, int] | None = None  # how noisy images are brought to the network's input, if they are
     version: str = __version__
 
     @classmethod
@@ -80,7 +82,7 @@ class Job:
                 "Leave out the `runner`.",
                 parameter="runner",
             )
-        module = task.model.module
+        module, base = task.model.module, votes.model
         network = None
         if work.choice.engine == "onnxruntime" and work.choice.model.module is not module:
             exported = work.choice.model.module.modules()
@@ -106,6 +108,7 @@ class Job:
             (noisy.numpy(), scores),
             os.getcwd(),
             votes.requested_arithmetic,
+            (base.preprocess, base.channels) if isinstance(base, FileInput) else None,
         )
 
 
@@ -178,6 +181,8 @@ def _classifier(job: Job, slot: int) -> SmoothedClassifier:
         module = module if job.chosen is None else Restricted(module, job.chosen)
     else:
         module = _load_module(job)
+    if job.file_input is not None:
+        module = FileInput(module, *job.file_input)
     device = job.device
     if device == "cuda" and torch.cuda.device_count() > 1:
         device = f"cuda:{slot % torch.cuda.device_count()}"
