@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from pprs.bounds import clopper_pearson_interval, mean_error
 from pprs.errors import PprsError
 from pprs.runs import Row, Run, RunFrame, read_frame
 from pprs.runs.frame import is_correct
+from pprs.space import Space
 
 Array = npt.NDArray[Any]
 Results = npt.ArrayLike | Run | RunFrame  # credited radii, or a run that has them
@@ -298,6 +299,7 @@ class Summary:
     labelled: bool
     failed: int = 0
     full_name: str = ""  # the method with all its options
+    space: Space = field(default_factory=Space)  # the images whose changes the radii measure
 
 
 def summarize(run: Run | RunFrame, radii: npt.ArrayLike) -> Summary:
@@ -331,6 +333,7 @@ def summarize(run: Run | RunFrame, radii: npt.ArrayLike) -> Summary:
         frame.labelled,
         int(frame.failed.sum()),
         frame.full_name,
+        frame.space,
     )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from helpers import pprs as command
+from PIL import Image
 
 import pprs
 from pprs import memory
@@ -14,7 +17,10 @@ from pprs.engine import cache_file
 from pprs.errors import ConfigurationError, PprsError
 from pprs.memory import check_memory, estimate_memory
 from pprs.model import Model, load_model
+from pprs.report import make_report
+from pprs.report.figures import plot_curves
 from pprs.runs import Row
+from pprs.space import Space, describe_differences
 from pprs.task import load_task
 
 NOISE = pprs.Gaussian(0.5)
@@ -159,3 +165,81 @@ def test_a_run_checks_memory_before_it_starts_and_for_each_image(monkeypatch: py
 def test_available_memory_is_plausible() -> None:
     available = memory.available_memory()
     assert available is None or 2**20 < available < 2**50
+
+
+def write_run(model: Path, folder: Path, name: str, *options: object) -> str:
+    """Certify a digit that is stored as a 56x56 file, and return what is printed, on one line."""
+    image = _enlarge(_digits(1)[0].image, 2)[0].mul(255).round().byte().numpy()
+    Image.fromarray(image).save(folder / "digit.png")
+    output = command(
+        "certify", "--model", model, "--data", folder / "digit.png", "--sigma", 0.25, "--n0", 10, "--n", 200,
+        "--engine", "torch", "--out", folder / name, *options,
+    ).stdout  # fmt: skip
+    return " ".join(output.split())
+
+
+NETWORK_TEXT = "the 28x28 grey image that the network takes, made from your 56x56 grey file"
+
+
+def test_the_command_names_the_pixels(digits_model: Path, tmp_path: Path) -> None:
+    printed = write_run(digits_model, tmp_path, "network")
+    assert re.search(rf"no change of L2 norm up to [\d.]+ to {NETWORK_TEXT}, can alter this label, with 99.9%", printed)
+    printed = write_run(digits_model, tmp_path, "file", "--pixels", "file")
+    assert re.search(r"up to [\d.]+ to your 56x56 grey file can alter this label, with 99.9%", printed)
+    predicted = command(
+        "predict", "--model", digits_model, "--data", tmp_path / "digit.png", "--sigma", 0.25, "--pixels", "file",
+        "--n", 100,
+    )  # fmt: skip
+    assert "noise is added to the pixels of the files" in " ".join(predicted.stderr.split())
+    certified = command(
+        "certify", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.25, "--n0", 10, "--n", 100,
+        "--limit", 2, "--out", tmp_path / "two",
+    )  # fmt: skip
+    assert "radii measure changes of your 28x28 grey files" in " ".join(certified.stdout.split())
+
+
+def test_reports_name_the_pixels_and_never_compare_others_silently(digits_model: Path, tmp_path: Path) -> None:
+    write_run(digits_model, tmp_path, "network")
+    write_run(digits_model, tmp_path, "file", "--pixels", "file")
+    one, both = [tmp_path / "network"], [tmp_path / "network", tmp_path / "file"]
+    space = "Radii measure changes of the network's 28x28 grey input, made from 56x56 grey files"
+    warning = "These radii measure changes of different images and must not be compared"
+    for kind in ("html", "md"):
+        texts = []
+        for runs in (one, both):
+            out = tmp_path / f"report.{kind}"
+            printed = " ".join(command("report", *runs, "--out", out).stdout.split())
+            texts.append(" ".join(out.read_text().replace("&#39;", "'").split()))
+            texts.append(printed)
+        assert all(space in text and warning not in text for text in texts[:2])
+        assert all(space not in text and warning in text for text in texts[2:])
+        assert all("network's 28x28 grey input" in text and "your 56x56 grey files" in text for text in texts[2:])
+    page = (tmp_path / "report.html").read_text()
+    assert page.index(warning) < page.index("<h2>")  # at the top
+    assert page.count("Not shown, since they were certified on other images") == 1
+    assert b"Not comparable" in _svg(both)
+    assert b"Not comparable" not in _svg(one)
+    assert b"made from 56x56 grey files" in _svg(one)
+
+
+def _svg(runs: list[Path]) -> bytes:
+    report = make_report(runs)
+    text = plot_curves(list(report.frames)).axes[0]
+    return f"{text.get_title()} {text.get_xlabel()}".encode()
+
+
+def test_spaces_are_equal_only_if_the_images_are() -> None:
+    digits = Space(shapes=((1, 28, 28),), file_shapes=((1, 28, 28),))
+    assert digits.key == Space("file", shapes=((1, 28, 28),), file_shapes=((1, 28, 28),)).key
+    assert digits.describe_one() == "your 28x28 grey file"
+    square = {"shapes": ((3, 224, 224),), "file_shapes": ((3, 224, 224),)}
+    cropped = Space(preprocess="shorter side to 256 (bicubic), middle 224x224", **square)
+    assert not cropped.is_file  # enlarged and cropped, though the size is the same
+    assert Space(preprocess="shorter side to 224 (bicubic), middle 224x224", **square).is_file
+    assert Space(preprocess="stretched to 224x224 (bilinear)", **square).is_file
+    assert not Space(shapes=((3, 100, 200),), file_shapes=((3, 100, 200),)).is_file  # resized to 200x400 and cropped
+    other = Space(preprocess="shorter side to 300 (bicubic), middle 224x224", **square)
+    assert cropped.key != other.key
+    told = describe_differences([("a", cropped), ("b", other)]) or ""
+    assert re.search(r"shorter side to 256.*shorter side to 300", told)
+    assert str(Space()) == "images whose size is not recorded"

@@ -61,6 +61,9 @@ def predict(
     predicted = predict_task(
         task, run_noise, run_partition, n=n, alpha=alpha, seed=seed, options=engine_options, progress=messages
     )
+    messages.message(
+        f"noise is added to {'the pixels of the files' if pixels == 'file' else 'the input of the network'}"
+    )
     typer.echo("idx\tlabel\tpredict\tp_value\tname")
     for image in predicted:
         label, prediction = image.label, image.prediction.prediction

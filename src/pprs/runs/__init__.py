@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pprs.runs.export import export
-from pprs.runs.frame import RunFrame, read_frame, read_frames
+from pprs.runs.frame import RunFrame, read_frame, read_frames, space_of
 from pprs.runs.remote import check_out, open_run_folder
 from pprs.runs.row import COLUMNS, Failure, Row
 from pprs.runs.run import Run, StoredRun, open_run
@@ -12,5 +12,5 @@ from pprs.runs.store import FILE, RunFile, RunWriter
 
 __all__ = [
     "COLUMNS", "FILE", "Failure", "Row", "Run", "RunFile", "RunFrame", "RunSettings", "RunWriter", "StoredRun",
-    "check_out", "export", "open_run", "open_run_folder", "read_frame", "read_frames",
+    "check_out", "export", "open_run", "open_run_folder", "read_frame", "read_frames", "space_of",
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from pprs.runs.names import distinct_names, method_name
 from pprs.runs.row import Row
 from pprs.runs.run import Run, open_run
 from pprs.runs.settings import RunSettings
+from pprs.space import Space
 
 Array = npt.NDArray[Any]
 
@@ -37,6 +38,7 @@ class RunFrame:
     thumbnails: dict[int, bytes] = field(default_factory=dict)
     # A failed image counts as not certified, since leaving it out could flatter a classifier. Length 1 is broadcast.
     failed: Array = field(default_factory=lambda: np.zeros(1, bool))
+    space: Space = field(default_factory=Space)  # the images whose changes the radii measure
 
     @classmethod
     def of(cls, run: Run, name: str | None = None) -> RunFrame:
@@ -65,6 +67,7 @@ class RunFrame:
             settings,
             thumbnails,
             column([r is None for r in succeeded], bool, False),
+            space_of(rows, settings),
         )
 
     @property
@@ -95,6 +98,12 @@ class RunFrame:
 
     def __len__(self) -> int:
         return len(self.idx)
+
+
+def space_of(rows: Iterable[Row], settings: RunSettings) -> Space:
+    """The images whose changes the radii of these rows measure."""
+    shapes = [(row.shape, row.file_shape) for row in rows if row.shape is not None]
+    return Space.of(settings.pixels, settings.preprocess, (s for s, _ in shapes), (f for _, f in shapes))
 
 
 def is_correct(prediction: Array, label: Array) -> Array:
