@@ -16,6 +16,7 @@ import numpy.typing as npt
 from pprs.errors import PprsError
 from pprs.noise.quantised import EIGHT_BIT
 from pprs.partition import Superpixels, parse_partition
+from pprs.space import describe_shape, state_claim
 
 Counts = npt.NDArray[np.int64]
 MAX_STEPS = 2**20  # levels by which a value may change, so that sums of squares fit in 64 bits
@@ -260,8 +261,9 @@ class Certificate(_EqualByValue):
                 return f"abstained (given up as hopeless{self._samples})"
             other = "1/2" if self.p_upper is None else f"every other class's {self.p_upper:.3f}"
             return f"abstained (p_lower {round_down(self.p_lower)} is not above {other}{self._samples})"
+        image = f"this {describe_shape(self.shape)} image"
         claim = (
-            f"class {self.prediction}: no change of L2 norm up to {round_down(self.radius)} can alter this label, "
+            f"class {self.prediction}: {state_claim(round_down(self.radius), image)}, "
             f"with {confidence(self.alpha)} confidence{self._samples}"
         )
         return claim if self.assumes is None else f"{claim}, ASSUMING that {self.assumes}, which is not proved"

@@ -6,24 +6,26 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from pprs._threads import get_threads, keep_memory
+from pprs._threads import cpu_count, get_threads, keep_memory
 from pprs.certificate import Prediction, round_down
 from pprs.classifier import SmoothedClassifier
-from pprs.data import Selection, fair_order
+from pprs.data import Selection, View, fair_order
 from pprs.engine import EngineChoice, check_engine, choose_engine
 from pprs.errors import ConfigurationError, PprsError, check_integer, check_type, describe_error
+from pprs.memory import check_memory
 from pprs.metrics import accuracy_error
 from pprs.model import Model
 from pprs.model.identity import identify
 from pprs.noise import Noise, Quantisation, QuantisedImage, digest_image, parse_noise
 from pprs.partition import Partition, parse_partition
 from pprs.progress import Progress, as_progress, duration, stage
-from pprs.runners import Budget, Local, Runner, RunProgress, Work, parse_budget, run_budget, run_images
+from pprs.runners import Budget, Local, Processes, Runner, RunProgress, Work, parse_budget, run_budget, run_images
 from pprs.runs import (
     FILE,
     Binding,
@@ -38,6 +40,7 @@ from pprs.runs import (
 )
 from pprs.sampling import Sampling, check_radii_attainable, max_radius, min_samples_for_radius
 from pprs.scores import Probe
+from pprs.space import FILE as FILE_PIXELS
 from pprs.task import Task, find_usable, load_task
 from pprs.voting import check_image, choose_arithmetic, prepare_image, trial_inputs
 
@@ -119,6 +122,7 @@ def certify_dataset(
     budget: str | Budget | None = None,
     target_error: float | None = None,
     arithmetic: str = "auto",
+    pixels: str = "network",
 ) -> Run:
     """Certify the images of a data set.
 
@@ -154,6 +158,9 @@ def certify_dataset(
         target_error: Certify images in random order until certified accuracy is known to within this error, with 95%
             confidence.
         arithmetic: "exact", "real" or "auto", as for `SmoothedClassifier`. Under "auto", a resumed run keeps its own.
+        pixels: What noise is added to, and so what the radii measure: "network" is the network's input, after resizing
+            and the conversion to its channels. "file" is the image as it is, with its own size and channels, and
+            resizing becomes part of the base classifier.
 
     Returns:
         The run, with the rows of all its images.
@@ -174,7 +181,7 @@ def certify_dataset(
     noise = parse_noise(noise) if isinstance(noise, str) else noise
     partition = parse_partition(partition) if isinstance(partition, str) else partition
     _check_request(noise, partition, sampling, seed, out, runner or Local(), options, limits)
-    task = load_task(model, data, split=split, classes=classes, labels=labels, images=images)
+    task = load_task(model, data, split=split, classes=classes, labels=labels, images=images, pixels=pixels)
     return certify_task(
         task, noise, partition, sampling or Sampling(), seed=seed, out=out, runner=runner, options=options,
         limits=limits, progress=progress, arithmetic=arithmetic,
@@ -203,7 +210,9 @@ def certify_task(
     if sampling != requested:
         reporter.message(f"a budget needs a stop rule: using {sampling.stop}")
     choose_arithmetic(arithmetic, noise)
-    if partition is not None and task.model.input_shape is not None:
+    if task.pixels == FILE_PIXELS:
+        task = _fit_in_memory(task, runner, options, device)
+    elif partition is not None and task.model.input_shape is not None:
         # The run records the resolved options, so that it stays valid when the rules for "auto" change.
         partition = partition.resolve(noise.sigma, task.model.input_shape)
     keep_memory()
@@ -216,17 +225,18 @@ def certify_task(
         arithmetic = recorded.arithmetic_option if recorded is not None and arithmetic == "auto" else arithmetic
         engine = recorded.engine if recorded is not None and options.engine == "auto" else options.engine
         check_radii_attainable(sampling, *_problem(task, noise, arithmetic))
-        inputs = task.trial_inputs(noise, partition, seed, arithmetic)
+        trials = task.trial_images(noise, partition, seed, arithmetic)
         choice = choose_engine(
-            task.model, inputs, engine=engine or "auto", device=device,
+            task.model, task.network_inputs(trials), engine=engine or "auto", device=device,
             samples=(sampling.n0 + sampling.n) * len(task.images), autocast=options.autocast,
             channels_last=options.channels_last, message=reporter.message,
         )  # fmt: skip
         classifier = SmoothedClassifier(
-            choice.model.module, task.num_classes, noise, partition, seed=seed, batch_size=options.batch_size,
-            threads=options.threads, device="cpu" if runner.parallel else device, arithmetic=arithmetic,
+            task.base_classifier(choice.model.module), task.num_classes, noise, partition, seed=seed,
+            batch_size=options.batch_size, threads=options.threads, device="cpu" if runner.parallel else device,
+            arithmetic=arithmetic,
         )  # fmt: skip
-        check_network(classifier, inputs, reporter)
+        check_network(classifier, trials, reporter)
         binding = Binding(identify(task.model, engine=choice.engine), _take_probe(task, classifier))
         settings = replace(
             _make_settings(task, noise, partition, sampling, seed, choice, device, options),
@@ -360,7 +370,20 @@ def _make_settings(
         device=device,
         autocast=options.autocast,
         channels_last=options.channels_last,
+        pixels=task.pixels,
     )
+
+
+def _fit_in_memory(task: Task, runner: Runner, options: EngineOptions, device: str) -> Task:
+    """Return the task with images that are refused if their noisy copies do not fit in memory."""
+    if device != "cpu" or not isinstance(task.data, View):
+        return task
+    # Workers of Ray may be on other machines, so only the memory of one is certain to be this machine's.
+    workers = (runner.workers or cpu_count()) if isinstance(runner, Processes) else 1
+    threads = workers * runner.threads if runner.parallel else options.threads or get_threads()
+    task = replace(task, data=task.data.checked(partial(check_memory, threads=threads, batch_size=options.batch_size)))
+    task.sample  # noqa: B018  refused before the run if none of the first images fits
+    return task
 
 
 def _certify(
@@ -506,17 +529,20 @@ def predict_task(
     Engine errors are raised by this call, before the iterator is used.
     """
     reporter, options = as_progress(progress), options or EngineOptions()
-    device, inputs = Local().check_device(options.device), task.trial_inputs(noise, partition, seed)
+    device = Local().check_device(options.device)
+    if task.pixels == FILE_PIXELS:
+        task = _fit_in_memory(task, Local(), options, device)
+    trials = task.trial_images(noise, partition, seed)
     choice = choose_engine(
-        task.model, inputs, engine=options.engine, device=device,
+        task.model, task.network_inputs(trials), engine=options.engine, device=device,
         samples=n * len(task.images), autocast=options.autocast, channels_last=options.channels_last,
         message=reporter.message,
     )  # fmt: skip
     classifier = SmoothedClassifier(
-        choice.model.module, task.num_classes, noise, partition, seed=seed, batch_size=options.batch_size,
-        threads=options.threads, device=device,
+        task.base_classifier(choice.model.module), task.num_classes, noise, partition, seed=seed,
+        batch_size=options.batch_size, threads=options.threads, device=device,
     )  # fmt: skip
-    check_network(classifier, inputs, reporter)
+    check_network(classifier, trials, reporter)
 
     def predict(index: int) -> PredictedImage:
         sample = task.data[index]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from pprs.bounds import clopper_pearson_interval, mean_error
 from pprs.errors import PprsError
 from pprs.runs import Row, Run, RunFrame, read_frame
 from pprs.runs.frame import is_correct
+from pprs.space import Space
 
 Array = npt.NDArray[Any]
 Results = npt.ArrayLike | Run | RunFrame  # credited radii, or a run that has them
@@ -305,6 +306,7 @@ class Summary:
     sequential: bool = False  # whether images were certified in random order up to a target error
     not_counted: int = 0  # rows of the run that are not part of its random sample
     label_choice: str = ""  # the labels that the classifier is restricted to, if it is
+    space: Space = field(default_factory=Space)  # the images whose changes the radii measure
 
 
 def summarize(run: Run | RunFrame, radii: npt.ArrayLike) -> Summary:
@@ -341,6 +343,7 @@ def summarize(run: Run | RunFrame, radii: npt.ArrayLike) -> Summary:
         frame.sequential,
         frame.not_counted,
         frame.settings.label_choice,
+        frame.space,
     )
 
 

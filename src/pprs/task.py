@@ -1,9 +1,12 @@
-"""A model and its images: both loaded, their classes matched, and the images brought to the network's input size."""
+"""A model and its images: both loaded, their classes matched, and the images brought to the network's input size.
+
+With `pixels="file"` the images keep their size, and the base classifier resizes them after the noise.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +17,11 @@ from pprs.data import Example, ImageSet, Selection, View, as_image_set, check_in
 from pprs.errors import ConfigurationError, PprsError
 from pprs.model import Model, load_model
 from pprs.model.base import class_indices, normalise_name
+from pprs.model.file_input import FileInput
 from pprs.noise import Noise
 from pprs.partition import Partition
-from pprs.partition.base import check_values
+from pprs.partition.base import check_image_shape, check_values
+from pprs.space import FILE, NETWORK, check_pixels
 from pprs.voting import prepare_image, trial_inputs
 
 MAX_UNUSABLE = 10  # if this many images in a row cannot be used, the images are not the cause
@@ -27,7 +32,8 @@ class Task:
     """A model and the images to run it on.
 
     `model.num_classes` is not None, and the labels of `data` are the model's. `model_text` opens the model again in
-    another process. It is None if the model exists only in this process.
+    another process. It is None if the model exists only in this process. `pixels` says what noise is added to: the
+    "network" input, or the pixels of the "file".
     """
 
     model: Model
@@ -35,18 +41,34 @@ class Task:
     images: Sequence[int]
     labels: tuple[str, ...] | None
     model_text: str | None
+    pixels: str = NETWORK
 
     @functools.cached_property
     def sample(self) -> Example:
         """The first usable image, for trials and measurements before a run."""
         return find_usable(self.data, self.images)
 
+    def trial_images(
+        self, noise: Noise, partition: Partition | None, seed: int, arithmetic: str = "auto"
+    ) -> torch.Tensor:
+        """Return partitioned noisy samples of the first usable image, with noise used for nothing else."""
+        image = prepare_image(self.sample.image, noise, arithmetic)
+        return trial_inputs(image, noise, partition, seed, self.sample.index)
+
     def trial_inputs(
         self, noise: Noise, partition: Partition | None, seed: int, arithmetic: str = "auto"
     ) -> torch.Tensor:
-        """Return partitioned noisy samples on which to try engines, with noise used for nothing else."""
-        image = prepare_image(self.sample.image, noise, arithmetic)
-        return trial_inputs(image, noise, partition, seed, self.sample.index)
+        """Return `trial_images` as the network receives them, on which to try engines."""
+        return self.network_inputs(self.trial_images(noise, partition, seed, arithmetic))
+
+    def network_inputs(self, images: torch.Tensor) -> torch.Tensor:
+        """Return noisy images as the network receives them."""
+        network = self.base_classifier(torch.nn.Identity())
+        return network.prepare(images) if isinstance(network, FileInput) else images
+
+    def base_classifier(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Return the module that classifies noisy images, for the model's module on any engine."""
+        return self.model.wrap_file_input(module) if self.pixels == FILE else module
 
     @property
     def num_classes(self) -> int:
@@ -63,11 +85,14 @@ def load_task(
     classes: str | Path | None = None,
     labels: str | Sequence[str] | None = None,
     images: Iterable[int] | Selection | None = None,
+    pixels: str = NETWORK,
 ) -> Task:
     """Load a model and its data, check that their classes match, and choose the images.
 
-    With `labels`, the classifier chooses among these labels only, and images with other labels are left out.
+    With `labels`, the classifier chooses among these labels only, and images with other labels are left out. With
+    `pixels="file"`, the images keep their own size and channels.
     """
+    check_pixels(pixels)
     image_set = open_data(data, split=split, classes=classes)
     selection = Selection() if images is None else images
     total = len(image_set)
@@ -81,10 +106,10 @@ def load_task(
     order = _match_classes(net, image_set)
     names = net.class_names or image_set.class_names
     if labels is None:
-        view = View(image_set, net.prepare, order, names)
+        view = View(image_set, _preparation(net, pixels), order, names)
     else:
         labels = tuple(read_labels(labels) if isinstance(labels, str) else (str(label) for label in labels))
-        net, view = _restrict(net, image_set, labels, order, names)
+        net, view = _restrict(net, image_set, labels, order, names, pixels)
         names = net.class_names
         indices = [i for i in indices if view.label_of(i) is not None or image_set.label_of(i) is None]
         if isinstance(selection, Selection):
@@ -95,7 +120,18 @@ def load_task(
             )
     if net.class_names is None and names is not None:
         net = replace(net, class_names=names)
-    return Task(net, view, indices, labels, text)
+    return Task(net, view, indices, labels, text, pixels)
+
+
+def _preparation(net: Model, pixels: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return what is done to an image before noise is added to it."""
+    return _check_file if pixels == FILE else net.prepare
+
+
+def _check_file(image: torch.Tensor) -> torch.Tensor:
+    """Check an image that is certified as it is."""
+    check_image_shape(tuple(image.shape))
+    return image
 
 
 def open_data(data: Any, *, split: str | None = None, classes: str | Path | None = None) -> ImageSet:
@@ -132,6 +168,7 @@ def _restrict(
     labels: tuple[str, ...],
     order: Sequence[int | None] | None,
     names: tuple[str, ...] | None,
+    pixels: str,
 ) -> tuple[Model, View]:
     """Return the classifier that chooses among these labels, and the images with its class indices as labels."""
     full = net if net.class_names is not None else replace(net, class_names=names if order is None else None)
@@ -140,7 +177,7 @@ def _restrict(
     count = len(image_set.class_names) if image_set.class_names else (full.num_classes or 0)
     model_indices: Sequence[int | None] = order if order is not None else range(count)
     label_map = [None if i is None else new_index.get(i) for i in model_indices]
-    return restricted, View(image_set, restricted.prepare, label_map, restricted.class_names)
+    return restricted, View(image_set, _preparation(restricted, pixels), label_map, restricted.class_names)
 
 
 def find_usable(image_set: ImageSet, indices: Sequence[int]) -> Example:

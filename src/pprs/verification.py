@@ -175,7 +175,7 @@ def _open_task(
         if model is None or data is None:
             raise PprsError("the run does not name them")
         split = settings.split if isinstance(data, str | Path) else None
-        task = load_task(model, data, split=split, labels=settings.labels)
+        task = load_task(model, data, split=split, labels=settings.labels, pixels=settings.pixels)
         digest = task.model.digest()
     except (PprsError, OSError, ImportError) as error:
         findings.not_checked.append(f"model, images and true labels: {describe_error(error)}")
@@ -294,8 +294,9 @@ def _start_classifier(task: Task, settings: RunSettings, reporter: Progress) -> 
         autocast=settings.autocast, channels_last=settings.channels_last, message=reporter.message,
     )  # fmt: skip
     return SmoothedClassifier(
-        choice.model.module, task.num_classes, noise, partition, seed=seed, device=device, arithmetic=arithmetic
-    )
+        task.base_classifier(choice.model.module), task.num_classes, noise, partition, seed=seed, device=device,
+        arithmetic=arithmetic,
+    )  # fmt: skip
 
 
 def _replay_row(

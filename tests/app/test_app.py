@@ -49,7 +49,7 @@ from pprs.app.tabs import tune as tab_tune
 from pprs.app.tabs.explore import parse_request
 from pprs.bounds import clopper_pearson_lower
 from pprs.classifier import SmoothedClassifier
-from pprs.data import open_dataset
+from pprs.data import View, open_dataset
 from pprs.errors import PprsError
 from pprs.model import Model, load_model
 from pprs.noise import Gaussian
@@ -161,7 +161,7 @@ def control_values(**overrides: object) -> tuple[object, ...]:
     values: dict[str, object] = {
         "model": "digits", "example": "a 3", "upload": None, "labels": "", "noise": "gaussian", "sigma": 0.25,
         "A": ("as text", "", "", "", "", "grid:size=2"), "B": ("as text", "", "", "", "", "none"), "n": 300,
-        "alpha": 0.001, "seed": 0,
+        "alpha": 0.001, "seed": 0, "pixels": "network",
     }  # fmt: skip
     parts = (value if isinstance(value, tuple) else (value,) for value in (values | overrides).values())
     return tuple(part for value in parts for part in value)
@@ -176,16 +176,42 @@ def test_the_description_names_the_labels_and_the_image(loaded: LoadedModel, tmp
     context = make_context(loaded)
     photo = save(tmp_path / "a.png", Image.new("RGB", (400, 300), "red"))
     request = parse_request(context, control_values(upload=str(photo), labels="2,3,5"))
-    assert "holds for the 28x28x1 input of the network, prepared from your 400x300 image" in request.description
+    scope = "the 28x28 grey image that the network takes, made from your 400x300 RGB file"
+    assert f"holds for {scope}" in request.description
     assert "among 3 of 10 labels" in request.description
     *_, states = iter_states(request, FairQueue(), threading.Event(), Limits())
     html = cards.render_states(request, states)
     assert "can alter this label among 3 of 10 labels, with 99.9% confidence" in html
-    assert "28x28x1 input of the network, prepared from your 400x300 image." in html  # the tip
+    assert f"{scope}." in html  # the tip
+    assert f"to {scope}, can alter this label" in html
     unrestricted = parse_request(context, control_values())
     assert "among" not in unrestricted.description
     entry = context.catalog.get("digits")
     assert (entry.get_labels("a 3"), entry.get_labels("a 2"), entry.get_labels(None)) == ("", "2,3", "")
+
+
+def test_noise_is_added_to_the_pixels_of_the_file_if_chosen(loaded: LoadedModel, tmp_path: Path) -> None:
+    digit = loaded.data[17].image.repeat_interleave(2, 1).repeat_interleave(3, 2)
+    photo = save(tmp_path / "a.png", Image.fromarray(digit[0].mul(255).round().byte().numpy()))
+    context = make_context(dataclasses.replace(loaded, data=View(loaded.data, loaded.prepare, None, None)))
+    request = parse_request(context, control_values(upload=str(photo), pixels="file", labels="3,5"))
+    assert torch.equal(request.image, digit)
+    assert request.scope == "your 84x56 grey file"
+    *_, states = iter_states(request, FairQueue(), threading.Event(), Limits())
+    html = cards.render_states(request, states)
+    assert "to your 84x56 grey file can alter this label among 2 of 10 labels" in html
+    g = SmoothedClassifier(loaded.model.restricted(["3", "5"]).wrap_file_input(
+        loaded.model.restricted(["3", "5"]).module), 2, request.noise)  # fmt: skip
+    expected = g.certify(digit, n0=100, n=300, alpha=0.001, stop=STOP)
+    assert states[0].certificate == expected
+    example = parse_request(context, control_values(pixels="file"))
+    assert torch.equal(example.image, loaded.data[17].image)
+    large = save(tmp_path / "large.png", Image.new("L", (4000, 3000)))
+    parse_request(context, control_values(upload=str(large)))
+    with pytest.raises(PprsError, match="4000x3000 file, which is too large"):
+        parse_request(context, control_values(upload=str(large), pixels="file"))
+    with pytest.raises(PprsError, match='not "disk"'):
+        parse_request(context, control_values(pixels="disk"))
 
 
 def test_a_certified_radius_belongs_to_its_settings(loaded: LoadedModel) -> None:
@@ -202,7 +228,7 @@ def test_a_certified_radius_belongs_to_its_settings(loaded: LoadedModel) -> None
     other = ("as text", "", "", "", "", "grid:size=4")
     for overrides in (
         {"sigma": 0.3}, {"noise": "exponential"}, {"seed": 1}, {"alpha": 0.01}, {"labels": "2,3"}, {"example": "a 2"},
-        {"A": other},
+        {"A": other}, {"pixels": "file"},
     ):  # fmt: skip
         assert (
             context.sessions.find_certificate("me", parse_request(context, control_values(**overrides)), 1) is None
@@ -259,9 +285,7 @@ class Collector(HTMLParser):
 def test_hostile_names_of_classes_and_images_are_shown_as_text(loaded: LoadedModel) -> None:
     model = dataclasses.replace(loaded.model, class_names=(HOSTILE,) * 10)
     hostile = dataclasses.replace(loaded, model=model, ready=model)
-    request = dataclasses.replace(
-        make_request(hostile, n=300), title=HOSTILE, true_label=0, label_choice=HOSTILE, upload_size=HOSTILE
-    )
+    request = dataclasses.replace(make_request(hostile, n=300), title=HOSTILE, true_label=0, label_choice=HOSTILE)
     *_, states = iter_states(request, FairQueue(), threading.Event(), Limits())
     assert_harmless(cards.render_states(request, states), times=10)
     tile = Tile(HOSTILE, np.zeros((4, 4, 3)), HOSTILE)

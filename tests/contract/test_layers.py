@@ -16,9 +16,9 @@ import pprs
 ROOT = Path(pprs.__file__).parent
 ORDER = [
     "_version", "errors", "_checks", "_files", "_text", "_threads", "progress", "kernels", "noise", "partition",
-    "scores", "data", "model", "bounds", "confidence_sequence", "sampling", "certificate", "theory", "voting",
-    "consistency", "classifier", "engine", "task", "runs", "metrics", "runners", "dataset", "verification", "report",
-    "train", "tuning",
+    "scores", "space", "data", "model", "bounds", "confidence_sequence", "sampling", "certificate", "theory", "voting",
+    "memory", "consistency", "classifier", "engine", "task", "runs", "metrics", "runners", "dataset", "verification",
+    "report", "train", "tuning",
     "reproduction", "app", "cli", "testing",
 ]  # fmt: skip
 PUBLIC = [

@@ -430,7 +430,7 @@ def test_special_characters_in_names(tmp_path: Path) -> None:
         assert page.count("&lt;owl&gt; ✓, radius 0.4") == 2
     write_run(tmp_path / "c", [dataclasses.replace(row, radius=0.7)], _png(), data_fingerprint="other")
     write_report([tmp_path / "b", tmp_path / "c"], tmp_path / "r.html")
-    assert "Not shown, since they were certified on other data: slic." in (tmp_path / "r.html").read_text()
+    assert "Not shown, since they were certified on other images: slic." in (tmp_path / "r.html").read_text()
     (tmp_path / "$x$[b].tsv").write_text("idx\tlabel\tpredict\tradius\n0\t1\t1\t0.5\n")
     assert "wrote" in pprs("report", tmp_path / "$x$[b].tsv", "--out", tmp_path / "[b].png").stdout
     assert (tmp_path / "[b].png").exists()

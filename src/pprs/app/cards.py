@@ -78,15 +78,15 @@ def _make_card(request: Request, state: MethodState, colour: str) -> _Card:
         return _Card(state, colour, "", "–", False, statement, reason)
     name, certified = request.loaded.get_class_name(certificate.selected), not certificate.abstained
     radius = round_down(certificate.radius) if certified else "–"
-    text = describe_certificate(certificate, name, state.done, request.label_choice) + _warn(request, certificate)
-    before, _, after = text.partition(f" up to {radius} can ")
+    text = describe_certificate(certificate, name, state.done, request.label_choice, request.scope)
+    before, _, after = (text + _warn(request, certificate)).partition(f" up to {radius} to ")
     return _Card(
         state,
         colour,
         name,
         radius,
         certified,
-        _Statement(f"{before} up to", f"can {after}") if certified else _Statement(text),
+        _Statement(f"{before} up to", f"to {after}") if certified else _Statement(text),
         reason,
         [
             _VoteBar(request.loaded.get_class_name(label), votes, votes / certificate.n, label == certificate.selected)

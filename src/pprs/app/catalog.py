@@ -17,7 +17,7 @@ from pprs.data import ImageSet, View, open_dataset
 from pprs.dataset import check_network
 from pprs.engine import choose_engine
 from pprs.errors import PprsError, suggest
-from pprs.model import Model, Preprocess
+from pprs.model import Model
 from pprs.noise import Gaussian
 from pprs.progress import Progress
 from pprs.task import load_task
@@ -62,10 +62,19 @@ class LoadedModel:
 
     def prepare(self, image: torch.Tensor) -> torch.Tensor:
         """Prepare an upload for this network. If its input size is unknown, the size of its other images is used."""
+        return self._with_input_shape().prepare(image)
+
+    def take_files(self) -> LoadedModel:
+        """Return the classifier that takes images of any size and resizes them itself, after the noise."""
+        wrap = self._with_input_shape().wrap_file_input
+        model, ready = (replace(model, module=wrap(model.module)) for model in (self.model, self.ready))
+        return replace(self, model=model, ready=ready)
+
+    def _with_input_shape(self) -> Model:
         if self.model.input_shape is not None:
-            return self.model.prepare(image)
+            return self.model
         channels, height, width = self.data[0].image.shape
-        return Preprocess(height, width, shorter=max(height, width))(image, channels)
+        return replace(self.model, input_shape=(channels, height, width))
 
 
 @dataclass(frozen=True)

@@ -18,17 +18,20 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from pprs._threads import get_threads
 from pprs.app.catalog import LoadedModel
 from pprs.app.server.cost import check_cost
 from pprs.app.server.fair_queue import FairQueue, Stopped, Turn
 from pprs.app.server.limits import Limits
 from pprs.certificate import Certificate, confidence, round_down
 from pprs.classifier import Certification, SmoothedClassifier
+from pprs.memory import check_memory
 from pprs.noise import Noise
 from pprs.partition import Mean, Partition, Superpixels
 from pprs.partition.base import check_image_shape
 from pprs.report import figures
 from pprs.sampling import Sampling
+from pprs.space import FILE, NETWORK, Space, state_claim
 from pprs.voting import noisy_chunk, prepare_image
 
 Array = npt.NDArray[Any]
@@ -45,7 +48,7 @@ class Request:
     """A visitor's request: everything that the numbers on the page depend on."""
 
     loaded: LoadedModel
-    image: torch.Tensor  # the input of the network
+    image: torch.Tensor  # what noise is added to
     index: int  # a key of the random noise
     title: str
     noise: Noise
@@ -54,7 +57,8 @@ class Request:
     seed: int
     true_label: int | None = None  # if known; only for display
     label_choice: str = ""  # such as "10 of 1000 labels", if the labels are restricted
-    upload_size: str = ""  # of the upload that the image was prepared from
+    file_shape: tuple[int, ...] | None = None  # of the file that the image was prepared from, if known
+    pixels: str = NETWORK  # whether the image is the network's input or the file itself
 
     def make_classifier(self, method: int) -> SmoothedClassifier:
         """Return the smoothed classifier of a method."""
@@ -80,17 +84,17 @@ class Request:
 
     @property
     def scope(self) -> str:
-        """The image whose changes a certificate covers: the input of the network, not the uploaded file."""
-        channels, height, width = self.image.shape
-        origin = f", prepared from your {self.upload_size} image" if self.upload_size else ""
-        return f"the {width}x{height}x{channels} input of the network{origin}"
+        """The image whose changes a certificate covers: the input of the network, or the file itself."""
+        preprocess = self.loaded.model.preprocess
+        text = None if preprocess is None else str(preprocess)
+        return Space.of(self.pixels, text, [tuple(self.image.shape)], [self.file_shape]).describe_one()
 
     def key(self, method: int) -> tuple[object, ...]:
         """Return everything that a certificate of this method depends on: equal keys mean equal certificates."""
         model, image = self.loaded.model, hashlib.sha256(self.image.numpy().tobytes()).hexdigest()
         return (
             model.source, model.num_classes, model.class_names, image, self.index, str(self.noise),
-            str(self.partitions[method]), self.seed, self.sampling.alpha,
+            str(self.partitions[method]), self.seed, self.sampling.alpha, self.pixels,
         )  # fmt: skip
 
 
@@ -112,6 +116,8 @@ def check_costs(request: Request, turn: Turn) -> None:
     """Refuse a request that would keep other visitors waiting. Call this before any partition is applied."""
     shape = tuple(request.image.shape)
     check_image_shape(shape)
+    if request.pixels == FILE:
+        check_memory(request.image, threads=get_threads())
     for method in range(len(request.partitions)):
         check_cost(request.resolve_partition(method), shape, turn)
 
@@ -144,14 +150,14 @@ def _make_partition_tiles(partition: Partition | None, noisy: Array) -> list[Til
     if superpixels is None:
         return [
             Tile("noisy", figures.to_rgb(noisy)),
-            Tile("averaged, the input of the network", figures.to_rgb(averaged)),
+            Tile("averaged", figures.to_rgb(averaged)),
         ]
     labels = superpixels.labels(noisy[None])[0]
     count = int(labels.max()) + 1
     caption = f"{count} superpixels" if superpixels is partition else f"{count} superpixels, before softening"
     return [
         Tile(caption, figures.draw_boundaries(_enlarge(figures.to_rgb(noisy)), _enlarge(labels)), SEGMENTS_TIP),
-        Tile("averaged, the input of the network", figures.to_rgb(averaged)),
+        Tile("averaged", figures.to_rgb(averaged)),
     ]
 
 
@@ -251,13 +257,15 @@ def _make_state(request: Request, method: int, task: _Task, reason: str | None) 
     )
 
 
-def describe_certificate(certificate: Certificate | None, name: str, done: str | None, label_choice: str = "") -> str:
+def describe_certificate(
+    certificate: Certificate | None, name: str, done: str | None, label_choice: str = "", scope: str = "the image"
+) -> str:
     """Say in one sentence what is proved, or why nothing is proved and what would help."""
     if certificate is None:
         return "Stopped before anything was proved." if done else "Selecting a label to certify …"
     if not certificate.abstained:
         return (
-            f"{name}: no change of L2 norm up to {round_down(certificate.radius)} can alter this label"
+            f"{name}: {state_claim(round_down(certificate.radius), scope)}"
             f"{f' among {label_choice}' if label_choice else ''}, with {confidence(certificate.alpha)} confidence."
         )
     share = certificate.counts[certificate.selected] / certificate.n

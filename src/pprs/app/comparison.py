@@ -25,6 +25,7 @@ from pprs.report import figures
 from pprs.report.table import NONE, Cell, Table, format_number, format_radius
 from pprs.runs import FILE, RunFrame, read_frames
 from pprs.runs.frame import MAX_THUMBNAIL_PIXELS
+from pprs.space import describe_differences
 
 Array = npt.NDArray[Any]
 MAX_DEPTH, MAX_RUNS, GALLERY_SIZE = 3, 200, 12
@@ -86,7 +87,8 @@ def _format_value(value: float) -> str:
 
 def render_table(frames: list[RunFrame]) -> str:
     """Render the summary of each run and the paired comparison of every two runs."""
-    return render("comparison.html", table=make_table(frames), pairs=paired_differences(frames))
+    warning = describe_differences([(frame.name, frame.space) for frame in frames])
+    return render("comparison.html", table=make_table(frames), pairs=paired_differences(frames), warning=warning)
 
 
 def make_table(frames: list[RunFrame]) -> Table:

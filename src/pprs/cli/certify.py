@@ -12,7 +12,7 @@ from pprs.cli import options
 from pprs.cli.console import RunSummary, compare_with_plain, exit_if_failed, print_summary, progress, say
 from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
-from pprs.data import Selection
+from pprs.data import ImageSet, Selection
 from pprs.dataset import EngineOptions, RunLimits, apply_limits, certify_task
 from pprs.errors import ConfigurationError
 from pprs.noise import noise_of
@@ -103,6 +103,7 @@ def certify(
     sigma: options.Sigma,
     partition: options.PartitionText = "none",
     noise: options.NoiseText = "gaussian",
+    pixels: options.PixelsName = "network",
     out: Out = None,
     n0: N0 = 100,
     n: N = 10_000,
@@ -152,7 +153,8 @@ def certify(
     run_on.check_device(device)
     options.set_threads(threads)
     check_out(out)
-    task = _load(model, data, split, classes, labels, Selection(start, stride, limit), several=out is not None)
+    dataset = open_data(data, split=split, classes=classes)
+    task = _load(model, dataset, labels, Selection(start, stride, limit), pixels, several=out is not None)
     if show is not None and len(task.images) > 1:
         raise ConfigurationError(
             f"`show` draws a single image, and {len(task.images)} are selected. Choose one with `start`, and give 1 as "
@@ -184,14 +186,11 @@ def certify(
     exit_if_failed(summary)
 
 
-def _load(
-    model: str, data: str, split: str | None, classes: Path | None, labels: str | None, images: Selection, several: bool
-) -> Task:
+def _load(model: str, dataset: ImageSet, labels: str | None, images: Selection, pixels: str, *, several: bool) -> Task:
     """Load the task. Unless several images are allowed, check that there is one before the model is loaded."""
-    dataset = open_data(data, split=split, classes=classes)
     if not several and labels is None:
         _check_single(len(images.of(len(dataset))))
-    task = load_task(model, dataset, labels=labels, images=images)
+    task = load_task(model, dataset, labels=labels, images=images, pixels=pixels)
     if not several:
         _check_single(len(task.images))
     return task

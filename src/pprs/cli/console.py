@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import typer
 from rich.console import Console
@@ -13,7 +13,8 @@ from pprs.cli.errors import FAILED, with_flags
 from pprs.dataset import describe_failures
 from pprs.partition import Partition
 from pprs.progress import TerminalProgress
-from pprs.runs import Failure, Row, Run, RunSettings
+from pprs.runs import Failure, Row, Run, RunSettings, space_of
+from pprs.space import Space, state_claim
 
 REASONS = {
     "decided": "the image is decided at the given radii",
@@ -47,6 +48,8 @@ class RunSummary:
     labelled: bool = False
     samples: int = 0
     partial: int = 0
+    shapes: set[tuple[int, ...] | None] = field(default_factory=set)
+    file_shapes: set[tuple[int, ...] | None] = field(default_factory=set)
     failures: Sequence[Failure] = ()
 
     @classmethod
@@ -65,6 +68,8 @@ class RunSummary:
             summary.labelled |= row.label is not None
             summary.samples += row.samples
             summary.partial += row.status == "partial"
+            summary.shapes.add(row.shape)
+            summary.file_shapes.add(row.file_shape)
         return summary
 
 
@@ -114,7 +119,7 @@ def _print_one(row: Row, settings: RunSettings) -> None:
         return
     name = f"{names[row.prediction]} (class {row.prediction})" if names else f"class {row.prediction}"
     say(
-        f"{name}: no change of L2 norm up to {round_down(row.radius)} can alter this label"
+        f"{name}: {state_claim(round_down(row.radius), space_of([row], settings).describe_one())}"
         f"{f' among {settings.label_choice}' if settings.label_choice else ''}, "
         f"with {confidence(settings.sampling.alpha)} confidence"
     )
@@ -127,6 +132,9 @@ def _print_many(summary: RunSummary, settings: RunSettings) -> None:
     say(text + (f", {summary.correct} with the correct label" if summary.labelled else ""))
     if settings.label_choice:
         say(f"the classifier chose among {settings.label_choice} only")
+    if summary.rows:
+        space = Space.of(settings.pixels, settings.preprocess, summary.shapes, summary.file_shapes)
+        say(f"radii measure changes of {space}")
     if settings.stop is not None:
         average = summary.samples / max(summary.rows, 1)
         say(f"{summary.samples:,} samples, {average:,.0f} per image (at most {settings.n:,})")

@@ -76,6 +76,16 @@ Labels = Annotated[
 Sigma = Annotated[
     float, option("--sigma", "NUM", Panel.NOISE, "Standard deviation of the noise, for pixel values in [0, 1].")
 ]
+PixelsName = Annotated[
+    Literal["network", "file"],
+    option(
+        "--pixels",
+        "NAME",
+        Panel.NOISE,
+        "What noise is added to: network (the network's input, after resizing) or file (the pixels of the file, which "
+        "are resized after the noise). Radii are about these pixels.",
+    ),
+]
 NoiseText = Annotated[
     str,
     option(

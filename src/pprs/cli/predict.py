@@ -27,6 +27,7 @@ def predict(
     sigma: options.Sigma,
     partition: options.PartitionText = "none",
     noise: options.NoiseText = "gaussian",
+    pixels: options.PixelsName = "network",
     n: Annotated[int, options.option("--n", "INT", Panel.SAMPLING, "Samples per image.")] = 1_000,
     alpha: Annotated[
         float,
@@ -56,13 +57,16 @@ def predict(
     engine_options, images = EngineOptions(engine, device, batch_size), Selection(start, stride, limit)
     Local().check_device(device)
     options.set_threads(threads)
-    task = load_task(model, data, split=split, classes=classes, labels=labels, images=images)
+    task = load_task(model, data, split=split, classes=classes, labels=labels, images=images, pixels=pixels)
     names, messages = task.model.class_names, TerminalProgress(Console(stderr=True))
     predicted = predict_task(
         task, run_noise, run_partition, n=n, alpha=alpha, seed=seed, options=engine_options, progress=messages
     )
     if task.labels is not None:
         messages.message(f"the classifier chooses among {describe_labels(task.labels)} only")
+    messages.message(
+        f"noise is added to {'the pixels of the files' if pixels == 'file' else 'the input of the network'}"
+    )
     typer.echo("idx\tlabel\tpredict\tp_value\tname")
     for image in predicted:
         label, prediction = image.label, image.prediction.prediction

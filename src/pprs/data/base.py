@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import io
 import warnings
@@ -173,6 +174,18 @@ class View(ImageSet):
 
     def label_of(self, index: int) -> int | None:
         return self._map_label(self._data.label_of(index), index)
+
+    def checked(self, check: Callable[[torch.Tensor], torch.Tensor]) -> View:
+        """Return a view whose images, once prepared, also pass through `check`, which may raise an error."""
+        view, prepare = copy.copy(self), self._prepare
+        view._prepare = lambda image: check(prepare(image))
+        return view
+
+    def unprepared(self) -> View:
+        """Return a view of the images as they are in their files, with the network's labels."""
+        view = copy.copy(self)
+        view._prepare = lambda image: image
+        return view
 
     def __getitem__(self, index: int) -> Example:
         example = self._data[index]

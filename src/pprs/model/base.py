@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from pprs.errors import ConfigurationError, PprsError, suggest
+from pprs.model.file_input import FileInput
 from pprs.model.preprocess import Preprocess
 
 
@@ -64,8 +65,24 @@ class Model:
         """
         if self.input_shape is None:
             return image
-        channels, height, width = self.input_shape
-        return (self.preprocess or Preprocess(height, width, shorter=max(height, width)))(image, channels)
+        return self._get_preprocess(self.input_shape)(image, self.input_shape[0])
+
+    def wrap_file_input(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Return a module that takes images of any size and brings them to the network's input shape itself.
+
+        Args:
+            module: The network, on any engine.
+
+        Returns:
+            The network behind its preprocessing, or unchanged if the input shape is unknown.
+        """
+        if self.input_shape is None:
+            return module
+        return FileInput(module, self._get_preprocess(self.input_shape), self.input_shape[0])
+
+    def _get_preprocess(self, input_shape: tuple[int, int, int]) -> Preprocess:
+        _, height, width = input_shape
+        return self.preprocess or Preprocess(height, width, shorter=max(height, width))
 
     def restricted(self, labels: Sequence[str]) -> Model:
         """Return the classifier that chooses among some of the labels only.

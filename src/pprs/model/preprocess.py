@@ -1,6 +1,7 @@
 """Preprocessing: from images of any size to a network's input, as in its training, but without the normalisation.
 
-Noise is added after this step, to an image in [0, 1]. The normalisation is the first step of the network.
+Noise is added after this step, to an image in [0, 1]. The normalisation is the first step of the network. Where noise
+is added to the pixels of the file instead, `pprs.model.file_input` does the same to noisy images.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ RESAMPLING = {
     "hamming": Image.Resampling.HAMMING,
 }
 MIN_SIDE = 8  # pixels
+GREY = (0.299, 0.587, 0.114)  # weights of red, green and blue
 
 
 @dataclass(frozen=True)
@@ -63,25 +65,29 @@ class Preprocess:
         if len(image) not in (1, 3):
             raise PprsError(f"an image must have 1 or 3 channels, not {len(image)}")
         check_values(image)
-        image = convert_channels(image, channels)
+        resized = _resize(convert_channels(image, channels), *self.resized_size(height, width), self.method)
+        return resized if self.shorter is None else self.centre_crop(resized)
+
+    def resized_size(self, height: int, width: int) -> tuple[int, int]:
+        """Return the height and width to which an image of this size is resized, before it is cropped."""
         if self.shorter is None:
-            return _resize(image, self.height, self.width, self.method)
+            return self.height, self.width
         short = min(height, width)
         height, width = (self.shorter if s == short else int(self.shorter * s / short) for s in (height, width))
-        return self._centre_crop(_resize(image, height, width, self.method))
+        return height, width
 
-    def _centre_crop(self, image: torch.Tensor) -> torch.Tensor:
-        """Crop the centre of the image, and pad it with black where it is too small."""
-        out = torch.zeros(len(image), self.height, self.width)
+    def centre_crop(self, image: torch.Tensor) -> torch.Tensor:
+        """Crop the centre of images [..., H, W], and pad it with black where they are too small."""
+        out = image.new_zeros(*image.shape[:-2], self.height, self.width)
         slices = []  # of the image and of the result, for each side
-        for size, target in zip(image.shape[1:], (self.height, self.width), strict=True):
+        for size, target in zip(image.shape[-2:], (self.height, self.width), strict=True):
             gap = abs(size - target)
             offset = gap // 2 if self.floor else round(gap / 2)
             if size >= target:
                 slices.append((slice(offset, offset + target), slice(None)))
             else:
                 slices.append((slice(None), slice(offset, offset + size)))
-        out[:, slices[0][1], slices[1][1]] = image[:, slices[0][0], slices[1][0]]
+        out[..., slices[0][1], slices[1][1]] = image[..., slices[0][0], slices[1][0]]
         return out
 
 
@@ -91,7 +97,7 @@ def convert_channels(image: torch.Tensor, channels: int) -> torch.Tensor:
         return image
     if len(image) == 1:
         return image.expand(channels, -1, -1).contiguous()
-    grey = image[0] * 0.299 + image[1] * 0.587 + image[2] * 0.114
+    grey = image[0] * GREY[0] + image[1] * GREY[1] + image[2] * GREY[2]
     return grey.mul(255).round().div(255)[None]
 
 

@@ -41,8 +41,8 @@ class Report:
         return summary.terminal_table(self.summaries, self.radii)
 
     def notes(self) -> list[str]:
-        """Return the caveats that belong to the table."""
-        return summary.list_notes(self.summaries)
+        """Return what the radii measure, and the caveats that belong to the table."""
+        return [*filter(None, [summary.describe_space(self.summaries)]), *summary.list_notes(self.summaries)]
 
     def render(self, kind: str) -> bytes:
         """Return the report as a file in one of FORMATS."""

@@ -24,13 +24,21 @@ Array = npt.NDArray[Any]
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 DASHES = ("-", "-", "-", "-", "--", "--", "--")
 BOUNDARY = (1.0, 0.85, 0.0)
+WARNING = "#B00020"
 POINT_SPACING = 0.008  # share of the width by which the points of different methods at one radius are separated
 
 
 def plot_curves(frames: list[RunFrame]) -> Figure:
     """Plot certified accuracy against radius, with a 95% band over the images."""
     figure = Figure(figsize=(7.2, 4.4), layout="constrained")
-    draw_curves(figure.subplots(), frames)
+    axes = figure.subplots()
+    draw_curves(axes, frames)
+    spaces = {frame.space.key: frame.space for frame in frames}
+    if len(spaces) > 1:
+        axes.set_title("Not comparable: radii measure changes of different images", fontsize=9, color=WARNING)
+        axes.set_xlabel("L2 radius r, of different images")
+    elif frames[0].space.shapes:
+        axes.set_xlabel(f"L2 radius r, for changes of {frames[0].space}")
     return figure
 
 

@@ -23,6 +23,7 @@ from pprs.report.render import render
 from pprs.report.table import NONE
 from pprs.runs import RunFrame
 from pprs.runs.frame import MAX_THUMBNAIL_PIXELS
+from pprs.space import describe_differences
 from pprs.voting import noisy_chunk, prepare_image
 
 
@@ -60,6 +61,8 @@ class Page:
 
     title: str
     failure_probability: str  # of one certificate
+    space: str  # the images whose changes the radii measure, empty if the runs differ or do not say
+    warning: str | None  # if the runs measure changes of different images
     cylinders: tuple[str, ...]  # methods whose certified region is larger than a ball
     curve: Markup
     points: tuple[str, ...]  # methods drawn as points instead of a curve, with the radii
@@ -67,7 +70,7 @@ class Page:
     table: Markup
     pairs: Markup | None
     examples: tuple[ImageExample, ...]
-    omitted: tuple[str, ...]  # methods certified on other data than the examples
+    omitted: tuple[str, ...]  # methods certified on other images than the examples
     unreadable: tuple[int, ...]  # images whose stored pictures are too large or damaged
     methods: tuple[MethodSettings, ...]
     checks: tuple[str, ...]  # whether the rows of each run follow from its counts
@@ -79,13 +82,16 @@ def to_html(
 ) -> str:
     """Render the report as HTML."""
     examples, omitted, unreadable = _collect_examples(frames)
+    warning = describe_differences([(frame.name, frame.space) for frame in frames])
     content = Page(
         _make_title(frames),
         _describe_alpha(frames),
+        summary.describe_space(summaries),
+        warning,
         _find_cylinders(frames),
         _draw_curves(frames),
         _describe_points(frames),
-        tuple(summary.list_notes(summaries)),
+        tuple(note for note in summary.list_notes(summaries) if note != warning),
         summary.summary_table(summaries, radii).to_html(),
         summary.pairs_table(pairs).to_html() if pairs else None,
         examples,
@@ -152,8 +158,10 @@ def _collect_examples(
     data = frames[0].settings.data_fingerprint
     if data is None:
         return (), (), ()
-    same_data = [frame for frame in frames if frame.settings.data_fingerprint == data]
-    others = tuple(frame.name for frame in frames if frame.settings.data_fingerprint != data)
+    # Noise is drawn for images of the first run, so the others must have added it to the same ones.
+    keys = [(frame.settings.data_fingerprint, frame.space.key) for frame in frames]
+    same_data = [frame for frame, key in zip(frames, keys, strict=True) if key == keys[0]]
+    others = tuple(frame.name for frame, key in zip(frames, keys, strict=True) if key != keys[0])
     examples, unreadable = [], []
     for index, png in frames[0].thumbnails.items():
         if not all(index in frame.idx for frame in same_data):

@@ -10,6 +10,7 @@ from typing import Any
 
 from pprs.metrics import Paired, Summary
 from pprs.report.table import Cell, Table, find_best, format_number, format_percent, format_radius
+from pprs.space import describe_differences
 
 
 def summary_table(summaries: Sequence[Summary], radii: Sequence[float]) -> Table:
@@ -65,8 +66,11 @@ def terminal_table(summaries: Sequence[Summary], radii: Sequence[float]) -> Tabl
 
 def list_notes(summaries: Sequence[Summary]) -> list[str]:
     """Return the caveats that a reader of the table needs."""
+    differences = describe_differences([(s.name, s.space) for s in summaries])
+    notes = [differences] if differences is not None else []
     unlabelled = ", ".join(s.name for s in summaries if not s.labelled)
-    notes = [f"{unlabelled}: no labels are known, so every certified image counts"] if unlabelled else []
+    if unlabelled:
+        notes.append(f"{unlabelled}: no labels are known, so every certified image counts")
     undecided = ", ".join(f"{s.undecided} of {s.images} for {s.name}" for s in summaries if s.undecided)
     if undecided:
         notes.append(
@@ -84,6 +88,13 @@ def _describe_sample(summary: Summary) -> str:
         f"the first {summary.images} images in random order, up to a target error.{others} The 95% intervals of "
         "accuracy allow for stopping at that point"
     )
+
+
+def describe_space(summaries: Sequence[Summary]) -> str:
+    """Say what the radii measure, if that is known and the same for all methods. Otherwise the notes say so."""
+    spaces = {s.space.key: s.space for s in summaries}
+    space = spaces.popitem()[1] if len(spaces) == 1 else None
+    return f"Radii measure changes of {space}" if space is not None and space.shapes else ""
 
 
 def describe_failures(count: int) -> str:
@@ -106,7 +117,8 @@ def pairs_table(pairs: Sequence[Paired]) -> Table:
 
 def to_markdown(summaries: Sequence[Summary], radii: Sequence[float], pairs: Sequence[Paired] = ()) -> str:
     """Return the summary table, its notes, the full names of the methods and the paired comparison as Markdown."""
-    parts = [summary_table(summaries, radii).to_markdown(), *(f"{note}.\n" for note in list_notes(summaries))]
+    notes = [*filter(None, [describe_space(summaries)]), *list_notes(summaries)]
+    parts = [summary_table(summaries, radii).to_markdown(), *(f"{note}.\n" for note in notes)]
     full_names = {s.name: s.full_name for s in summaries if s.full_name not in ("", s.name)}
     if full_names:
         parts.append("".join(f"- {name}: `{full_name}`\n" for name, full_name in full_names.items()))
@@ -117,10 +129,15 @@ def to_markdown(summaries: Sequence[Summary], radii: Sequence[float], pairs: Seq
 
 def to_json(summaries: Sequence[Summary], radii: Sequence[float], pairs: Sequence[Paired] = ()) -> str:
     """Return all statistics as JSON, unrounded; null where there is no value."""
-    methods = [{key: _without_nan(value) for key, value in dataclasses.asdict(s).items()} for s in summaries]
+    methods = [_to_dict(s) for s in summaries]
     paired = [dataclasses.asdict(pair) for pair in pairs]
     content = {"radii": list(radii), "confidence": 0.95, "methods": methods, "paired": paired}
     return json.dumps(content, indent=1) + "\n"
+
+
+def _to_dict(summary: Summary) -> dict[str, Any]:
+    values = {key: _without_nan(value) for key, value in vars(summary).items() if key != "space"}
+    return values | {"radii_measure_changes_of": str(summary.space)}
 
 
 def _without_nan(value: Any) -> Any:

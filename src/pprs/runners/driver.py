@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import io
+import math
 import threading
 import time
 from collections import deque
@@ -24,6 +25,7 @@ from pprs.runs import Failure, Row, RunWriter
 from pprs.sampling import Sampling
 
 GALLERY = 6  # thumbnails that a run stores for the report
+MAX_THUMBNAIL = 2**20  # pixels; larger files would make a report slow to draw and to open
 WRITE_INTERVAL = 0.2  # minimum seconds between two writes, since syncing a disk takes tens of milliseconds
 MAX_FIRST_FAILURES = 10  # if the first images all fail, the images are not the cause
 
@@ -178,6 +180,7 @@ class Recorder:
             return None
         row = Row.of(index, label, result.certificate, result.seconds, self.reader.file_shapes.pop(index, None))
         store = index in self._gallery and index not in self._stored and len(self._stored) < GALLERY
+        store = store and math.prod(result.certificate.shape[1:]) <= MAX_THUMBNAIL
         self._buffer.add(row, self.reader.png(index) if store else None)
         if store:
             self._stored.add(index)

@@ -20,8 +20,9 @@ from pprs._version import __version__
 from pprs.classifier import SmoothedClassifier
 from pprs.engine import Accelerated
 from pprs.errors import ConfigurationError, PprsError
-from pprs.model import load_model
+from pprs.model import Preprocess, load_model
 from pprs.model.base import Restricted
+from pprs.model.file_input import FileInput
 from pprs.model.identity import identify
 from pprs.model.onnx import OnnxNetwork
 from pprs.noise import parse_noise
@@ -57,6 +58,7 @@ class Job:
     identity: tuple[tuple[str, str], ...] = ()  # what the driver's scores depend on, besides the weights
     folder: str = ""  # relative paths start here
     arithmetic: str = "auto"
+    file_input: tuple[Preprocess, int] | None = None  # how noisy images are brought to the network's input, if they are
     version: str = __version__
 
     @classmethod
@@ -80,7 +82,7 @@ class Job:
                 "Leave out the `runner`.",
                 parameter="runner",
             )
-        module = task.model.module
+        module, base = task.model.module, votes.model
         network = None
         if work.choice.engine == "onnxruntime" and work.choice.model.module is not module:
             exported = work.choice.model.module.modules()
@@ -104,6 +106,7 @@ class Job:
             tuple(identify(task.model).items()),
             os.getcwd(),
             votes.requested_arithmetic,
+            (base.preprocess, base.channels) if isinstance(base, FileInput) else None,
         )
 
 
@@ -176,6 +179,8 @@ def _classifier(job: Job, slot: int) -> SmoothedClassifier:
         module = module if job.chosen is None else Restricted(module, job.chosen)
     else:
         module = _load_module(job)
+    if job.file_input is not None:
+        module = FileInput(module, *job.file_input)
     device = job.device
     if device == "cuda" and torch.cuda.device_count() > 1:
         device = f"cuda:{slot % torch.cuda.device_count()}"
@@ -188,7 +193,7 @@ def _classifier(job: Job, slot: int) -> SmoothedClassifier:
 def _take_probe(work: Work) -> tuple[ImageArray, Probe] | None:
     """Return noisy samples and the driver's labels and margins for them, or None if its network fails on them."""
     votes = work.classifier.votes
-    inputs = work.task.trial_inputs(votes.noise, votes.partition, votes.seed, votes.requested_arithmetic)
+    inputs = work.task.trial_images(votes.noise, votes.partition, votes.seed, votes.requested_arithmetic)
     try:
         with torch.inference_mode():
             return inputs.numpy(), Probe.of(votes.scores(inputs.to(votes.device)))

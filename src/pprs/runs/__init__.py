@@ -5,7 +5,7 @@ from __future__ import annotations
 from pprs.runs.binding import Binding, describe_parts
 from pprs.runs.check import Mismatch, RowCheck, check_row, check_rows
 from pprs.runs.export import export
-from pprs.runs.frame import RunFrame, read_frame, read_frames
+from pprs.runs.frame import RunFrame, read_frame, read_frames, space_of
 from pprs.runs.remote import check_out, open_run_folder
 from pprs.runs.row import COLUMNS, Failure, Row
 from pprs.runs.run import Run, StoredRun, open_run
@@ -15,5 +15,5 @@ from pprs.runs.store import FILE, RunFile, RunWriter
 __all__ = [
     "COLUMNS", "FILE", "Binding", "Failure", "Mismatch", "Row", "RowCheck", "Run", "RunFile", "RunFrame",
     "RunSettings", "RunWriter", "StoredRun", "check_out", "check_row", "check_rows", "describe_parts", "export",
-    "open_run", "open_run_folder", "read_frame", "read_frames",
+    "open_run", "open_run_folder", "read_frame", "read_frames", "space_of",
 ]  # fmt: skip

@@ -258,8 +258,8 @@ class RowChecker:
             return found, [*missing, NO_SHAPE]
         radius, certified = self._radius(row.p_lower, row.p_upper, key)
         # Earlier versions did not lower the radius where float32 noise has a slightly smaller sigma.
-        above = FLOAT32 if self.settings.arithmetic == "real" else ABOVE
-        found = _compare("radius", row.radius, radius if certified else 0.0, above=above)
+        tolerance = FLOAT32 if self.settings.arithmetic == "real" else ABOVE
+        found = _compare("radius", row.radius, radius if certified else 0.0, above=tolerance)
         return found + _compare_prediction(row, certified), missing
 
     def _make_evidence(self, key: tuple[Any, ...]) -> Evidence:

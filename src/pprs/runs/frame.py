@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from pprs.runs.names import distinct_names, method_name
 from pprs.runs.row import Row
 from pprs.runs.run import Run, open_run
 from pprs.runs.settings import RunSettings
+from pprs.space import Space
 
 Array = npt.NDArray[Any]
 MAX_THUMBNAIL_PIXELS = 2**22  # a run may come from somebody else, and a small file can hold a very large picture
@@ -43,6 +44,7 @@ class RunFrame:
     failed: Array = field(default_factory=lambda: np.zeros(1, bool))
     sequential: bool = False  # whether the number of images depends on their results, because of a target error
     not_counted: int = 0  # rows of the run that are not part of its random sample
+    space: Space = field(default_factory=Space)  # the images whose changes the radii measure
 
     @classmethod
     def of(cls, run: Run, name: str | None = None) -> RunFrame:
@@ -75,6 +77,7 @@ class RunFrame:
             settings,
             thumbnails,
             failed=column([r is None for r in succeeded], bool, False),
+            space=space_of(rows, settings),
         )
 
     @property
@@ -112,6 +115,12 @@ def _fair_prefix(rows: Sequence[Row], order: Sequence[int]) -> list[Row]:
     by_index = {row.idx: row for row in rows if row.status != "partial"}
     counted = itertools.takewhile(by_index.__contains__, dict.fromkeys(order))
     return sorted((by_index[idx] for idx in counted), key=lambda row: row.idx)
+
+
+def space_of(rows: Iterable[Row], settings: RunSettings) -> Space:
+    """The images whose changes the radii of these rows measure."""
+    shapes = [(row.shape, row.file_shape) for row in rows if row.shape is not None]
+    return Space.of(settings.pixels, settings.preprocess, (s for s, _ in shapes), (f for _, f in shapes))
 
 
 def is_correct(prediction: Array, label: Array) -> Array:

@@ -8,17 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
+import torch
 
 from pprs.app.cards import render_images, render_states
-from pprs.app.catalog import CatalogEntry, parse_labels
+from pprs.app.catalog import CatalogEntry, LoadedModel, parse_labels
 from pprs.app.certification import NAMES, Request, iter_states, make_sampling, make_tiles
 from pprs.app.partition_forms import AS_TEXT, FORMS, SLOTS, make_partition, parse_numbers
 from pprs.app.render import render_note
 from pprs.app.server.context import Context
 from pprs.app.server.limits import check_number, read_upload
+from pprs.data import View
 from pprs.errors import PprsError, suggest
 from pprs.noise import parse_noise
 from pprs.partition import Partition
+from pprs.space import FILE, NETWORK, check_pixels
 
 NOISES = ("gaussian", "exponential", "powerlaw")
 ALPHAS = (0.05, 0.01, 0.001, 0.0001)
@@ -26,6 +29,7 @@ SIGMAS = (0.02, 2.0)
 REFUSED: tuple[Any, ...] = ()  # stored instead of the values of controls that were refused
 MAX_SEED = 2**31 - 1
 TASK = "certify"
+PIXEL_CHOICES = [("the network's input", NETWORK), ("the pixels of the file", FILE)]
 
 
 def silent_error(text: str) -> Any:
@@ -62,13 +66,14 @@ class Controls:
     n: Any
     alpha: Any
     seed: Any
+    pixels: Any
 
     @property
     def inputs(self) -> list[Any]:
         """All controls, in order."""
         return [
             self.model, self.example, self.upload, self.labels, self.noise, self.sigma, *self.first.inputs,
-            *self.second.inputs, self.n, self.alpha, self.seed,
+            *self.second.inputs, self.n, self.alpha, self.seed, self.pixels,
         ]  # fmt: skip
 
 
@@ -76,33 +81,54 @@ def parse_request(context: Context, values: tuple[Any, ...]) -> Request:
     """Check the values of the controls and return the request that they describe."""
     model, example, upload, labels, noise, sigma, *rest = values
     width = SLOTS + 2
-    first, second, (n, alpha, seed) = rest[:width], rest[width : 2 * width], rest[2 * width :]
+    first, second, (n, alpha, seed, pixels) = rest[:width], rest[width : 2 * width], rest[2 * width :]
     sigma = check_number(sigma, "sigma", *SIGMAS)
     if noise not in NOISES:
         raise PprsError(f'unknown noise "{noise}". {suggest(str(noise), NOISES)}')
     n = int(check_number(n, "the number of samples", 100, context.limits.samples, integer=True))
     alpha = check_number(alpha, "alpha", min(ALPHAS), max(ALPHAS))
     seed = int(check_number(seed, "the seed", 0, MAX_SEED, integer=True))
+    check_pixels(pixels)
     partitions = (_parse_method(*first), _parse_method(*second))
     entry, loaded = context.catalog.get(model), context.catalog.load(model)
     chosen_labels = parse_labels(labels)
     all_classes = loaded.num_classes
-    loaded, true_label, size = loaded.restrict(chosen_labels), None, ""
+    loaded, true_label = loaded.restrict(chosen_labels), None
     label_choice = f"{loaded.num_classes} of {all_classes} labels" if loaded.num_classes < all_classes else ""
+    file_shape: tuple[int, ...] | None
     if upload:
-        uploaded, size = read_upload(Path(upload), context.limits)
-        image, index, title = loaded.prepare(uploaded), 0, "your image"
+        image, file_shape = _open_upload(Path(upload), context, loaded, pixels)
+        index, title = 0, "your image"
     else:
         selected = next((e for e in entry.examples if e.title == example), None)
         if selected is None:
             raise PprsError("choose an example, or upload an image")
-        sample = selected.dataset(loaded)[selected.index]
-        image, index, title = sample.image, selected.index, selected.title
+        dataset = selected.dataset(loaded)
+        sample = (dataset.unprepared() if pixels == FILE and isinstance(dataset, View) else dataset)[selected.index]
+        image, index, title, file_shape = sample.image, selected.index, selected.title, sample.file_shape
         true_label = None if chosen_labels else sample.label
     return Request(
-        loaded, image, index, title, parse_noise(f"{noise}:sigma={sigma:g}"), (None, *partitions),
-        make_sampling(n, alpha), seed, true_label, label_choice, size,
+        loaded.take_files() if pixels == FILE else loaded, image, index, title, parse_noise(f"{noise}:sigma={sigma:g}"),
+        (None, *partitions), make_sampling(n, alpha), seed, true_label, label_choice, file_shape, pixels,
     )  # fmt: skip
+
+
+def _open_upload(
+    path: Path, context: Context, loaded: LoadedModel, pixels: str
+) -> tuple[torch.Tensor, tuple[int, ...]]:
+    """Return the image that noise is added to, and the shape of the uploaded file."""
+    image, size = read_upload(path, context.limits)
+    width, height = map(int, size.split("x"))
+    reduced = image.shape[1] * image.shape[2] != width * height
+    file_shape = (len(image), height, width) if reduced else tuple(image.shape)
+    if pixels == NETWORK:
+        return loaded.prepare(image), file_shape
+    if reduced:
+        raise PprsError(
+            f"this page does not add noise to the pixels of a {size} file, which is too large. Choose the network's "
+            "input, upload a smaller image, or use `pprs certify --pixels file`."
+        )
+    return image, file_shape
 
 
 def _parse_method(form: str, *rest: Any) -> Partition | None:
@@ -176,6 +202,10 @@ def _build_controls(context: Context) -> tuple[Controls, Any, Any, Any]:
         stop = gr.Button("Stop", variant="stop", elem_id="stop", min_width=100)
     dropdowns = [_build_dropdown("A", entry.first[0]), _build_dropdown("B", entry.second[0])]
     first, second = _build_method("A", dropdowns[0], entry.first), _build_method("B", dropdowns[1], entry.second)
+    pixels = gr.Radio(
+        PIXEL_CHOICES, value=NETWORK, label="Noise is added to", elem_id="pixels",
+        info="The radius is about these pixels. If they are the file's, noise is added before resizing.",
+    )  # fmt: skip
     with gr.Accordion("Noise, samples, confidence, labels", open=False):
         noise = gr.Dropdown(list(NOISES), value="gaussian", label="Noise", info="The distribution of the noise.")
         n = gr.Number(
@@ -195,7 +225,8 @@ def _build_controls(context: Context) -> tuple[Controls, Any, Any, Any]:
             info="Names or numbers, separated by commas. Empty: all labels of the model.",
         )  # fmt: skip
     next_seed = gr.Button("Another seed", size="sm", elem_id="next-seed")
-    return Controls(model, example, upload, labels, noise, sigma, first, second, n, alpha, seed), go, stop, next_seed
+    controls = Controls(model, example, upload, labels, noise, sigma, first, second, n, alpha, seed, pixels)
+    return controls, go, stop, next_seed
 
 
 class _Handlers:
@@ -304,7 +335,8 @@ def build_tab(context: Context) -> tuple[Controls, tuple[dict[str, Any], dict[st
         controls.seed,
         controls.labels,
     ]
-    triggers = [controls.sigma.input, controls.noise.select, controls.alpha.select, *(box.submit for box in typed)]
+    chosen = [controls.noise.select, controls.alpha.select, controls.pixels.input]
+    triggers = [controls.sigma.input, *chosen, *(box.submit for box in typed)]
     gr.on(triggers, **preview, trigger_mode="always_last").success(**certify)
     left = gr.on([box.blur for box in typed], handlers.check_changed, controls.inputs, None, api_visibility="private")
     left.success(**preview).success(**certify)
@@ -319,7 +351,7 @@ def initial_values(entry: CatalogEntry) -> list[Any]:
     methods = [[gr.Dropdown(value=form), *update_options(form, values)] for form, values in (entry.first, entry.second)]
     return [
         gr.Radio(titles, value=titles[0]), None, entry.examples[0].labels, "gaussian", entry.sigma, *methods[0],
-        *methods[1], entry.samples, 0.001, 0,
+        *methods[1], entry.samples, 0.001, 0, NETWORK,
     ]  # fmt: skip
 
 

@@ -105,7 +105,7 @@ def update_controls(context: Context, text: str, searched: str, sigma: float, mo
     """Return the values of Explore's controls: the best partition as B, with the noise and the model of the search."""
     entry = context.catalog.get(searched)
     width = SLOTS + 2
-    values = initial_values(entry) if searched != model else [gr.skip() for _ in range(8 + 2 * width)]
+    values = initial_values(entry) if searched != model else [gr.skip() for _ in range(9 + 2 * width)]
     values[3:5] = "gaussian", sigma  # after example, upload and labels
     values[5 + width : 5 + 2 * width] = [AS_TEXT, *update_options(AS_TEXT)[:-1], gr.Textbox(text, visible=True)]
     return [searched, *values]
