@@ -30,8 +30,9 @@ from pprs.partition import Partition
 from pprs.partition.base import check_image_shape, check_values
 
 # Each phase has its own noise. TRIAL is for decisions that are made before a run, such as the choice of engine: if
-# these used the noise of the estimate, the classifier would depend on it and the guarantee would be lost.
-SELECT, ESTIMATE, PREDICT, TRAIN, TRIAL, TUNE = range(6)
+# these used the noise of the estimate, the classifier would depend on it and the guarantee would be lost. ATTACK is for
+# the search for a change that alters a label, and AUDIT for the test whether it does.
+SELECT, ESTIMATE, PREDICT, TRAIN, TRIAL, TUNE, ATTACK, AUDIT = range(8)
 
 # The floating-point scores of an image change slightly with the batch it is in. If the relative difference of the two
 # best scores is smaller than this, the image is scored again in a batch of one, so that its vote depends on nothing
