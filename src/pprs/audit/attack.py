@@ -177,18 +177,27 @@ class Attack:
         objective: What to lower.
         starts: Changes towards other images, which a network without gradients may start from.
         draws: Noisy copies per gradient.
+        score_draws: Pairs of noisy copies for the first estimate from scores.
 
     Attributes:
         kind: "gradient", or "scores" if the network has no usable gradient.
         how: How the gradient is obtained, an empty string if there is nothing to say.
         direction: The first direction, of norm 1.
+        compared: The number of estimates that it was chosen from.
 
     Raises:
         PprsError: If the votes are constant around the image.
     """
 
-    def __init__(self, objective: Objective, starts: Sequence[torch.Tensor] = (), draws: int = DRAWS) -> None:
-        self.objective, self._draws = objective, draws
+    def __init__(
+        self,
+        objective: Objective,
+        starts: Sequence[torch.Tensor] = (),
+        *,
+        draws: int = DRAWS,
+        score_draws: int = FIRST_SCORE_DRAWS,
+    ) -> None:
+        self.objective, self._draws, self._score_draws = objective, draws, score_draws
         self.kind, directions = self._first_directions()
         self.how = next(iter(directions))
         self.direction = directions[self.how]
@@ -206,7 +215,7 @@ class Attack:
                 return "gradient", {how: normalize(-gradient) for how, gradient in found.items()}
             except Exception:
                 pass
-        found = objective.estimated_gradients(objective.draw(FIRST_SCORE_DRAWS))
+        found = objective.estimated_gradients(objective.draw(self._score_draws))
         return "scores", {how: normalize(-gradient) for how, gradient in found.items()}
 
     def _choose_direction(self, directions: dict[str, torch.Tensor], starts: Sequence[torch.Tensor]) -> None:
