@@ -131,9 +131,8 @@ class _Search:
         self._levels = LevelImage.of(x)
         self._image = torch.from_numpy(self._levels.image)
         self._test = LabelTest(classifier, index, certificate.prediction, certificate.alpha, options.samples)
-        self._objective = Objective(
-            classifier, x, certificate.prediction, index=index, network=network, pause=self._check_time
-        )
+        self._objective = Objective(classifier, x, certificate.prediction, index=index, network=network, pause=pause)
+        self._objective.pause = self._check_time  # from here on, so that there is a result to return
 
     @property
     def queries(self) -> int:
