@@ -19,12 +19,13 @@ from typing import Any
 
 import llvmlite.binding
 import numba
+import torch
 from filelock import FileLock
 from numba.core.caching import IndexDataCacheFile
 from numba.core.dispatcher import Dispatcher
 
 import pprs.kernels
-from pprs.noise import keyed_rng, standard_normal
+from pprs.noise import keyed_rng, quantise, quantised_gaussian, standard_normal
 from pprs.partition import parse_partition
 
 SOURCES = Path(pprs.kernels.__file__).parent
@@ -36,6 +37,7 @@ CASES = [
     *[("slic", channels, 16, batch) for channels in (3, 1) for batch in (40, 1)],
     *[(name, 3, 16, 2) for name in ("quickshift", "median", "nlm", "felzenszwalb", "tv", "gauss", "blur")],
     ("slic/shifts:k=2", 1, 16, 40),
+    ("noise", 1, 16, 2),
 ]
 
 
@@ -51,6 +53,10 @@ def digest() -> str:
 def compile_case(name: str, channels: int, side: int, batch: int) -> tuple[str, float]:
     """Run one case. Returns its description and the CPU seconds."""
     began = time.process_time()
+    if name == "noise":
+        image = quantise(torch.zeros(channels, side, side))
+        quantised_gaussian(0.25).sample(image, batch, keyed_rng("cpu", 0))
+        return "noise in integers", time.process_time() - began
     partition: Any = parse_partition(name)
     noisy = standard_normal((batch, channels, side, side), keyed_rng("cpu", 0)).numpy()
     partition.apply(noisy)

@@ -47,6 +47,7 @@ from pprs.app.server.limits import Limits, check_number, check_partition, read_u
 from pprs.app.tabs import radius as tab_radius
 from pprs.app.tabs import tune as tab_tune
 from pprs.app.tabs.explore import parse_request
+from pprs.audit import Objective
 from pprs.bounds import clopper_pearson_lower
 from pprs.classifier import SmoothedClassifier
 from pprs.data import View, open_dataset
@@ -409,11 +410,24 @@ def test_the_worst_direction_uses_the_gradient_of_filters_and_the_worse_of_two_e
         known = (single * w).sum((1, 2, 3)).double().reshape(1, 28, 28)
         assert abs(float((gauss.vector * known / known.norm()).sum())) == pytest.approx(1, abs=1e-4)
         assert "exact gradient of the filter" in gauss.how
-        resolved = partitions[2].resolve(0.25, (1, 28, 28))
-        label = directions._vote_label(request, resolved, turn)
-        margins = [directions._shifted_margin(request, resolved, one.vector, label, turn) for one in (soft, plain)]
-    assert margins[0] <= margins[1]
+    objective = Objective(request.make_classifier(2), request.image, draws=128)
+    noise = objective.draw(256)
+    shares = [objective.share(noise, (0.5 * one.vector).float()) for one in (soft, plain)]
+    assert shares[0] <= shares[1]
     assert "the worse of two" in soft.how
+
+
+def test_the_tab_says_whether_a_change_is_inside_the_certified_radius(loaded: LoadedModel) -> None:
+    request = make_request(loaded, n=300)
+    certificate = request.make_classifier(0).certify(request.image, n=300, index=request.index)
+    vector = directions.draw_direction(request, 0).vector
+    inside, outside = certificate.radius * 0.99, certificate.radius * 1.01
+    assert certificate.radius > 0
+    assert "inside the certified radius" in tab_radius.describe_position(certificate, inside * vector)
+    assert "outside the certified radius" in tab_radius.describe_position(certificate, outside * vector)
+    page = tab_radius._render_directions(make_context(loaded), 0.5, "RS", 0, control_values())
+    assert "Certify these settings" in page
+    assert "the certified radius of" not in page
 
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 40 30\n%%EndComments\nshowpage\n%%EOF\n"

@@ -23,11 +23,12 @@ from pprs.app.catalog import LoadedModel
 from pprs.app.server.cost import check_cost
 from pprs.app.server.fair_queue import FairQueue, Stopped, Turn
 from pprs.app.server.limits import Limits
+from pprs.audit import find_segments
 from pprs.certificate import Certificate, confidence, round_down
 from pprs.classifier import Certification, SmoothedClassifier
 from pprs.memory import check_memory
 from pprs.noise import Noise
-from pprs.partition import Mean, Partition, Superpixels
+from pprs.partition import Partition
 from pprs.partition.base import check_image_shape
 from pprs.report import figures
 from pprs.sampling import Sampling
@@ -165,14 +166,6 @@ def _enlarge(image: Array) -> Array:
     """Double the size if the boundaries would otherwise hide the image."""
     zoom = 2 if 100 < max(image.shape[:2]) <= 512 else 1
     return image.repeat(zoom, 0).repeat(zoom, 1)
-
-
-def find_segments(partition: Partition) -> Superpixels | None:
-    """Return the superpixels that a partition starts from, if any."""
-    if isinstance(partition, Superpixels):
-        return partition
-    of = partition.parts[0] if isinstance(partition, Mean) else getattr(partition, "of", None)
-    return find_segments(of) if isinstance(of, Partition) else None
 
 
 @dataclass(frozen=True)

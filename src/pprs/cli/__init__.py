@@ -1,4 +1,4 @@
-"""The command line. Exit codes: 0 success, 1 some images failed, 2 an error to correct, 130 interrupted."""
+"""The command line. Exit codes: 0 success, 1 failed images or audit, 2 an error to correct, 130 interrupted."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ COMMANDS = {
     "predict": "Predict labels with the smoothed classifier, abstaining where the vote is too close.",
     "train": "Train a classifier on clean images, with noise, or with noise and a partition.",
     "tune": "Search for the partition that gives a classifier the largest certified radii.",
+    "audit": "Attack the certified images of a run, to see how much of each radius is real.",
     "report": "Write a report that compares runs: curves, a table and example images.",
     "export": "Export the rows of a run as tsv, csv, parquet or json.",
     "verify": "Check that the radii of a run follow from its votes, and its votes from its model and images.",

@@ -16,7 +16,7 @@ from pprs.app.server.context import Context
 from pprs.app.server.fair_queue import Turn
 from pprs.app.server.limits import check_number
 from pprs.app.tabs.explore import Controls, parse_request
-from pprs.certificate import round_down
+from pprs.certificate import Certificate, round_down
 from pprs.errors import PprsError
 from pprs.report import figures
 
@@ -42,9 +42,10 @@ def build_tab(context: Context, controls: Controls) -> dict[str, Any]:
     which = gr.State(0)
     content = gr.HTML(render_note("Loading …", "empty"), elem_id="changed", padding=False)
 
-    def draw(norm: Any, method: str, which: int, *values: Any) -> str:
+    def draw(visitor: gr.Request, norm: Any, method: str, which: int, *values: Any) -> str:
         try:
-            return _render_directions(context, check_number(norm, "the norm", 0, MAX_NORM), method, int(which), values)
+            checked = check_number(norm, "the norm", 0, MAX_NORM)
+            return _render_directions(context, checked, method, int(which), values, str(visitor.session_hash))
         except PprsError as error:
             return render_note(str(error), "error")
 
@@ -85,6 +86,7 @@ class _ChangedImage(NamedTuple):
     title: str
     how: str
     norm: float  # of the change, computed from its pixels
+    where: str  # inside or outside the certified radius
     label: str
     votes: int  # for that label
 
@@ -97,21 +99,25 @@ class _Change(NamedTuple):
     largest: float
 
 
-def _render_directions(context: Context, norm: float, method: str, which: int, values: tuple[Any, ...]) -> str:
+def _render_directions(
+    context: Context, norm: float, method: str, which: int, values: tuple[Any, ...], session: str = ""
+) -> str:
     request, i = parse_request(context, values), _parse_method(method)
+    certificate = context.sessions.find_certificate(session, request, i)
     with context.queue.take() as turn:
         check_costs(request, turn)
-        pair = [directions.draw_direction(request, which), directions.find_worst_direction(request, i, turn)]
-        images = [_describe_image(request, i, request.image.double(), "original", "no change", turn)]
+        pair = [directions.draw_direction(request, which), directions.find_worst_direction(request, i, turn, norm)]
+        images = [_describe_image(request, i, request.image.double(), "original", "no change", None, turn)]
         for direction in pair:
             image = directions.shift_image(request, direction, norm)
-            images.append(_describe_image(request, i, image, direction.title, direction.how, turn))
+            images.append(_describe_image(request, i, image, direction.title, direction.how, certificate, turn))
     return render(
         "directions.html",
         norm=norm,
         values=request.image.numel(),
         even=directions.spread_evenly(norm, request.image.shape),
         images=images,
+        certified=certificate is not None,
         changes=[_describe_change(norm * direction.vector, direction.title) for direction in pair],
         total_votes=directions.VOTES,
         description=request.description,
@@ -119,11 +125,29 @@ def _render_directions(context: Context, norm: float, method: str, which: int, v
 
 
 def _describe_image(
-    request: Request, method: int, image: torch.Tensor, title: str, how: str, turn: Turn
+    request: Request,
+    method: int,
+    image: torch.Tensor,
+    title: str,
+    how: str,
+    certificate: Certificate | None,
+    turn: Turn,
 ) -> _ChangedImage:
     label, count = directions.count_votes(request, method, image, turn)
-    norm = float((image - request.image.double()).norm())
-    return _ChangedImage(figures.to_rgb(image.numpy()), title, how, norm, request.loaded.get_class_name(label), count)
+    change = image - request.image.double()
+    where = "" if certificate is None else describe_position(certificate, change)
+    return _ChangedImage(
+        figures.to_rgb(image.numpy()), title, how, float(change.norm()), where,
+        request.loaded.get_class_name(label), count,
+    )  # fmt: skip
+
+
+def describe_position(certificate: Certificate, change: torch.Tensor) -> str:
+    """Say whether a change is inside the certified radius, and what follows."""
+    radius = round_down(certificate.radius)
+    if certificate.covers(change.numpy()):
+        return f"inside the certified radius of {radius}: it cannot alter the label"
+    return f"outside the certified radius of {radius}: it may alter the label"
 
 
 def _describe_change(change: torch.Tensor, title: str) -> _Change:

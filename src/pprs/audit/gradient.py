@@ -1,0 +1,59 @@
+"""Gradients through a partition: from its output, the input of the network, back to the noisy image."""
+
+from __future__ import annotations
+
+import torch
+
+from pprs.partition import Mean, Partition, Superpixels
+from pprs.partition.base import Filter
+
+STRAIGHT_THROUGH = "with the gradient passed straight through the partition"
+
+
+def find_segments(partition: Partition) -> Superpixels | None:
+    """Return the superpixels that a partition starts from, if any."""
+    if isinstance(partition, Superpixels):
+        return partition
+    of = partition.parts[0] if isinstance(partition, Mean) else getattr(partition, "of", None)
+    return find_segments(of) if isinstance(of, Partition) else None
+
+
+def pull_back(partition: Partition | None, noisy: torch.Tensor, gradient: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Turn the gradient with respect to the output of a partition into that with respect to its input.
+
+    Args:
+        partition: The partition, with every option resolved.
+        noisy: Its input [B, C, H, W].
+        gradient: The gradient with respect to its output, of the same shape.
+
+    Returns:
+        The gradient, keyed by a description of how it was obtained. There are several estimates if the partition cannot
+        be differentiated.
+    """
+    if partition is None:
+        return {"": gradient}
+    if isinstance(partition, Superpixels):
+        return {"with the segments held fixed": average_over(partition.labels(noisy), gradient)}
+    if isinstance(partition, Filter) and partition.static:
+        with torch.enable_grad():
+            inputs = noisy.clone().requires_grad_()
+            # The filter runs in torch, which can differentiate it.
+            (exact,) = torch.autograd.grad(partition._run_device(inputs)[0], inputs, gradient)
+        return {"with the exact gradient of the filter": exact}
+    estimates = {STRAIGHT_THROUGH: gradient}
+    superpixels = find_segments(partition)
+    if superpixels is not None:
+        averaged = average_over(superpixels.labels(noisy), gradient)
+        estimates["with the gradient averaged over the initial segments"] = averaged
+    return estimates
+
+
+def average_over(labels: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """Average a gradient [B, C, H, W] over segments, which is also the transpose of averaging."""
+    batch, channels = gradient.shape[:2]
+    flat = labels.long().reshape(batch, 1, -1)
+    values = gradient.reshape(batch, channels, -1)
+    count = int(flat.max()) + 1
+    sums = values.new_zeros(batch, channels, count).scatter_add_(2, flat.expand_as(values), values)
+    sizes = values.new_zeros(batch, 1, count).scatter_add_(2, flat, torch.ones_like(flat, dtype=values.dtype))
+    return (sums / sizes.clamp_min(1)).gather(2, flat.expand_as(values)).reshape(gradient.shape)

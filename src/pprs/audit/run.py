@@ -1,0 +1,385 @@
+"""`pprs.audit_run`: open the model and the data of a run, attack its certified images, write the result."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pprs._files import atomic_write
+from pprs._threads import keep_memory
+from pprs.audit.image import AttackOptions, audit_image
+from pprs.audit.levels import Ints, LevelImage
+from pprs.audit.result import Audit, AuditedImage
+from pprs.certificate import Certificate
+from pprs.classifier import SmoothedClassifier
+from pprs.data import check_indices
+from pprs.engine import EngineChoice, choose_engine
+from pprs.errors import ConfigurationError, PprsError, check_integer
+from pprs.model import Model
+from pprs.noise import digest_image
+from pprs.progress import Progress, as_progress, stage
+from pprs.runners import Local
+from pprs.runs import Row, Run, RunSettings, open_run
+from pprs.task import Task, load_task
+from pprs.voting import ATTACK, check_image, noisy_chunk
+
+LIMIT = 10  # images by default
+MIN_SAMPLES = 50  # with fewer, even unanimous votes may prove nothing
+STARTS = 24  # other images from which a network without gradients may start
+GALLERY_ROWS = 6
+RESULT, CHARTS, GALLERY, FOUND = "audit.json", ("audit.png", "audit.svg"), "gallery.png", "found"
+
+
+def audit_run(
+    run: Run | str | Path,
+    *,
+    images: Iterable[int] | None = None,
+    limit: int | None = None,
+    model: str | Model | torch.nn.Module | None = None,
+    data: Any = None,
+    steps: int = 20,
+    samples: int = 1000,
+    seconds: float = 60.0,
+    seed: int = 0,
+    out: str | Path | None = None,
+    progress: bool | Progress = True,
+    classes: str | Path | None = None,
+) -> Audit:
+    """Attack the certified images of a run, to see how much of each radius is real.
+
+    For each image, the audit searches for the smallest change that alters the label of the smoothed classifier. Changes
+    are whole grey levels, so that the changed image is a real file. Whether the label is another is tested with fresh
+    noise, at the run's alpha. Inside the certified radius nothing may be found, except by chance.
+
+    Args:
+        run: The run, its folder or its url.
+        images: Indices of the images to attack. By default, the first certified ones.
+        limit: The number of images, 10 by default.
+        model: The model that was certified, if it is not where the run recorded it.
+        data: The data that was certified, if it is not where the run recorded it.
+        steps: Gradient steps at each norm.
+        samples: Fresh noisy copies of each test.
+        seconds: Time limit for each image.
+        seed: Random seed of the audit. Its noise differs from that of the run in any case.
+        out: Folder for the result, a plot, a gallery and the changed images. Repeating the call resumes the audit, also
+            after Ctrl-C.
+        progress: Whether to show progress, or an object that receives it.
+        classes: File with the class names of the data, as for `certify_dataset`.
+
+    Returns:
+        The audit. `passed` is false if more was found inside certified radii than chance explains.
+
+    Raises:
+        ConfigurationError: If an argument is invalid, if the run has no certified images, if the model or an image is
+            not the one that was certified, or if `out` holds another audit.
+        PprsError: If the model or the data cannot be opened.
+    """
+    options = _check_options(steps, samples, seconds)
+    seed = check_integer(seed, "seed")
+    opened = run if isinstance(run, Run) else open_run(run)
+    rows = _choose_rows(opened, images, limit)
+    reporter = as_progress(progress)
+    subject = _Subject(opened.settings, rows, model, data, classes, seed, reporter)
+    results = _Results(None if out is None else Path(out), subject, options, seed)
+    done = {image.idx for image in results.images}
+    todo = [row for row in rows if row.idx not in done]
+    if len(todo) < len(rows):
+        reporter.message(f"resuming: {len(rows) - len(todo)} of {len(rows)} images are done in {out}")
+    try:
+        with stage(reporter, "audit", len(todo), "images"):
+            for row in todo:
+                image, changed = subject.audit(row, options)
+                results.add(image, changed)
+                reporter.advance(1, _describe(image))
+    finally:
+        results.draw()
+    return results.audit([row.idx for row in rows])
+
+
+def _describe(image: AuditedImage) -> str:
+    found = "nothing found" if image.found is None else f"found {image.found:.3f}"
+    return f"image {image.idx}: certified {image.radius:.3f}, {found}"
+
+
+def _check_options(steps: int, samples: int, seconds: float) -> AttackOptions:
+    if not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
+        raise ConfigurationError(f"`seconds` must be a positive number, not {seconds!r}", parameter="seconds")
+    return AttackOptions(check_integer(steps, "steps", 1), check_integer(samples, "samples", MIN_SAMPLES), seconds)
+
+
+def _choose_rows(run: Run, images: Iterable[int] | None, limit: int | None) -> list[Row]:
+    """Return the certified rows to attack."""
+    if limit is not None:
+        check_integer(limit, "limit", 1)
+    certified = {row.idx: row for row in run.iter_rows() if row.prediction is not None}
+    if not certified:
+        raise ConfigurationError(f"{run.path} has no certified images, so there is nothing to audit")
+    if images is None:
+        return list(certified.values())[: limit or LIMIT]
+    chosen = check_indices(images, max(certified) + 1)
+    missing = [index for index in chosen if index not in certified]
+    if missing:
+        raise ConfigurationError(
+            f"image {missing[0]} is not certified in {run.path}. The first certified images are "
+            f"{', '.join(map(str, list(certified)[:10]))}.",
+            parameter="images",
+        )
+    return [certified[index] for index in chosen][:limit]
+
+
+class _Subject:
+    """The classifier and the images of a run, opened again."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        rows: Sequence[Row],
+        model: str | Model | torch.nn.Module | None,
+        data: Any,
+        classes: str | Path | None,
+        seed: int,
+        progress: Progress,
+    ) -> None:
+        self.settings, self.rows = settings, rows
+        if settings.pixels != "network":
+            raise ConfigurationError(f"a run with `pixels` {settings.pixels} cannot be audited yet")
+        self.task = _load(settings, rows, model, data, classes)
+        keep_memory()
+        choice = self._choose_engine(seed, progress)
+        self.classifier = SmoothedClassifier(
+            choice.model.module, self.task.num_classes, settings.noise, settings.partition, seed=seed,
+            device=settings.device, arithmetic="auto" if settings.arithmetic == "exact" else "real",
+        )  # fmt: skip
+
+    def _choose_engine(self, seed: int, progress: Progress) -> EngineChoice:
+        settings, task = self.settings, self.task
+        return choose_engine(
+            task.model, task.trial_inputs(settings.noise, settings.partition, seed, settings.arithmetic),
+            engine=settings.engine or "auto", device=Local().check_device(settings.device), autocast=settings.autocast,
+            channels_last=settings.channels_last, message=progress.message,
+        )  # fmt: skip
+
+    def audit(self, row: Row, options: AttackOptions) -> tuple[AuditedImage, Ints | None]:
+        """Attack one image."""
+        image = self.read_image(row)
+        certificate = restore_certificate(row, self.settings, tuple(image.shape))
+        return audit_image(
+            self.classifier, image, certificate, index=row.idx, label=row.label, options=options,
+            network=self.task.model.module, starts=self._find_starts(image),
+        )  # fmt: skip
+
+    def read_image(self, row: Row) -> torch.Tensor:
+        """Return an image, after checking that it is the one that was certified."""
+        image = self.task.data[row.idx].image
+        votes = self.classifier.votes
+        if row.image_digest not in (None, digest_image(votes.quantise(check_image(image)))):
+            raise ConfigurationError(
+                f"image {row.idx} is not the one that was certified: its content has changed since. Give the data that "
+                "was certified as `data`.",
+                parameter="data",
+            )
+        return image
+
+    def _find_starts(self, image: torch.Tensor) -> list[torch.Tensor]:
+        """Return changes towards other images of the same shape."""
+        if (
+            self.classifier.model is self.task.model.module
+            and next(self.task.model.module.parameters(), None) is not None
+        ):
+            return []  # a torch network, which has gradients
+        starts = []
+        for index in range(min(len(self.task.data), STARTS)):
+            other = self.task.data[index].image
+            if other.shape == image.shape and not torch.equal(other, image):
+                starts.append(other.double() - image.double())
+        return starts
+
+
+def _load(
+    settings: RunSettings,
+    rows: Sequence[Row],
+    model: str | Model | torch.nn.Module | None,
+    data: Any,
+    classes: str | Path | None,
+) -> Task:
+    """Open the model and the data of a run, and check that the model is the one that was certified."""
+    net, source = settings.model if model is None else model, settings.data if data is None else data
+    for name, value in (("model", net), ("data", source)):
+        if value is None:
+            raise ConfigurationError(f"the run does not record its {name}. Give it as `{name}`.", parameter=name)
+    assert net is not None
+    split = settings.split if isinstance(source, str | Path) else None
+    try:
+        task = load_task(
+            net, source, split=split, classes=classes, labels=settings.labels, images=[row.idx for row in rows]
+        )
+    except PprsError as error:
+        if model is not None and data is not None:
+            raise
+        missing = " or ".join(f"`{name}`" for name, given in (("model", model), ("data", data)) if given is None)
+        raise ConfigurationError(
+            f"the model or the data of the run cannot be opened: {error.message} If they are elsewhere now, give "
+            f"{missing}.",
+            parameter=error.parameter or "model",
+        ) from error
+    if settings.model_digest not in (None, task.model.digest()):
+        raise ConfigurationError(
+            f"{task.model.source} is not the model that was certified: its weights differ. Give the one that was as "
+            "`model`.",
+            parameter="model",
+        )
+    return task
+
+
+def restore_certificate(row: Row, settings: RunSettings, shape: tuple[int, ...]) -> Certificate:
+    """Return the certificate of a row."""
+    sampling = settings.sampling
+    channels, height, width = row.shape or shape
+    partition = settings.partition
+    if partition is not None:
+        partition = partition.resolve(settings.noise.sigma, (channels, height, width))
+    return Certificate(
+        prediction=row.prediction,
+        radius=row.radius,
+        p_lower=row.p_lower,
+        counts=np.array(row.counts, np.int64),
+        selected=row.selected,
+        n0=sampling.n0,
+        n=row.samples,
+        alpha=sampling.alpha,
+        shape=(channels, height, width),
+        noise=str(settings.noise),
+        partition=str(partition or "none"),
+        mean_segments=row.mean_segments,
+        bound=sampling.bound,
+        p_upper=row.p_upper,
+        n_max=sampling.n,
+        stop=sampling.stop,
+        stopped=row.stopped,
+        arithmetic=settings.arithmetic,
+        levels=row.levels,
+        moved=row.moved or 0.0,
+        image_digest=row.image_digest,
+    )
+
+
+class _Results:
+    """The images done so far, in memory and in a folder."""
+
+    def __init__(self, folder: Path | None, subject: _Subject, options: AttackOptions, seed: int) -> None:
+        self.folder, self._subject = folder, subject
+        names = subject.settings.class_names
+        self._settings = {
+            "run": _digest_run(subject.settings),
+            "model": subject.settings.model,
+            "data": subject.settings.data,
+            "noise": subject.settings.noise_text,
+            "partition": subject.settings.partition_text,
+            "class_names": None if names is None else list(names),
+            "options": asdict(options),
+            "seed": seed,
+        }
+        self.images: list[AuditedImage] = []
+        self._changed: dict[int, Ints] = {}
+        if folder is not None and (folder / RESULT).is_file():
+            self._restore(folder)
+
+    def _restore(self, folder: Path) -> None:
+        """Continue the audit in the folder, if it has the same settings."""
+        previous = Audit.read_json(folder / RESULT)
+        differing = [key for key, value in self._settings.items() if previous.settings.get(key) != value]
+        if differing:
+            raise ConfigurationError(
+                f"{folder} holds another audit: it differs in {', '.join(differing)}. Give another `out`.",
+                parameter="out",
+            )
+        for image in previous.images:
+            path = folder / FOUND / f"{image.idx}.npy"
+            if image.found is not None and not path.is_file():
+                continue  # its changed image is lost, so the image is attacked again
+            self.images.append(image)
+            if image.found is not None:
+                self._changed[image.idx] = _read_levels(path)
+
+    def add(self, image: AuditedImage, changed: Ints | None) -> None:
+        """Record the result of an image, its changed image first."""
+        self.images = sorted([*self.images, image], key=lambda image: image.idx)
+        if changed is not None:
+            self._changed[image.idx] = changed
+        if self.folder is None:
+            return
+        if changed is not None:
+            self._write_changed(image.idx, changed, self.folder / FOUND)
+        self.audit().write_json(self.folder / RESULT)
+
+    def _write_changed(self, index: int, changed: Ints, folder: Path) -> None:
+        from pprs.audit import figures  # matplotlib takes a second to import
+
+        levels = self._level_image(index).levels
+        with atomic_write(folder / f"{index}.png") as part:
+            part.write_bytes(figures.encode_levels(changed, levels))
+        buffer = io.BytesIO()
+        np.save(buffer, changed.astype(np.uint8 if levels == 255 else np.uint16))
+        with atomic_write(folder / f"{index}.npy") as part:
+            part.write_bytes(buffer.getvalue())
+
+    def _level_image(self, index: int) -> LevelImage:
+        return LevelImage.of(self._subject.task.data[index].image)
+
+    def audit(self, indices: Sequence[int] | None = None) -> Audit:
+        """Return the result for these images, or for all that are done."""
+        images = [image for image in self.images if indices is None or image.idx in set(indices)]
+        return Audit(tuple(images), self._subject.settings.sampling.alpha, self._settings)
+
+    def draw(self) -> None:
+        """Draw the plot and the gallery of what is done."""
+        if self.folder is None or not self.images:
+            return
+        from pprs.audit import figures  # matplotlib takes a second to import
+
+        audit, names = self.audit(), self._subject.settings.class_names
+        plot = figures.plot_audit(audit)
+        for name in CHARTS:
+            with atomic_write(self.folder / name) as part:
+                part.write_bytes(figures.to_bytes(plot, name.rpartition(".")[2]))
+        shown = [image for image in audit.images if image.found is not None]
+        shown = sorted(shown, key=lambda image: not image.inside)[:GALLERY_ROWS]
+        if shown:
+            gallery = figures.plot_gallery([self._make_gallery_row(image) for image in shown], names)
+            with atomic_write(self.folder / GALLERY) as part:
+                part.write_bytes(figures.to_bytes(gallery, "png"))
+
+    def _make_gallery_row(self, image: AuditedImage) -> Any:
+        from pprs.audit import figures  # matplotlib takes a second to import
+
+        votes = self._subject.classifier.votes
+        levels = self._level_image(image.idx)
+        clean, changed = levels.to_tensor(levels.k), levels.to_tensor(self._changed[image.idx])
+        prepared = votes.quantise(check_image(clean, votes.device))
+        noisy = noisy_chunk(prepared, votes.noise, votes.seed, image.idx, ATTACK)[:1].cpu()
+        pair = torch.cat([noisy, noisy + (changed - clean)])
+        partition = votes.resolve(tuple(clean.shape))
+        averaged = None if partition is None else partition.run(pair)[0].numpy()
+        return figures.GalleryRow(
+            image, clean.numpy(), changed.numpy(), (pair[0].numpy(), pair[1].numpy()),
+            None if averaged is None else (averaged[0], averaged[1]),
+        )  # fmt: skip
+
+
+def _digest_run(settings: RunSettings) -> str:
+    """Return a digest of all settings of a run."""
+    return hashlib.sha256(repr(sorted(settings.to_dict().items())).encode()).hexdigest()[:16]
+
+
+def _read_levels(path: Path) -> Ints:
+    try:
+        return np.asarray(np.load(path, allow_pickle=False), np.int64)
+    except (OSError, ValueError) as error:
+        raise PprsError(f"{path} cannot be read ({error}). Delete it, or give another `out`.") from error

@@ -1,0 +1,94 @@
+"""`pprs audit`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pprs import audit as auditing
+from pprs.cli import options
+from pprs.cli.console import console, progress, say
+from pprs.cli.errors import FAILED, guarded, with_flags
+from pprs.cli.options import Panel
+from pprs.errors import ConfigurationError
+
+RunPath = Annotated[str, typer.Argument(metavar="RUN", help="Folder or url of the run.")]
+Images = Annotated[
+    str | None,
+    options.option("--images", "LIST", Panel.IMAGES, "Indices of certified images, for example 0,3,17."),
+]
+Limit = Annotated[
+    int | None,
+    options.option("--limit", "INT", Panel.IMAGES, f"Maximum number of images. Default: {auditing.LIMIT}."),
+]
+Steps = Annotated[int, options.option("--steps", "INT", Panel.SAMPLING, "Gradient steps at each norm.")]
+Samples = Annotated[int, options.option("--samples", "INT", Panel.SAMPLING, "Fresh noisy copies of each test.")]
+Seconds = Annotated[float, options.option("--seconds", "NUM", Panel.SAMPLING, "Time limit for each image.")]
+ModelPath = Annotated[
+    str | None,
+    options.option(
+        "--model", "MODEL", Panel.INPUT, "The classifier that was certified, if it is not where the run recorded it."
+    ),
+]
+DataPath = Annotated[
+    str | None,
+    options.option("--data", "DATA", Panel.INPUT, "The images, if they are not where the run recorded them."),
+]
+Out = Annotated[
+    Path,
+    options.option(
+        "--out", "DIR", Panel.OUTPUT, "Folder for the result, the plot, the gallery and the changed images. Repeat the "
+        "command to resume.",
+    ),
+]  # fmt: skip
+
+
+@guarded
+def audit(
+    run: RunPath,
+    images: Images = None,
+    limit: Limit = None,
+    steps: Steps = 20,
+    samples: Samples = 1000,
+    seconds: Seconds = 60.0,
+    model: ModelPath = None,
+    data: DataPath = None,
+    classes: options.Classes = None,
+    seed: options.Seed = 0,
+    threads: options.Threads = None,
+    out: Out = Path("pprs-audit"),
+) -> None:
+    """Attack the certified images of a run, to see how much of each radius is real.
+
+    Searches for the smallest change that alters a certified label. Inside the radius nothing may be found, except by
+    chance: if more is found, the exit code is 1.
+
+    Example: pprs audit runs/slic --limit 20 --out audit
+    """
+    chosen = _parse_images(images)
+    options.set_threads(threads)
+    result = auditing.audit_run(
+        run, images=chosen, limit=limit, model=model, data=data, steps=steps, samples=samples, seconds=seconds,
+        seed=seed, out=out, progress=progress, classes=classes,
+    )  # fmt: skip
+    console.print(result.table().to_rich())
+    for note in result.notes():
+        say(with_flags(note))
+    drawn = [name for name in (auditing.CHARTS[0], auditing.GALLERY) if (out / name).is_file()]
+    say(f"wrote {', '.join(str(out / name) for name in (auditing.RESULT, *drawn))}")
+    if not result.passed:
+        typer.echo(f"pprs: changes inside certified radii alter labels. They are kept in {out / 'found'}", err=True)
+        raise typer.Exit(FAILED)
+
+
+def _parse_images(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigurationError(
+            f'`images` must be indices separated by commas, for example 0,3,17, not "{text}"', parameter="images"
+        ) from None

@@ -1,0 +1,323 @@
+"""Audits: found changes are real and near the true boundary, and nothing is found inside true certificates."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from helpers import Linear, Record, pprs
+from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
+
+from pprs import Certificate, Gaussian, PprsError, SmoothedClassifier, audit_run, certify_dataset
+from pprs.audit import (
+    Attack,
+    AttackOptions,
+    Audit,
+    AuditedImage,
+    LabelTest,
+    LevelImage,
+    Objective,
+    audit_image,
+    count_by_chance,
+)
+from pprs.audit.gradient import pull_back
+from pprs.partition import parse_partition
+from pprs.sampling import Sampling
+
+SHAPE = (1, 8, 8)
+GREY = torch.full(SHAPE, 128 / 255)
+QUICK = AttackOptions(steps=6, samples=400)
+
+
+def make_linear(distance: float = 0.4, seed: int = 0) -> Linear:
+    """A linear classifier whose smoothed boundary is at this distance from GREY, which is of class 1."""
+    w = torch.randn(SHAPE, generator=torch.Generator().manual_seed(seed))
+    return Linear(w, distance * float(w.norm()) - float((w * GREY).sum()))
+
+
+def without_gradient(network: torch.nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda x: torch.from_numpy(network(x).numpy())
+
+
+@pytest.mark.parametrize(("text", "cell"), [("none", None), ("grid:size=2", 2)])
+@pytest.mark.parametrize("has_gradient", [True, False])
+def test_the_found_norm_is_near_the_true_distance(text: str, cell: int | None, has_gradient: bool) -> None:
+    linear = make_linear(0.5)
+    model = linear if has_gradient else without_gradient(linear)
+    classifier = SmoothedClassifier(model, 2, Gaussian(0.25), parse_partition(text), seed=3)
+    certificate = classifier.certify(GREY, n=2000)
+    image, changed = audit_image(classifier, GREY, certificate, options=QUICK)
+    true = linear.true_radius(GREY, cell)
+    assert image.kind == ("gradient" if has_gradient else "scores")
+    assert image.found is not None
+    assert changed is not None
+    assert true <= image.found <= 1.25 * true
+    assert certificate.radius < true
+    assert not image.inside
+    assert (image.prediction, image.new_label) == (1, 0)
+    assert changed.dtype == np.int64
+    assert 0 <= changed.min() <= changed.max() <= 255
+    energy = int(((changed - np.rint(GREY.numpy() * 255).astype(np.int64)) ** 2).sum())
+    assert image.found == math.sqrt(energy) / 255
+
+
+def test_a_false_radius_is_found_out() -> None:
+    linear = make_linear(0.4)
+    classifier = SmoothedClassifier(linear, 2, Gaussian(0.25), seed=3)
+    certificate = dataclasses.replace(classifier.certify(GREY, n=1000), radius=0.7)
+    image, changed = audit_image(classifier, GREY, certificate, options=QUICK)
+    assert image.inside
+    assert changed is not None
+    assert certificate.covers((changed - np.rint(GREY.numpy() * 255)) / 255)
+
+
+def test_a_label_that_is_wrong_without_any_change_is_found() -> None:
+    classifier = SmoothedClassifier(make_linear(-0.4), 2, Gaussian(0.25), seed=3)
+    honest = SmoothedClassifier(make_linear(0.4), 2, Gaussian(0.25)).certify(GREY, n=1000)
+    image, _ = audit_image(classifier, GREY, honest, options=QUICK)
+    assert (image.found, image.inside, image.new_label) == (0.0, True, 0)
+
+
+@pytest.mark.parametrize("text", ["none", "grid:size=4", "blur:size=3", "slic:n_segments=6", "slic:n_segments=6/soft"])
+def test_nothing_is_found_inside_true_certificates(text: str) -> None:
+    for seed in range(3):
+        classifier = SmoothedClassifier(make_linear(0.3, seed), 2, Gaussian(0.25), parse_partition(text), seed=seed)
+        certificate = classifier.certify(GREY, n=500)
+        if certificate.prediction is not None:
+            image, _ = audit_image(classifier, GREY, certificate, options=AttackOptions(steps=3, samples=200))
+            assert not image.inside
+
+
+@pytest.mark.parametrize("text", ["grid:size=2", "slic:n_segments=6", "blur:size=3", "gauss:sigma=1"])
+def test_gradients_through_partitions_are_exact(text: str) -> None:
+    partition = parse_partition(text)
+    assert partition is not None
+    generator = torch.Generator().manual_seed(0)
+    noisy, weights, probe = (torch.rand(2, *SHAPE, generator=generator) for _ in range(3))
+    (gradient,) = pull_back(partition, noisy, weights).values()
+    if text.startswith("slic"):  # finite differences must not move pixels to other segments
+        labels = partition.labels(noisy)
+        masks = torch.stack([(labels == i).float() for i in range(int(labels.max()) + 1)])[:, :, None]
+        averaged = (masks * (masks * probe).sum((3, 4), keepdim=True)
+                    / masks.sum((3, 4), keepdim=True).clamp_min(1)).sum(0)  # fmt: skip
+    else:
+        averaged = partition.apply(probe)  # these partitions are linear
+    assert float((gradient * probe).sum()) == pytest.approx(float((weights * averaged).sum()), rel=1e-5)
+
+
+@pytest.mark.parametrize("levels", [255, 65535])
+def test_rounding_keeps_the_norm_and_valid_values(levels: int) -> None:
+    rng = np.random.default_rng(0)
+    for norm in (0.0, 1.4 / levels, 0.05, 0.3, 1.0, 50.0):
+        image = LevelImage.of(torch.from_numpy(rng.integers(0, levels + 1, SHAPE) / levels).float())
+        assert image.levels == levels
+        changed = image.fit(rng.standard_normal(SHAPE), norm)
+        energy = int(((changed - image.k) ** 2).sum())
+        assert energy <= (levels * Fraction(norm)) ** 2
+        assert changed.min() >= 0
+        assert changed.max() <= levels
+        if 0.05 <= norm <= 1:  # and does not waste it
+            assert energy >= 0.9 * (levels * norm) ** 2
+
+
+def test_rounding_of_an_image_off_the_levels_counts_the_distance_to_them() -> None:
+    x = torch.rand(SHAPE, generator=torch.Generator().manual_seed(0))
+    image = LevelImage.of(x)
+    changed = image.fit(np.random.default_rng(0).standard_normal(SHAPE), 0.1)
+    assert np.linalg.norm(changed / 65535 - x.double().numpy()) <= 0.1
+    assert image.norm(changed) == pytest.approx(np.linalg.norm(changed / 65535 - x.double().numpy()))
+
+
+def test_the_test_rejects_a_tie_at_most_with_probability_alpha() -> None:
+    """On the boundary both classes are equally likely, and many tests share alpha."""
+    rejected = 0
+    for seed in range(200):
+        classifier = SmoothedClassifier(make_linear(0.0), 2, Gaussian(0.25), seed=seed)
+        test = LabelTest(classifier, 0, seed % 2, 0.2, 100)
+        rejected += any(test.find_other_label(GREY) is not None for _ in range(3))
+    assert rejected <= 57  # the 99.9% quantile of Binomial(200, 0.2)
+    assert rejected > 0
+
+
+def test_the_allowance_for_chance() -> None:
+    assert [count_by_chance(m, 0.001) for m in (1, 25, 26, 10_000)] == [0, 0, 1, 28]
+    images = tuple(AuditedImage(i, 0, 0.1, "gradient", "", 1, 1.0, True, inside=i < 1, found=0.05) for i in range(30))
+    audit = Audit(images, 0.001, {})
+    assert audit.passed
+    assert "1 of 30 images" in audit.notes()[0]
+    assert "at most 1," in audit.notes()[0]
+    assert not Audit(images[:5], 0.001, {}).passed
+
+
+def test_an_attack_on_constant_votes_is_an_error_and_an_audit_finds_nothing() -> None:
+    classifier = SmoothedClassifier(lambda x: torch.tensor([[1.0, 0.0]]).repeat(len(x), 1), 2, Gaussian(0.25))
+    with pytest.raises(PprsError, match="constant around this image"):
+        Attack(Objective(classifier, GREY))
+    certificate = classifier.certify(GREY, n=200)
+    image, changed = audit_image(classifier, GREY, certificate, options=QUICK)
+    assert (image.found, changed) == (None, None)
+    abstained = dataclasses.replace(certificate, prediction=None, radius=0.0)
+    with pytest.raises(PprsError, match="nothing is certified"):
+        audit_image(classifier, GREY, abstained)
+
+
+# ---- runs
+
+FACTORY = """
+from pathlib import Path
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.bias = float(Path("bias.txt").read_text())
+    def forward(self, x):
+        score = x.mean((1, 2, 3)) * 8 - 4 + self.bias
+        return torch.stack([-score, score], 1)
+make = Net
+"""
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    images = np.full((4, 8, 8), 128, np.uint8)
+    images[1] = 100
+    images[2:] += np.arange(64, dtype=np.uint8).reshape(8, 8) % 5
+    np.savez(tmp_path / "data.npz", images=images, labels=np.array([1, 0, 1, 1]))
+    return tmp_path / "data.npz"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a classifier in Python and a run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "swapped_net.py").write_text(FACTORY)
+    (tmp_path / "bias.txt").write_text("0.4")
+    pprs("certify", "--model", "swapped_net:make", "--data", data, "--sigma", 0.25, "--n", 500, "--out", "run")
+    return tmp_path
+
+
+def test_the_command_audits_a_run_and_resumes(folder: Path) -> None:
+    command = ["audit", "run", "--steps", 4, "--samples", 300, "--limit", 3, "--out", "audit"]
+    output = pprs(*command).stdout
+    assert "nothing was found inside the certified radius of 3 images" in output
+    stored = json.loads((folder / "audit/audit.json").read_text())
+    assert (stored["passed"], stored["found_inside"], len(stored["images"])) == (True, 0, 3)
+    for image in stored["images"]:
+        assert image["found"] > image["radius"] > 0
+        changed = np.load(folder / f"audit/found/{image['idx']}.npy")
+        assert changed.dtype == np.uint8
+        assert np.array_equal(np.asarray(Image.open(folder / f"audit/found/{image['idx']}.png")), changed[0])
+    for name in ("audit.png", "audit.svg", "gallery.png"):
+        assert (folder / "audit" / name).stat().st_size > 1000
+    (folder / "audit/gallery.png").unlink()
+    assert "3 of 3 images are done" in pprs(*command).stdout
+    assert (folder / "audit/gallery.png").is_file()
+    assert json.loads((folder / "audit/audit.json").read_text()) == stored
+    refused = pprs(*command[:2], "--steps", 5, "--out", "audit", code=2).stderr
+    assert "differs in options" in refused
+    assert "--out" in refused
+
+
+def test_a_classifier_swapped_after_the_run_fails_the_audit(folder: Path) -> None:
+    (folder / "bias.txt").write_text("-0.4")  # not visible in its weights
+    result = pprs("audit", "run", "--images", "0,2", "--steps", 4, "--samples", 300, "--out", "audit", code=1)
+    assert "2 of 2 images have a change inside the certified radius" in result.stdout
+    assert "kept in audit/found" in result.stderr
+    assert (folder / "audit/found/0.png").is_file()
+    assert (folder / "audit/found/2.npy").is_file()
+    assert json.loads((folder / "audit/audit.json").read_text())["passed"] is False
+
+
+def test_an_interrupted_audit_keeps_what_is_done(folder: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        audit_run("run", steps=2, samples=100, out="audit", progress=Record(interrupt_after=2))
+    assert len(json.loads((folder / "audit/audit.json").read_text())["images"]) == 2
+    assert (folder / "audit/audit.png").is_file()
+    record = Record()
+    audit = audit_run("run", steps=2, samples=100, out="audit", progress=record)
+    assert len(audit.images) == 4
+    assert any("2 of 4 images are done" in message for message in record.messages)
+
+
+def test_the_time_limit_is_kept(folder: Path) -> None:
+    audit = audit_run("run", limit=1, seconds=1e-6, progress=False)
+    assert not audit.images[0].complete
+    assert audit.images[0].found is None
+    assert any("time limit" in note for note in audit.notes())
+
+
+def test_bad_input_of_an_audit(folder: Path, data: Path) -> None:
+    for arguments, message in (
+        (["--images", "0,x"], "--images must be indices"),
+        (["--images", "9"], "contains the index 9"),
+        (["--samples", 3], "--samples must be at least 50"),
+        (["--steps", 0], "--steps must be at least 1"),
+        (["--seconds", 0], "--seconds must be a positive number"),
+        (["--limit", 0], "--limit must be at least 1"),
+        (["--model", "gone.safetensors"], "gone.safetensors"),
+        (["--data", "gone.npz"], "gone.npz"),
+    ):
+        assert message in pprs("audit", "run", *arguments, code=2).stderr
+    assert not (folder / "pprs-audit").exists()
+    np.savez(folder / "other.npz", images=np.full((4, 8, 8), 130, np.uint8), labels=np.array([1, 0, 1, 1]))
+    assert "not the one that was certified" in pprs("audit", "run", "--data", "other.npz", code=2).stderr
+    (folder / "swapped_net.py").rename(folder / "elsewhere.py")
+    pprs("certify", "--model", "elsewhere:make", "--data", data, "--sigma", 3, "--n", 20, "--out", "none")
+    assert "has no certified images" in pprs("audit", "none", code=2).stderr
+
+
+def test_other_weights_are_refused(tmp_path: Path) -> None:
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))
+    images, labels = GREY.repeat(2, 1, 1, 1), torch.tensor([0, 1])
+    run = certify_dataset(net, (images, labels), noise=Gaussian(0.1), sampling=Sampling(10, 100), progress=False)
+    if all(row.prediction is None for row in run.rows()):
+        pytest.fail("the test needs a certified row")
+    audit = audit_run(run, model=net, data=(images, labels), steps=2, samples=100, progress=False)
+    assert len(audit.images) == 2
+    torch.nn.init.zeros_(net[1].bias)
+    with pytest.raises(PprsError, match="not the model that was certified"):
+        audit_run(run, model=net, data=(images, labels), progress=False)
+
+
+def test_an_onnx_network_is_searched_by_scores(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    linear = make_linear(0.4)
+    weights = torch.stack([-linear.w.flatten(), linear.w.flatten()], 1).numpy()
+    bias = np.array([-linear.b, linear.b], np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("Flatten", ["x"], ["flat"]), helper.make_node("Gemm", ["flat", "w", "b"], ["scores"])],
+        "linear",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", *SHAPE])],
+        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["batch", 2])],
+        [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(bias, "b")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "net.onnx")
+    pprs("certify", "--model", "net.onnx", "--data", data, "--sigma", 0.25, "--n", 500, "--limit", 1, "--out", "run")
+    output = pprs("audit", "run", "--steps", 3, "--samples", 300, "--out", "audit").stdout
+    assert "no usable gradient" in output
+    (image,) = json.loads((tmp_path / "audit/audit.json").read_text())["images"]
+    assert image["kind"] == "scores"
+    assert 0.4 <= image["found"] <= 0.6
+
+
+def test_a_certificate_is_restored_from_its_row() -> None:
+    from pprs.audit import restore_certificate
+
+    net, images = make_linear(0.4), GREY[None]
+    classifier = SmoothedClassifier(net, 2, Gaussian(0.25), parse_partition("grid:size=2"))
+    expected: Certificate = classifier.certify(GREY, n=200)
+    run = certify_dataset(
+        net, (images, torch.tensor([1])), noise=Gaussian(0.25), partition="grid:size=2", sampling=Sampling(100, 200),
+        progress=False,
+    )  # fmt: skip
+    assert restore_certificate(run.rows()[0], run.settings, SHAPE) == expected
