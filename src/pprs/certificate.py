@@ -49,6 +49,11 @@ def confidence(alpha: float) -> str:
     return text if shown == exact else f"more than {text}"
 
 
+def state_arithmetic(arithmetic: str) -> str:
+    """Return what must be added to a claim in this arithmetic. An exact claim holds as it stands."""
+    return "" if arithmetic == "exact" else ", disregarding rounding in floating point"
+
+
 class _EqualByValue:
     """Equality by value for results whose counts are arrays."""
 
@@ -264,7 +269,7 @@ class Certificate(_EqualByValue):
         image = f"this {describe_shape(self.shape)} image"
         claim = (
             f"class {self.prediction}: {state_claim(round_down(self.radius), image)}, "
-            f"with {confidence(self.alpha)} confidence{self._samples}"
+            f"with {confidence(self.alpha)} confidence{self._samples}{state_arithmetic(self.arithmetic)}"
         )
         return claim if self.assumes is None else f"{claim}, ASSUMING that {self.assumes}, which is not proved"
 

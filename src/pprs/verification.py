@@ -208,7 +208,7 @@ def _check_images(
         reporter.advance(1)
         try:
             example = task.data[row.idx]
-            image = prepare_image(check_image(example.image), settings.noise, _arithmetic(settings))
+            image = prepare_image(check_image(example.image), settings.noise, settings.arithmetic_option)
         except IndexError:
             findings.mismatch(row.idx, f"the data has no image {row.idx}")
             continue
@@ -257,11 +257,6 @@ def _compare_image(row: Row, image: torch.Tensor | QuantisedImage) -> list[str]:
     return found
 
 
-def _arithmetic(settings: RunSettings) -> str:
-    """The arithmetic to ask for. A run in exact arithmetic may have rounded images that are on no level."""
-    return "auto" if settings.arithmetic == "exact" else settings.arithmetic
-
-
 def _replay(task: Task, settings: RunSettings, chosen: Sequence[Row], findings: _Findings, reporter: Progress) -> None:
     """Draw the votes of rows again, on the recorded engine, and compare them."""
     try:
@@ -285,7 +280,7 @@ def _replay(task: Task, settings: RunSettings, chosen: Sequence[Row], findings: 
 
 
 def _start_classifier(task: Task, settings: RunSettings, reporter: Progress) -> SmoothedClassifier:
-    noise, partition, seed, arithmetic = settings.noise, settings.partition, settings.seed, _arithmetic(settings)
+    noise, partition, seed, arithmetic = settings.noise, settings.partition, settings.seed, settings.arithmetic_option
     if seed is None or settings.engine is None:
         raise PprsError("the seed or the engine of these rows is not recorded")
     device = Local().check_device(settings.device)

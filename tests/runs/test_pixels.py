@@ -243,3 +243,19 @@ def test_spaces_are_equal_only_if_the_images_are() -> None:
     told = describe_differences([("a", cropped), ("b", other)]) or ""
     assert re.search(r"shorter side to 256.*shorter side to 300", told)
     assert str(Space()) == "images whose size is not recorded"
+
+
+def test_runs_of_file_pixels_are_verified_and_audited(tmp_path: Path) -> None:
+    """The boundary is known: a file of 64 pixels that are m grey levels above 1/2 is 8 m away from it."""
+    certify("file", out=tmp_path / "run")
+    result = pprs.verify_run(tmp_path / "run", model=BRIGHT, data=two_files(), replay=2, progress=False)
+    assert result.ok, str(result)
+    assert len(result.replayed) == 2
+    audit = pprs.audit_run(
+        tmp_path / "run", model=BRIGHT, data=two_files(), limit=1, steps=5, samples=4000, progress=False
+    )
+    (image,) = audit.images
+    distance = 8 * (130 - 127.5) / 255
+    assert image.radius < distance
+    assert image.found is not None
+    assert distance <= image.found < 2.5 * distance

@@ -317,7 +317,7 @@ def test_an_earlier_bound_cannot_be_one_that_would_have_ended_sampling() -> None
 def test_a_report_says_what_was_verified(run: Path, tmp_path: Path) -> None:
     write_report([run], tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text()
-    assert "Verified: all bounds and radii of 4 rows follow from the counts and settings. Replayed: no." in page
+    assert "Verified: all bounds and radii of 4 rows follow from the counts and settings." in page
     pprs("export", run, "--format", "tsv", "--out", tmp_path / "rows.tsv")
     write_report([tmp_path / "rows.tsv"], tmp_path / "r.html")
     assert "Not verified: the noise, the sample sizes or alpha are not recorded" in (tmp_path / "r.html").read_text()

@@ -33,7 +33,7 @@ from pprs.partition.base import check_image_shape
 from pprs.report import figures
 from pprs.sampling import Sampling
 from pprs.space import FILE, NETWORK, Space, state_claim
-from pprs.voting import noisy_chunk, prepare_image
+from pprs.voting import choose_arithmetic, noisy_chunk, prepare_image
 
 Array = npt.NDArray[Any]
 STOP = "width:0.002"  # sampling ends when further samples would hardly help
@@ -80,7 +80,7 @@ class Request:
         return (
             f"{self.title}; the guarantee holds for {self.scope}; {choice}{self.noise}; seed {self.seed}, image index "
             f"{self.index}; {sampling.n0} + at most {sampling.n:,} samples; alpha {sampling.alpha:g}; engine "
-            f"{self.loaded.engine}"
+            f"{self.loaded.engine}; {choose_arithmetic('auto', self.noise)} arithmetic"
         )
 
     @property

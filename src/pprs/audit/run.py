@@ -148,20 +148,21 @@ class _Subject:
         progress: Progress,
     ) -> None:
         self.settings, self.rows = settings, rows
-        if settings.pixels != "network":
-            raise ConfigurationError(f"a run with `pixels` {settings.pixels} cannot be audited yet")
         self.task = _load(settings, rows, model, data, classes)
         keep_memory()
         choice = self._choose_engine(seed, progress)
+        module = self.task.model.module
+        self._in_torch = choice.model.module is module and next(module.parameters(), None) is not None
+        self._network = self.task.base_classifier(module)
         self.classifier = SmoothedClassifier(
-            choice.model.module, self.task.num_classes, settings.noise, settings.partition, seed=seed,
-            device=settings.device, arithmetic="auto" if settings.arithmetic == "exact" else "real",
+            self.task.base_classifier(choice.model.module), self.task.num_classes, settings.noise, settings.partition,
+            seed=seed, device=settings.device, arithmetic=settings.arithmetic_option,
         )  # fmt: skip
 
     def _choose_engine(self, seed: int, progress: Progress) -> EngineChoice:
         settings, task = self.settings, self.task
         return choose_engine(
-            task.model, task.trial_inputs(settings.noise, settings.partition, seed, settings.arithmetic),
+            task.model, task.trial_inputs(settings.noise, settings.partition, seed, settings.arithmetic_option),
             engine=settings.engine or "auto", device=Local().check_device(settings.device), autocast=settings.autocast,
             channels_last=settings.channels_last, message=progress.message,
         )  # fmt: skip
@@ -172,7 +173,7 @@ class _Subject:
         certificate = restore_certificate(row, self.settings, tuple(image.shape))
         return audit_image(
             self.classifier, image, certificate, index=row.idx, label=row.label, options=options,
-            network=self.task.model.module, starts=self._find_starts(image),
+            network=self._network, starts=self._find_starts(image),
         )  # fmt: skip
 
     def read_image(self, row: Row) -> torch.Tensor:
@@ -189,11 +190,8 @@ class _Subject:
 
     def _find_starts(self, image: torch.Tensor) -> list[torch.Tensor]:
         """Return changes towards other images of the same shape."""
-        if (
-            self.classifier.model is self.task.model.module
-            and next(self.task.model.module.parameters(), None) is not None
-        ):
-            return []  # a torch network, which has gradients
+        if self._in_torch:
+            return []  # it has gradients
         starts = []
         for index in range(min(len(self.task.data), STARTS)):
             other = self.task.data[index].image
@@ -218,8 +216,9 @@ def _load(
     split = settings.split if isinstance(source, str | Path) else None
     try:
         task = load_task(
-            net, source, split=split, classes=classes, labels=settings.labels, images=[row.idx for row in rows]
-        )
+            net, source, split=split, classes=classes, labels=settings.labels, images=[row.idx for row in rows],
+            pixels=settings.pixels,
+        )  # fmt: skip
     except PprsError as error:
         if model is not None and data is not None:
             raise

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import typer
 from rich.console import Console
 
-from pprs.certificate import confidence, round_down
+from pprs.certificate import confidence, round_down, state_arithmetic
 from pprs.cli.errors import FAILED, with_flags
 from pprs.dataset import describe_failures
 from pprs.partition import Partition
@@ -121,7 +121,7 @@ def _print_one(row: Row, settings: RunSettings) -> None:
     say(
         f"{name}: {state_claim(round_down(row.radius), space_of([row], settings).describe_one())}"
         f"{f' among {settings.label_choice}' if settings.label_choice else ''}, "
-        f"with {confidence(settings.sampling.alpha)} confidence"
+        f"with {confidence(settings.sampling.alpha)} confidence{state_arithmetic(settings.arithmetic)}"
     )
 
 
@@ -134,7 +134,7 @@ def _print_many(summary: RunSummary, settings: RunSettings) -> None:
         say(f"the classifier chose among {settings.label_choice} only")
     if summary.rows:
         space = Space.of(settings.pixels, settings.preprocess, summary.shapes, summary.file_shapes)
-        say(f"radii measure changes of {space}")
+        say(f"radii measure changes of {space}{state_arithmetic(settings.arithmetic)}")
     if settings.stop is not None:
         average = summary.samples / max(summary.rows, 1)
         say(f"{summary.samples:,} samples, {average:,.0f} per image (at most {settings.n:,})")

@@ -74,6 +74,7 @@ class Page:
     unreadable: tuple[int, ...]  # images whose stored pictures are too large or damaged
     methods: tuple[MethodSettings, ...]
     checks: tuple[str, ...]  # whether the rows of each run follow from its counts
+    arithmetic: str
     version: str = __version__
 
 
@@ -99,6 +100,7 @@ def to_html(
         unreadable,
         tuple(_describe_settings(frame) for frame in frames),
         _describe_checks(frames),
+        _describe_arithmetic(frames),
     )
     return str(render("report.html", page=content))
 
@@ -119,6 +121,14 @@ def _describe_checks(frames: Sequence[RunFrame]) -> tuple[str, ...]:
     if len(frames) == 1:
         return (outcomes[0],)
     return tuple(f"{frame.name}: {outcome}" for frame, outcome in zip(frames, outcomes, strict=True))
+
+
+def _describe_arithmetic(frames: Sequence[RunFrame]) -> str:
+    real = [frame.name for frame in frames if frame.settings.arithmetic != "exact"]
+    if not real:
+        return "Noise was drawn in integers on the levels of the images, so the radii hold in spite of rounding."
+    whose = "The radii" if len(real) == len(frames) else f"The radii of {', '.join(real)}"
+    return f"{whose} are in real arithmetic: they disregard rounding in floating point."
 
 
 def _describe_points(frames: Sequence[RunFrame]) -> tuple[str, ...]:
