@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks import baselines, certify, engines, noise, partitions, quality, ray, samples, threads, training
+from benchmarks import baselines, certify, engines, exact, noise, partitions, quality, ray, samples, threads, training
 from benchmarks.timing import format_result
 from pprs._threads import keep_memory
 
@@ -19,6 +19,7 @@ TOPICS = {
     "threads": threads.measure,
     "engines": engines.measure,
     "noise": noise.measure,
+    "exact": exact.measure,
     "samples": samples.measure,
     "ray": ray.measure,
     "training": training.measure,

@@ -20,10 +20,16 @@ def models() -> Iterator[tuple[str, Model, torch.Tensor, int, float]]:
     """Yield name, model, image, number of segments, and the required speed-up of ONNX Runtime over torch."""
     generator = torch.Generator().manual_seed(0)
     net = architecture("resnet18", channels=3, num_classes=10, mean=(0.5,) * 3, std=(0.25,) * 3).build().eval()
-    yield "ResNet-18 at 32x32", Model(net, "resnet18", 10), torch.rand(3, 32, 32, generator=generator), 250, 1.2
+    yield (
+        "ResNet-18 at 32x32",
+        Model(net, "resnet18", 10),
+        torch.randint(0, 256, (3, 32, 32), generator=generator) / 255,
+        250,
+        1.2,
+    )
     yield (
         "efficientnet-lite0 at 224x224", load_model("efficientnet-lite0"),
-        torch.rand(3, 224, 224, generator=generator), 1000, 4.0,
+        torch.randint(0, 256, (3, 224, 224), generator=generator) / 255, 1000, 4.0,
     )  # fmt: skip
 
 

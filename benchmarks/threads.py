@@ -20,7 +20,7 @@ def measure() -> Iterator[dict[str, object]]:
     _threads.set_threads(cores)
     torch.set_num_threads(cores)
     net = architecture("resnet-small", channels=1, num_classes=10, mean=(0.5,), std=(0.25,)).build()
-    x = torch.rand(1, 28, 28, generator=torch.Generator().manual_seed(0))
+    x = torch.randint(0, 256, (1, 28, 28), generator=torch.Generator().manual_seed(0)).float() / 255
 
     def run(model: object) -> None:
         with torch.no_grad():
