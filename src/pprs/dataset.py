@@ -327,7 +327,10 @@ def apply_limits(sampling: Sampling, limits: RunLimits, runner: Runner) -> Sampl
 
 def _recorded_settings(folder: Path) -> RunSettings | None:
     """The settings of the run in this folder, if there is one. It keeps them where the caller asks for "auto"."""
-    return RunFile(folder).settings if (folder / FILE).is_file() else None
+    file = folder / FILE
+    if not file.is_file() or not file.stat().st_size:  # empty if the run was killed when it was created
+        return None
+    return RunFile(folder).settings
 
 
 def _problem(task: Task, noise: Noise, arithmetic: str) -> tuple[Noise, int, int, Quantisation | None]:

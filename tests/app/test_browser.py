@@ -211,7 +211,7 @@ def test_uploads(page: Page, tmp_path: Path) -> None:
     page.driver.refresh()
     page.wait_done("seed 0")
     page.one("#upload input[type=file]").send_keys(str(tmp_path / "large.png"))
-    page.wait_done("28x28x1 input of the network, prepared from your 6000x5000 image")
+    page.wait_done("the 28x28 grey image that the network takes, made from your 6000x5000 grey file")
     assert len(page.all("#images figure")) == 6
 
 

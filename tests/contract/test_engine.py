@@ -181,7 +181,7 @@ def test_the_engine_is_tried_on_noise_used_for_nothing_else(
 
     monkeypatch.setattr(dataset, "choose_engine", spy)
     pprs("certify", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.5, "--n", 64, "--limit", 1)
-    image = open_dataset("builtin:mnist5k")[0].image
+    image = voting.prepare_image(open_dataset("builtin:mnist5k")[0].image, Gaussian(0.5))
     (inputs,) = trials
     for phase in (voting.SELECT, voting.ESTIMATE, voting.PREDICT):
         samples = voting.noisy_chunk(image, Gaussian(0.5), 0, 0, phase)

@@ -29,12 +29,11 @@ from pprs.report.table import Table, format_radius
 from pprs.reproduction import Results, charts, draw_experiment, experiment_cells, models_table, read_plan
 from pprs.reproduction.match import LEAST, MOST, matching_sigma
 from pprs.reproduction.plan import Data, Line, Model
-from pprs.reproduction.results import MANIFEST, ROW, _read_data
+from pprs.reproduction.results import KEPT, MANIFEST, ROW, _read_data
 from pprs.reproduction.run import Reproduction
 from pprs.reproduction.tables import accuracy_gain, gallery_table, most_common_share
 from pprs.runs import RunFrame, RunSettings, read_frame
 from pprs.runs.export import JOINED
-from pprs.runs.settings import EXPORTED
 from pprs.sampling import Sampling, check_radii_attainable
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -140,7 +139,7 @@ def test_files_that_cannot_be_read_or_are_not_ours_are_not_replaced(tmp_path: Pa
     cell = read_plan(quick=True).cell(read_plan(quick=True).experiments["curves"], "digits", Line("rs"), 0.25)
     entry = next(e for e in Results(RESULTS).manifest().entries.values() if e.cell.data == "cat")
     rows = Results(RESULTS).table(entry)
-    rows = pyarrow.table({name: rows[JOINED.get(name, name)] for name in (*ROW, *EXPORTED)})
+    rows = pyarrow.table({name: rows[JOINED.get(name, name)] for name in (*ROW, *KEPT)})
 
     def add(folder: Path) -> None:
         Results(folder).add(cell, "key", rows, network="", images="")
@@ -178,8 +177,8 @@ def test_a_folder_in_the_earlier_form_opens(quick: Path, tmp_path: Path) -> None
     (tmp_path / "rows" / "models.json").write_text(json.dumps(dict(manifest.models)))
     for entry in manifest.entries.values():
         table = results.table(entry)
-        names = [*table.schema.names[8:22], *(JOINED.get(name, name) for name in EXPORTED)]
-        old = table.select(names).rename_columns([*table.schema.names[8:22], *EXPORTED])
+        names = [*table.schema.names[8:22], *(JOINED.get(name, name) for name in KEPT)]
+        old = table.select(names).rename_columns([*table.schema.names[8:22], *KEPT])
         stamps = {"pprs": entry.key, "pprs.network": entry.network, "pprs.pictures": entry.images}
         path = tmp_path / "rows" / f"{entry.cell.name}.parquet"
         pyarrow.parquet.write_table(old.replace_schema_metadata(stamps), path)

@@ -229,7 +229,8 @@ def test_tune_from_python(tmp_path: Path) -> None:
     assert (out / "tune.png").read_bytes().startswith(b"\x89PNG")
     # Later versions read the first line, so its keys must stay.
     header = json.loads(tried.splitlines()[0])
-    assert set(header) == {"model", "data", "images", "noise", "seed", "budget", "families", "engine"}
+    keys = {"model", "data", "images", "noise", "seed", "budget", "families", "engine", "arithmetic"}
+    assert set(header) == keys
     assert header["images"] == [0, 1, 1000]
     assert header["families"] == ["none", "blur"]
     # The same search, expressed differently.
