@@ -19,7 +19,7 @@ from pprs.partition import Superpixels, parse_partition
 from pprs.space import describe_shape, state_claim
 
 Counts = npt.NDArray[np.int64]
-MAX_STEPS = 2**20  # levels by which a value may change, so that sums of squares fit in 64 bits
+MAX_STEPS = 2**15  # levels by which a value may change, so that sums of squares fit in 64 bits
 VERSION = 2  # of the schema of `Certificate.to_dict`. Version 1 lacks the fields from `arithmetic` on.
 _EXACT = Context(prec=400)  # digits enough for 1 - alpha, since alpha is above 1e-300
 _PERCENT_STEP = Decimal("1e-10")  # smallest step of a confidence in percent that is shown
@@ -49,9 +49,16 @@ def confidence(alpha: float) -> str:
     return text if shown == exact else f"more than {text}"
 
 
-def state_arithmetic(arithmetic: str) -> str:
-    """Return what must be added to a claim in this arithmetic. An exact claim holds as it stands."""
-    return "" if arithmetic == "exact" else ", disregarding rounding in floating point"
+def state_arithmetic(arithmetic: str, levels: int | None = None) -> str:
+    """Return what must be added to a claim in this arithmetic.
+
+    An image is classified on its own levels, so an exact claim is about changed images with the same levels.
+    """
+    if arithmetic != "exact":
+        return ", disregarding rounding in floating point"
+    if levels is None:
+        return ", among images of the same bit depth"
+    return ", among 8-bit images" if levels == EIGHT_BIT else ", among images rounded to 16 bits"
 
 
 class _EqualByValue:
@@ -198,6 +205,8 @@ class Certificate(_EqualByValue):
         large it is. In exact arithmetic, delta is an integer number of levels, and |A delta| is replaced by the least
         norm of an integer change with the same sum in every segment.
         """
+        if self.arithmetic == "exact" and self.levels != EIGHT_BIT:
+            return "ball"
         return "cylinder" if _fixed_segments(self.partition) is not None and self.assumes is None else "ball"
 
     @property
@@ -223,7 +232,8 @@ class Certificate(_EqualByValue):
     def covers(self, delta: Any) -> bool:
         """Return whether the claim covers this perturbation.
 
-        In exact arithmetic this is decided in integers for a perturbation that leads to another 8-bit image.
+        In exact arithmetic, the claim about an 8-bit image covers changes to other 8-bit images only, which is decided
+        in integers. The claim about any other image is one of the classifier that rounds to 16 bits.
 
         Args:
             delta: The perturbation, an array or tensor of the image's shape.
@@ -241,8 +251,10 @@ class Certificate(_EqualByValue):
             steps = np.round(flat * EIGHT_BIT)
             if np.abs(steps).max() > MAX_STEPS:
                 return False
-            if self.levels == EIGHT_BIT and np.abs(flat - steps / EIGHT_BIT).max() <= 1e-7:
-                return _least_energy(steps, cells) <= (EIGHT_BIT * Fraction(self.radius)) ** 2
+            if self.levels == EIGHT_BIT:
+                # An image off these levels is classified on others, so nothing is certified about it.
+                on_levels = np.abs(flat - steps / EIGHT_BIT).max() <= 1e-7
+                return bool(on_levels) and _least_energy(steps, cells) <= (EIGHT_BIT * Fraction(self.radius)) ** 2
             cells = None  # rounding does not commute with averaging, so only the ball is certified
         rounding = 0.0
         if cells is not None:
@@ -269,7 +281,7 @@ class Certificate(_EqualByValue):
         image = f"this {describe_shape(self.shape)} image"
         claim = (
             f"class {self.prediction}: {state_claim(round_down(self.radius), image)}, "
-            f"with {confidence(self.alpha)} confidence{self._samples}{state_arithmetic(self.arithmetic)}"
+            f"with {confidence(self.alpha)} confidence{self._samples}{state_arithmetic(self.arithmetic, self.levels)}"
         )
         return claim if self.assumes is None else f"{claim}, ASSUMING that {self.assumes}, which is not proved"
 

@@ -88,8 +88,10 @@ class SmoothedClassifier:
         >>> from pprs import Gaussian
         >>> def model(x): return torch.stack([x.mean((1, 2, 3)) - 0.5, 0.5 - x.mean((1, 2, 3))], dim=1)
         >>> g = SmoothedClassifier(model, num_classes=2, noise=Gaussian(0.5))
-        >>> print(g.certify(torch.full((1, 8, 8), 0.6), n=1000))
-        class 0: no change of L2 norm up to 0.658 to this 8x8 grey image can alter this label, with 99.9% confidence
+        >>> certificate = g.certify(torch.full((1, 8, 8), 0.6), n=1000)
+        >>> print(certificate)  # doctest: +NORMALIZE_WHITESPACE
+        class 0: no change of L2 norm up to 0.658 to this 8x8 grey image can alter this label, with 99.9% confidence,
+        among 8-bit images
     """
 
     def __init__(

@@ -56,7 +56,7 @@ def check_function_of_one_image(votes: LocalVotes, inputs: torch.Tensor) -> floa
         raise _refusal(model, f"differ by {max(repeated):.2g} of their spread when it is called again", why)
     if max(among_others) > allowed:
         raise _refusal(
-            model, f"differ by {max(among_others):.2g} of their spread with the other images of the batch",
+            model, f"change by {max(among_others):.2g} of their spread when the other images of the batch change",
             "its scores depend on the whole batch",
         )  # fmt: skip
     return max(*among_others, *repeated)
@@ -77,7 +77,7 @@ def _score_otherwise(votes: LocalVotes, inputs: torch.Tensor) -> Iterator[torch.
         try:
             alone.append(votes.scores(image[None]))
         except PprsError as error:
-            raise _refusal(votes.model, "exist only in a batch", f"it cannot score an image alone: {error}") from error
+            raise _refusal(votes.model, "need a batch", f"it cannot score an image alone: {error}") from error
     yield torch.cat([*alone, votes.scores(inputs)[ALONE:]])
 
 

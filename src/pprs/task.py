@@ -15,8 +15,9 @@ import torch
 
 from pprs.data import Example, ImageSet, Selection, View, as_image_set, check_indices, open_dataset
 from pprs.errors import ConfigurationError, PprsError
-from pprs.model import Model, load_model
+from pprs.model import SOURCES, Model, load_model
 from pprs.model.base import class_indices, normalise_name
+from pprs.model.factory import Factory
 from pprs.model.file_input import FileInput
 from pprs.noise import Noise
 from pprs.partition import Partition
@@ -178,6 +179,16 @@ def _restrict(
     model_indices: Sequence[int | None] = order if order is not None else range(count)
     label_map = [None if i is None else new_index.get(i) for i in model_indices]
     return restricted, View(image_set, _preparation(restricted, pixels), label_map, restricted.class_names)
+
+
+def refuse_code(recorded: str | None, model: object) -> None:
+    """Raise if code would be imported only because a run names it: a run may come from somebody else."""
+    if model is None and recorded is not None and next((s for s in SOURCES if s.claims(recorded)), None) is Factory:
+        raise ConfigurationError(
+            f"the run names code ({recorded}), which is not imported automatically. If you trust it, give it as "
+            "`model`.",
+            parameter="model",
+        )
 
 
 def find_usable(image_set: ImageSet, indices: Sequence[int]) -> Example:

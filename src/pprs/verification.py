@@ -14,16 +14,16 @@ from pprs.certificate import Counts
 from pprs.classifier import SmoothedClassifier
 from pprs.engine import choose_engine
 from pprs.errors import ConfigurationError, PprsError, check_integer, describe_error
-from pprs.model import SOURCES, Model
-from pprs.model.factory import Factory
+from pprs.model import Model
+from pprs.model.identity import identify
 from pprs.noise import QuantisedImage, digest_image
 from pprs.progress import Progress, as_progress, stage
 from pprs.runners import Local
-from pprs.runs import Mismatch, Row, Run, RunSettings, check_rows, open_run
+from pprs.runs import Binding, Mismatch, Row, Run, RunSettings, check_rows, describe_parts, open_run
 from pprs.runs.check import BELOW, count_rows
 from pprs.runs.row import PARTIAL
 from pprs.sampling import Evidence
-from pprs.task import Task, load_task
+from pprs.task import Task, load_task, refuse_code
 from pprs.voting import ESTIMATE, SELECT, check_image, count_votes, error_context, prepare_image
 
 SHOWN = 20  # mismatches that the text lists one by one
@@ -120,6 +120,7 @@ def verify_run(
     _check_counts(opened, stored, findings)
     task = _open_task(opened.settings, stored, model, data, findings)
     if task is not None:
+        _check_binding(opened.binding, task, opened.settings, findings)
         with stage(reporter, "images", len(stored), "images"):
             _check_images(task, opened.settings, stored, findings, reporter)
     if not chosen:
@@ -170,10 +171,10 @@ def _open_task(
 ) -> Task | None:
     """Open the model and the data, and compare them with those of the run. None if that is not possible."""
     try:
-        _refuse_code(settings, model)
+        refuse_code(settings.model, model)
         model, data = settings.model if model is None else model, settings.data if data is None else data
         if model is None or data is None:
-            raise PprsError("the run does not name them")
+            raise PprsError(f"the run does not record its {'model' if model is None else 'data'}")
         split = settings.split if isinstance(data, str | Path) else None
         task = load_task(model, data, split=split, labels=settings.labels, pixels=settings.pixels)
         digest = task.model.digest()
@@ -187,16 +188,21 @@ def _open_task(
             None, f"this is not the model of the run: its digest is {digest}, not {settings.model_digest}"
         )
     else:
-        findings.checked.append("model: its digest")
+        findings.checked.append("model: the digest of its weights")
         findings.same_model = True
     return task
 
 
-def _refuse_code(settings: RunSettings, model: object) -> None:
-    """Do not import a module only because a run names it: a run may come from somebody else."""
-    text = settings.model
-    if model is None and text is not None and next((s for s in SOURCES if s.claims(text)), None) is Factory:
-        raise PprsError(f"the run names code, {text}, which is not run unasked. Give it as `model` if you trust it.")
+def _check_binding(binding: Binding | None, task: Task, settings: RunSettings, findings: _Findings) -> None:
+    """Compare what the scores depend on besides the weights. Differences do not prove other votes; a replay does."""
+    if binding is None:
+        findings.not_checked.append("model: its source code, preprocessing and versions are not recorded")
+        return
+    parts = describe_parts(binding.identity, identify(task.model, engine=settings.engine or "torch"))
+    if parts:
+        findings.not_checked.append(f"model: it may give other votes, since parts of it differ ({'; '.join(parts)})")
+    else:
+        findings.checked.append("model: its source code, preprocessing and versions")
 
 
 def _check_images(
@@ -227,7 +233,9 @@ def _check_images(
     for count, text in ((bound, "images: their digests"), (labelled, "true labels")):
         findings.checked += [f"{text} ({count_rows(count)})"] if count else []
     if unread:
-        findings.not_checked.append(f"images: {count_rows(len(unread))} cannot be read, the first is image {unread[0]}")
+        findings.not_checked.append(
+            f"the images of {count_rows(len(unread))} cannot be read, the first of them image {unread[0]}"
+        )
     if unbound:
         _check_fingerprint(task, settings, unbound, findings)
 
@@ -251,6 +259,9 @@ def _compare_image(row: Row, image: torch.Tensor | QuantisedImage) -> list[str]:
     shape, found = tuple(image.shape), []
     if row.shape is not None and shape != row.shape:
         found.append(f"shape is {row.shape}, and the image has {shape}")
+    levels = image.levels if isinstance(image, QuantisedImage) else None
+    if row.levels != levels:
+        found.append(f"levels are {row.levels}, and the image has {levels}")
     moved = image.quantisation.moved if isinstance(image, QuantisedImage) else 0.0
     if (row.moved or 0.0) < moved * (1 - BELOW):  # this is taken off the radius, and the image decides it
         found.append(f"moved is {row.moved}, and rounding moves the image by {moved}")

@@ -76,8 +76,8 @@ REFUSED = {
     "a call counter": (CountingCalls(), "when it is called again.*keeps state from call to call"),
     "forced dropout": (ForcedDropout(), "when it is called again.*draws random numbers, as active dropout does"),
     "dropout in training mode": (Small(AlwaysTraining(0.2)), r"dropout is active \(layer net\.1\)"),
-    "centred by the batch": (CentredByBatch(), "with the other images of the batch.*depend on the whole batch"),
-    "a batch only": (BatchOnly(), "exist only in a batch.*cannot score an image alone"),
+    "centred by the batch": (CentredByBatch(), "when the other images of the batch change.*depend on the whole batch"),
+    "a batch only": (BatchOnly(), "need a batch.*cannot score an image alone"),
 }
 
 

@@ -239,7 +239,7 @@ def test_code_that_a_run_names_is_not_imported_unasked(run: Path) -> None:
     edit(run, "UPDATE settings SET value = '\"antigravity:build\"' WHERE key = 'model'")
     result = verify_run(run, data=(IMAGES, LABELS), progress=False)
     assert result.ok
-    assert "which is not run unasked" in str(result)
+    assert "which is not imported automatically" in str(result)
 
 
 @pytest.mark.parametrize("name", ["old-run", "older-run"])

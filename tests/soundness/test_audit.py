@@ -207,7 +207,20 @@ def folder(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_command_audits_a_run_and_resumes(folder: Path) -> None:
-    command = ["audit", "run", "--steps", 4, "--samples", 300, "--limit", 3, "--out", "audit"]
+    command = [
+        "audit",
+        "run",
+        "--model",
+        "swapped_net:make",
+        "--steps",
+        4,
+        "--samples",
+        300,
+        "--limit",
+        3,
+        "--out",
+        "audit",
+    ]
     output = pprs(*command).stdout
     assert "nothing was found inside the certified radius of 3 images" in output
     stored = json.loads((folder / "audit/audit.json").read_text())
@@ -223,16 +236,30 @@ def test_the_command_audits_a_run_and_resumes(folder: Path) -> None:
     assert "3 of 3 images are done" in pprs(*command).stdout
     assert (folder / "audit/gallery.png").is_file()
     assert json.loads((folder / "audit/audit.json").read_text()) == stored
-    refused = pprs(*command[:2], "--steps", 5, "--out", "audit", code=2).stderr
+    refused = pprs(*command[:4], "--steps", 5, "--out", "audit", code=2).stderr
     assert "differs in options" in refused
     assert "--out" in refused
 
 
 def test_a_classifier_swapped_after_the_run_fails_the_audit(folder: Path) -> None:
     (folder / "bias.txt").write_text("-0.4")  # not visible in its weights
-    result = pprs("audit", "run", "--images", "0,2", "--steps", 4, "--samples", 300, "--out", "audit", code=1)
+    result = pprs(
+        "audit",
+        "run",
+        "--model",
+        "swapped_net:make",
+        "--images",
+        "0,2",
+        "--steps",
+        4,
+        "--samples",
+        300,
+        "--out",
+        "audit",
+        code=1,
+    )
     assert "2 of 2 images have a change inside the certified radius" in result.stdout
-    assert "kept in audit/found" in result.stderr
+    assert "are in audit/found" in result.stderr
     assert (folder / "audit/found/0.png").is_file()
     assert (folder / "audit/found/2.npy").is_file()
     assert json.loads((folder / "audit/audit.json").read_text())["passed"] is False
@@ -240,17 +267,19 @@ def test_a_classifier_swapped_after_the_run_fails_the_audit(folder: Path) -> Non
 
 def test_an_interrupted_audit_keeps_what_is_done(folder: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        audit_run("run", steps=2, samples=100, out="audit", progress=Record(interrupt_after=2))
+        audit_run(
+            "run", model="swapped_net:make", steps=2, samples=100, out="audit", progress=Record(interrupt_after=2)
+        )
     assert len(json.loads((folder / "audit/audit.json").read_text())["images"]) == 2
     assert (folder / "audit/audit.png").is_file()
     record = Record()
-    audit = audit_run("run", steps=2, samples=100, out="audit", progress=record)
+    audit = audit_run("run", model="swapped_net:make", steps=2, samples=100, out="audit", progress=record)
     assert len(audit.images) == 4
     assert any("2 of 4 images are done" in message for message in record.messages)
 
 
 def test_the_time_limit_is_kept(folder: Path) -> None:
-    audit = audit_run("run", limit=1, seconds=1e-6, progress=False)
+    audit = audit_run("run", model="swapped_net:make", limit=1, seconds=1e-6, progress=False)
     assert not audit.images[0].complete
     assert audit.images[0].found is None
     assert any("time limit" in note for note in audit.notes())
@@ -265,12 +294,16 @@ def test_bad_input_of_an_audit(folder: Path, data: Path) -> None:
         (["--seconds", 0], "--seconds must be a positive number"),
         (["--limit", 0], "--limit must be at least 1"),
         (["--model", "gone.safetensors"], "gone.safetensors"),
-        (["--data", "gone.npz"], "gone.npz"),
+        (["--model", "swapped_net:make", "--data", "gone.npz"], "gone.npz"),
+        ([], "names code (swapped_net:make), which is not imported automatically"),
     ):
         assert message in pprs("audit", "run", *arguments, code=2).stderr
     assert not (folder / "pprs-audit").exists()
     np.savez(folder / "other.npz", images=np.full((4, 8, 8), 130, np.uint8), labels=np.array([1, 0, 1, 1]))
-    assert "not the one that was certified" in pprs("audit", "run", "--data", "other.npz", code=2).stderr
+    assert (
+        "not the one that was certified"
+        in pprs("audit", "run", "--model", "swapped_net:make", "--data", "other.npz", code=2).stderr
+    )
     (folder / "swapped_net.py").rename(folder / "elsewhere.py")
     pprs("certify", "--model", "elsewhere:make", "--data", data, "--sigma", 3, "--n", 20, "--out", "none")
     assert "has no certified images" in pprs("audit", "none", code=2).stderr

@@ -102,7 +102,8 @@ class Audit:
             f"(chance alone explains at most {self.allowed}, with 95% probability)"
         ]
         if not self.passed:
-            notes.append("the run is wrong about these images: " + ", ".join(str(image.idx) for image in inside))
+            listed = ", ".join(str(image.idx) for image in inside)
+            notes.append(f"that is more than chance explains: the certificates or the classifier are wrong ({listed})")
         if any(image.kind == "scores" for image in self.images):
             notes.append("the network has no usable gradient: changes were searched by its scores, which finds less")
         incomplete = sum(not image.complete for image in self.images)

@@ -27,7 +27,7 @@ from pprs.noise import digest_image
 from pprs.progress import Progress, as_progress, stage
 from pprs.runners import Local
 from pprs.runs import Row, Run, RunSettings, open_run
-from pprs.task import Task, load_task
+from pprs.task import Task, load_task, refuse_code
 from pprs.voting import ATTACK, check_image, noisy_chunk
 
 LIMIT = 10  # images by default
@@ -52,7 +52,7 @@ def audit_run(
     progress: bool | Progress = True,
     classes: str | Path | None = None,
 ) -> Audit:
-    """Attack the certified images of a run, to see how much of each radius is real.
+    """Attack the certified images of a run, to see how tight their radii are.
 
     For each image, the audit searches for the smallest change that alters the label of the smoothed classifier. Changes
     are whole grey levels, so that the changed image is a real file. Whether the label is another is tested with fresh
@@ -208,6 +208,7 @@ def _load(
     classes: str | Path | None,
 ) -> Task:
     """Open the model and the data of a run, and check that the model is the one that was certified."""
+    refuse_code(settings.model, model)
     net, source = settings.model if model is None else model, settings.data if data is None else data
     for name, value in (("model", net), ("data", source)):
         if value is None:

@@ -60,10 +60,10 @@ def audit(
     threads: options.Threads = None,
     out: Out = Path("pprs-audit"),
 ) -> None:
-    """Attack the certified images of a run, to see how much of each radius is real.
+    """Attack the certified images of a run, to see how tight their radii are.
 
-    Searches for the smallest change that alters a certified label. Inside the radius nothing may be found, except by
-    chance: if more is found, the exit code is 1.
+    Searches for the smallest change that alters a certified label. If more changes are found inside certified radii
+    than chance explains, the exit code is 1.
 
     Example: pprs audit runs/slic --limit 20 --out audit
     """
@@ -79,7 +79,7 @@ def audit(
     drawn = [name for name in (auditing.CHARTS[0], auditing.GALLERY) if (out / name).is_file()]
     say(f"wrote {', '.join(str(out / name) for name in (auditing.RESULT, *drawn))}")
     if not result.passed:
-        typer.echo(f"pprs: changes inside certified radii alter labels. They are kept in {out / 'found'}", err=True)
+        typer.echo(f"pprs: labels change inside certified radii. The changed images are in {out / 'found'}", err=True)
         raise typer.Exit(FAILED)
 
 

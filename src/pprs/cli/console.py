@@ -111,9 +111,9 @@ def _print_one(row: Row, settings: RunSettings) -> None:
         reason = REASONS.get(row.stopped, row.stopped)
         say(f"stopped after {row.samples} of at most {settings.n} samples: {reason}")
     if row.prediction is None:
-        top = names[row.selected] if names else row.selected
+        top = names[row.selected] if names else f"class {row.selected}"
         say(
-            f"abstained: class {top} got {row.counts[row.selected]} of {row.samples} votes, too few to prove a "
+            f"abstained: {top} got {row.counts[row.selected]} of {row.samples} votes, too few to prove a "
             "majority. More samples (--n), less noise (--sigma) or another --partition may help."
         )
         return
@@ -121,7 +121,7 @@ def _print_one(row: Row, settings: RunSettings) -> None:
     say(
         f"{name}: {state_claim(round_down(row.radius), space_of([row], settings).describe_one())}"
         f"{f' among {settings.label_choice}' if settings.label_choice else ''}, "
-        f"with {confidence(settings.sampling.alpha)} confidence{state_arithmetic(settings.arithmetic)}"
+        f"with {confidence(settings.sampling.alpha)} confidence{state_arithmetic(settings.arithmetic, row.levels)}"
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import threading
 from dataclasses import dataclass
 
 import numpy as np
@@ -109,12 +110,13 @@ def quantise(image: torch.Tensor, *, may_move: bool = True) -> QuantisedImage:
     Raises:
         PprsError: If the image would have to be moved and may not be, or if its values are too large.
     """
-    exact = image.double()
+    exact = image.cpu().double()
     for levels in (EIGHT_BIT, SIXTEEN_BIT):
         k = (exact * levels).round_()
         distance = (exact - k / levels).abs_()
         if bool((distance <= ON_LEVEL * exact.abs().clamp_(min=1)).all()):
-            return QuantisedImage(_to_integers(k, levels), Quantisation(levels), image)
+            moved = 0.0 if levels == EIGHT_BIT else float(distance.norm()) * (1 + 1e-9)
+            return QuantisedImage(_to_integers(k, levels, image.device), Quantisation(levels, moved), image)
     if not may_move:
         raise PprsError(
             'its values are not multiples of 1/255 or 1/65535, as `arithmetic` "exact" requires. Leave `arithmetic` '
@@ -122,17 +124,17 @@ def quantise(image: torch.Tensor, *, may_move: bool = True) -> QuantisedImage:
             parameter="arithmetic",
         )
     moved = float(distance.norm()) * (1 + 1e-9)
-    return QuantisedImage(_to_integers(k, SIXTEEN_BIT), Quantisation(SIXTEEN_BIT, moved), image)
+    return QuantisedImage(_to_integers(k, SIXTEEN_BIT, image.device), Quantisation(SIXTEEN_BIT, moved), image)
 
 
-def _to_integers(k: torch.Tensor, levels: int) -> torch.Tensor:
+def _to_integers(k: torch.Tensor, levels: int, device: torch.device) -> torch.Tensor:
     if float(k.abs().max()) > MAX_INTEGER:
         raise PprsError(
             f"its values reach {float(k.abs().max()) / levels:g}, too large for exact arithmetic, which expects values "
             'in about [0, 1]. Rescale the image, or use `arithmetic` "real".',
             parameter="arithmetic",
         )
-    return k.to(torch.int32)
+    return k.to(torch.int32).to(device)
 
 
 def digest_image(image: torch.Tensor | QuantisedImage) -> str:
@@ -191,13 +193,22 @@ class QuantisedGaussian:
         return noisy if out is None else out.copy_(noisy)
 
 
-@functools.lru_cache(maxsize=8)
+_lock = threading.Lock()  # mpmath's precision is shared by all threads
+
+
 def quantised_gaussian(sigma: float, levels: int = EIGHT_BIT) -> QuantisedGaussian:
-    """Prepare the thresholds of a noise level.
+    """Return the noise of this level, prepared once for all threads.
 
     Raises:
         ConfigurationError: If sigma is too large for these levels.
     """
+    with _lock:
+        return _prepare_noise(sigma, levels)
+
+
+@functools.lru_cache(maxsize=8)
+def _prepare_noise(sigma: float, levels: int) -> QuantisedGaussian:
+    """Compute the thresholds and their table."""
     reach = _reach(sigma, levels)
     if 2 * reach > MAX_THRESHOLDS:
         raise ConfigurationError(

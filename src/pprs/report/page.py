@@ -126,7 +126,10 @@ def _describe_checks(frames: Sequence[RunFrame]) -> tuple[str, ...]:
 def _describe_arithmetic(frames: Sequence[RunFrame]) -> str:
     real = [frame.name for frame in frames if frame.settings.arithmetic != "exact"]
     if not real:
-        return "Noise was drawn in integers on the levels of the images, so the radii hold in spite of rounding."
+        return (
+            "Noise was drawn in integers on the levels of the images, so the radii hold in spite of rounding, among "
+            "images of the same bit depth."
+        )
     whose = "The radii" if len(real) == len(frames) else f"The radii of {', '.join(real)}"
     return f"{whose} are in real arithmetic: they disregard rounding in floating point."
 

@@ -74,8 +74,8 @@ class RowCheck:
         if self.mismatches:
             more = "" if len(self.mismatches) == 1 else f" There are {len(self.mismatches) - 1} more such findings."
             raise PprsError(
-                f"{path} does not follow from its own counts and settings: {self.mismatches[0]}.{more} It was changed "
-                f"after it was certified, so nothing is made of it. `pprs verify {path}` lists all that is wrong."
+                f"{path} does not follow from its own counts and settings: {self.mismatches[0]}.{more} The file "
+                f"was edited or damaged, or another version wrote it, so it is not used. See `pprs verify {path}`."
             )
 
     def __str__(self) -> str:
@@ -160,12 +160,12 @@ class RowChecker:
         numbers: dict[str, Any] = {"radius": row.radius, "p_lower": row.p_lower}
         numbers |= {name: value for name in ("p_upper", "moved") if (value := getattr(row, name)) is not None}
         found = [
-            f"{name} is {value!r}, which is no number of at least 0"
+            f"{name} is {value!r}, which is not a non-negative number"
             for name, value in numbers.items()
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf
         ]
         found += [
-            f"{name} is {getattr(row, name)!r}, which is no class"
+            f"{name} is {getattr(row, name)!r}, which is not a class"
             for name in ("selected", "prediction", "label")
             if not _is_class(getattr(row, name), optional=name != "selected" or self.settings.num_classes is None)
         ]
@@ -199,11 +199,11 @@ class RowChecker:
         if self.settings.arithmetic == "real":
             return [] if row.levels is None and not row.moved else ["it has levels, but the run is in real arithmetic"]
         if row.shape is None or len(row.shape) != 3 or not math.prod(row.shape):
-            return [f"its shape is {row.shape}, which exact arithmetic cannot be computed with"]
+            return [f"its shape is {row.shape}, but exact arithmetic needs [C, H, W]"]
         if row.levels not in (EIGHT_BIT, SIXTEEN_BIT) or row.moved is None:
-            return [f"its levels are {row.levels}, moved by {row.moved}, which exact arithmetic does not have"]
+            return [f"levels are {row.levels} and moved is {row.moved}, which cannot occur in exact arithmetic"]
         most = 0.0 if row.levels == EIGHT_BIT else math.sqrt(math.prod(row.shape)) / (2 * row.levels)
-        return [] if row.moved <= most * (1 + BELOW) else [f"it was moved by {row.moved:g}, and rounding moves less"]
+        return [] if row.moved <= most * (1 + BELOW) else [f"moved is {row.moved:g}, more than rounding can move it"]
 
     def _check_bounds(self, row: Row, sampling: Sampling) -> tuple[list[str], list[str]]:
         two_sided = sampling.bound == "two-sided"

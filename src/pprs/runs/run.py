@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pprs.errors import ConfigurationError, PprsError
 from pprs.runs import remote
+from pprs.runs.binding import Binding
 from pprs.runs.check import check_rows
 from pprs.runs.export import read_exported, to_arrow
 from pprs.runs.row import Failure, Row, from_record
@@ -45,6 +46,11 @@ class Run(ABC):
     def rows(self) -> list[Row]:
         """The rows in the order of image indices. Failed images have none."""
         return list(self.iter_rows())
+
+    @property
+    def binding(self) -> Binding | None:
+        """The identity of the model that the run was made with, if it is recorded."""
+        return None
 
     def thumbnails(self) -> dict[int, bytes]:
         """Images stored for the report, as PNG, by index."""
@@ -100,6 +106,10 @@ class StoredRun(Run):
     ) -> None:
         self._file, self.path, self.images, self._keep = RunFile(folder), path or str(folder), images, keep
         self.folder, self.settings = folder, self._file.settings
+
+    @property
+    def binding(self) -> Binding | None:
+        return self._file.binding
 
     def iter_rows(self) -> Iterator[Row]:
         return self._file.iter_rows()

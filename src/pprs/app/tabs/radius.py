@@ -147,6 +147,8 @@ def describe_position(certificate: Certificate, change: torch.Tensor) -> str:
     radius = round_down(certificate.radius)
     if certificate.covers(change.numpy()):
         return f"inside the certified radius of {radius}: it cannot alter the label"
+    if not certificate.abstained and float(change.double().norm()) <= certificate.radius:
+        return f"its norm is inside the certified radius of {radius}, which holds for changes by whole grey levels"
     return f"outside the certified radius of {radius}: it may alter the label"
 
 
