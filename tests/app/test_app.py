@@ -96,6 +96,7 @@ def test_intermediate_results_are_valid_at_all_times(loaded: LoadedModel) -> Non
     assert first.p_lower < clopper_pearson_lower(int(first.counts[first.selected]), first.n, 0.001)
 
 
+@pytest.mark.slow
 def test_a_stopped_certification_reports_its_last_state(loaded: LoadedModel) -> None:
     halt = threading.Event()
     states: list[MethodState] = []
@@ -433,6 +434,7 @@ def test_the_tab_says_whether_a_change_is_inside_the_certified_radius(loaded: Lo
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 40 30\n%%EndComments\nshowpage\n%%EOF\n"
 
 
+@pytest.mark.slow
 def test_uploads_are_read_shrunk_or_refused(tmp_path: Path) -> None:
     small, size = read_upload(save(tmp_path / "a.png", Image.new("RGB", (40, 30), "red")), Limits())
     assert tuple(small.shape) == (3, 30, 40)

@@ -424,6 +424,7 @@ BROKEN = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("contract", "name"), BROKEN, ids=[f"{i}-{name}" for i, (_, name) in enumerate(BROKEN)])
 def test_a_broken_class_fails_its_contract(
     contract: object, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

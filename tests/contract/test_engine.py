@@ -20,6 +20,7 @@ def make_images(count: int = 6) -> torch.Tensor:
     return torch.rand(count, 1, 28, 28, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.slow
 def test_onnx_runtime_votes_as_torch_does(digits_model: Path) -> None:
     model = load_model(str(digits_model))
     choice = choose_engine(model, make_images(), engine="onnxruntime")

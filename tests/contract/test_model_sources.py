@@ -57,6 +57,7 @@ def assert_same_scores(model: Model, net: torch.nn.Module, count: int = 3) -> No
         np.testing.assert_allclose(model.module(make_batch(count)), net(make_batch(count)), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_onnx(tmp_path: Path) -> None:
     net = make_network()
     path = to_onnx(net, tmp_path / "net.onnx")
@@ -72,6 +73,7 @@ def test_onnx(tmp_path: Path) -> None:
     assert described.digest() != model.digest()
 
 
+@pytest.mark.slow
 def test_onnx_with_a_fixed_batch_size_is_padded(tmp_path: Path) -> None:
     net = make_network()
     model = load_model(str(to_onnx(net, tmp_path / "fixed.onnx", dynamic=False)))
@@ -90,6 +92,7 @@ class TwoOutputs(torch.nn.Module):
         return scores, x.mean((2, 3))
 
 
+@pytest.mark.slow
 def test_onnx_with_two_outputs_needs_a_choice(tmp_path: Path) -> None:
     net = make_network()
     path = to_onnx(TwoOutputs(net), tmp_path / "two.onnx", outputs=("scores", "means"))
@@ -100,6 +103,7 @@ def test_onnx_with_two_outputs_needs_a_choice(tmp_path: Path) -> None:
         load_model(f"{path}:logits")
 
 
+@pytest.mark.slow
 def test_onnx_with_channels_last(tmp_path: Path) -> None:
     class ChannelsLast(torch.nn.Module):
         def __init__(self) -> None:
@@ -121,6 +125,7 @@ def test_onnx_with_channels_last(tmp_path: Path) -> None:
     assert_same_scores(model, net.net)
 
 
+@pytest.mark.slow
 def test_bad_onnx_files_and_descriptions(tmp_path: Path) -> None:
     complete = to_onnx(make_network(), tmp_path / "net.onnx")
     truncated = tmp_path / "truncated.onnx"
@@ -324,6 +329,7 @@ def test_transformers_checkpoint(checkpoint: Path) -> None:
         np.testing.assert_allclose(model.module.eval()(x), net(normal).logits, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_broken_checkpoints(checkpoint: Path, tmp_path: Path) -> None:
     def copy(name: str) -> Path:
         folder = tmp_path / name

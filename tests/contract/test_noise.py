@@ -122,6 +122,7 @@ def test_norms_have_their_distribution(dim: int) -> None:
         assert stats.kstest(z.norm(dim=1).numpy() / noise.scale(dim), norms.cdf).pvalue > 1e-3  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_radii_match_the_reference(golden: Path) -> None:
     content = json.loads((golden / "yang_l2_radii.json").read_text())
     kinds = {"Gaussian": Gaussian, "Exp2(k=1,j=0)": Exponential, "Pow2(k=1,a=d+10)": PowerLaw}
@@ -148,6 +149,7 @@ def test_the_power_laws_polynomial_matches_the_integral(dim: int, excess: float)
         assert exact * (1 - 1e-6) <= radius <= exact, (x, radius / exact - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dim", [64, 3072, 150528])
 def test_the_power_laws_integral_matches_a_simulation(dim: int) -> None:
     """Estimate the probability from simulated norms and angles and the median likelihood ratio, without integrals."""
@@ -163,6 +165,7 @@ def test_the_power_laws_integral_matches_a_simulation(dim: int) -> None:
         assert abs(estimate - p) < 5 * np.sqrt(p * (1 - p) / count) + 5 * 0.7 / np.sqrt(count)
 
 
+@pytest.mark.slow
 def test_the_exponentials_exact_radius(golden: Path) -> None:
     for row in json.loads((golden / "yang_l2_radii.json").read_text())["rows"]:
         if row["noise"].startswith("Exp2"):
@@ -250,6 +253,7 @@ def test_noise_as_text() -> None:
         PowerLaw(0.5, a=1.0)
 
 
+@pytest.mark.slow
 def test_noise_on_the_command_line(digits_model: Path, tmp_path: Path) -> None:
     base = ["certify", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.25, "--n", 64, "--limit", 2]
     output = pprs(

@@ -168,6 +168,7 @@ def test_the_statistics_of_final_radii() -> None:
     assert list_notes(Tuned((), (final, other), 1000, True)) == []
 
 
+@pytest.mark.slow
 def test_without_labels_the_prediction_on_the_clean_image_counts() -> None:
     tuned = search(stripes(labels=False), families=("none", "superpixels"))
     assert not tuned.labelled
@@ -205,6 +206,7 @@ class Recorded:
         self.open -= 1
 
 
+@pytest.mark.slow
 def test_tune_from_python(tmp_path: Path) -> None:
     """A bare module and arrays; the same call again measures nothing."""
     images, labels = stripes().images, stripes().labels

@@ -137,6 +137,7 @@ def test_rounding_of_an_image_off_the_levels_counts_the_distance_to_them() -> No
     assert image.norm(changed) == pytest.approx(np.linalg.norm(changed / 65535 - x.double().numpy()))
 
 
+@pytest.mark.slow
 def test_the_test_rejects_a_tie_at_most_with_probability_alpha() -> None:
     """On the boundary both classes are equally likely, and many tests share alpha."""
     rejected = 0
@@ -265,6 +266,7 @@ def test_a_classifier_swapped_after_the_run_fails_the_audit(folder: Path) -> Non
     assert json.loads((folder / "audit/audit.json").read_text())["passed"] is False
 
 
+@pytest.mark.slow
 def test_an_interrupted_audit_keeps_what_is_done(folder: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         audit_run(

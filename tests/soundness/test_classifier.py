@@ -108,6 +108,7 @@ def coin(x: torch.Tensor) -> torch.Tensor:
     return torch.stack([x[:, 0, 0, 0] - X[0, 0, 0], X[0, 0, 0] - x[:, 0, 0, 0]], dim=1)
 
 
+@pytest.mark.slow
 def test_certify_abstains_on_a_coin_toss() -> None:
     g = SmoothedClassifier(coin, 2, Gaussian(0.5))
     certificates = [g.certify(X, n0=10, n=200, index=i) for i in range(50)]

@@ -369,6 +369,7 @@ def test_images_are_taken_until_the_target_error(tmp_path: Path) -> None:
         assert 2 < len(taken) < 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", [0.05, 0.1])
 def test_the_interval_covers_despite_the_stopping_rule(target: float) -> None:
     """Compute the coverage exactly, from the distribution of the hits among the first n images."""
