@@ -42,11 +42,11 @@ def main() -> None:
     print(f"votes per class: {certificate.counts.tolist()}")
     print(f"true class: {example.label}")
 
-    # Two perturbations: one that the certificate covers, and one that is too large for it to say anything.
-    direction = torch.ones_like(example.image) / example.image.numel() ** 0.5
-    for norm in (0.5 * certificate.radius, 2 * certificate.radius):
-        covered = "covered" if certificate.covers(norm * direction) else "not covered"
-        print(f"a perturbation of L2 norm {norm:.3f} is {covered}")
+    # Two perturbations by whole grey levels: one that the certificate covers, and one that is too large for it.
+    for levels in (1, 100):
+        change = torch.full_like(example.image, levels / 255)
+        covered = "covered" if certificate.covers(change) else "not covered"
+        print(f"a perturbation of L2 norm {float(change.norm()):.3f} is {covered}")
 
 
 if __name__ == "__main__":
