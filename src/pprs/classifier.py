@@ -77,9 +77,11 @@ class SmoothedClassifier:
         threads: The number of batches that run in parallel on a CPU. Defaults to the number of cores.
         device: The torch device on which to run the base classifier.
         arithmetic: "exact" draws Gaussian noise in integers on the levels of an 8-bit or 16-bit image, so that the
-            certificate holds as stated. "real" adds noise in floating point, so that the certificate disregards
-            rounding. "auto" is exact for Gaussian noise, and rounds an image that is on neither kind of level, which
-            the radius takes into account.
+            certificate holds as stated. "8-bit" and "16-bit" do so on these levels only. "rounded" rounds every image
+            to 16 bits first, which the radius takes into account. "real" adds noise in floating point, so that the
+            certificate disregards rounding. "auto" is exact for Gaussian noise, and rounds an image that is on neither
+            kind of level. Images of different bit depth are classified differently by "auto" and "exact", and each
+            certificate says for which it holds. Give one of the others for a single classifier.
 
     Raises:
         PprsError: If `num_classes`, `seed`, `batch_size` or `threads` is out of range.

@@ -42,7 +42,15 @@ from pprs.sampling import Sampling, check_radii_attainable, max_radius, min_samp
 from pprs.scores import Probe
 from pprs.space import FILE as FILE_PIXELS
 from pprs.task import Task, find_usable, load_task
-from pprs.voting import check_image, choose_arithmetic, prepare_image, trial_inputs
+from pprs.voting import (
+    BIT_DEPTHS,
+    check_image,
+    choose_arithmetic,
+    error_context,
+    fix_levels,
+    prepare_image,
+    trial_inputs,
+)
 
 ESTIMATE_FROM = 20_000  # samples from which a run's time is estimated before it starts
 BUDGET_STOP = "width:0.01"  # a budget may end an image's sampling at any time, so its bound must hold at all times
@@ -157,7 +165,9 @@ def certify_dataset(
             result they can still change.
         target_error: Certify images in random order until certified accuracy is known to within this error, with 95%
             confidence.
-        arithmetic: "exact", "real" or "auto", as for `SmoothedClassifier`. Under "auto", a resumed run keeps its own.
+        arithmetic: "auto", "exact", "8-bit", "16-bit", "rounded" or "real", as for `SmoothedClassifier`. Under "auto"
+            and "exact", the first image of the data decides the bit depth of all. Under "auto", a resumed run keeps
+            its own arithmetic.
         pixels: What noise is added to, and so what the radii measure: "network" is the network's input, after resizing
             and the conversion to its channels. "file" is the image as it is, with its own size and channels, and
             resizing becomes part of the base classifier.
@@ -222,7 +232,7 @@ def certify_task(
             scratch = tempfile.TemporaryDirectory(prefix="pprs-")
             folder = Path(scratch.name) / "run"
         recorded = _recorded_settings(folder)
-        arithmetic = recorded.arithmetic_option if recorded is not None and arithmetic == "auto" else arithmetic
+        arithmetic = _choose_arithmetic(arithmetic, task, noise, recorded)
         engine = recorded.engine if recorded is not None and options.engine == "auto" else options.engine
         check_radii_attainable(sampling, *_problem(task, noise, arithmetic))
         trials = task.trial_images(noise, partition, seed, arithmetic)
@@ -241,6 +251,7 @@ def certify_task(
         settings = replace(
             _make_settings(task, noise, partition, sampling, seed, choice, device, options),
             arithmetic=classifier.votes.arithmetic,
+            bit_depth=BIT_DEPTHS.get(arithmetic),
         )
         work = Work(
             task, choice, classifier, sampling, device, options.autocast, options.channels_last, reporter.message
@@ -333,9 +344,26 @@ def _recorded_settings(folder: Path) -> RunSettings | None:
     return RunFile(folder).settings
 
 
+def _choose_arithmetic(arithmetic: str, task: Task, noise: Noise, recorded: RunSettings | None) -> str:
+    """The arithmetic of a run: its own if it is resumed, otherwise with the bit depth of the first image of the data.
+
+    All images of a run are rounded to the same bit depth, so that a run is about one classifier.
+    """
+    if recorded is not None and arithmetic == "auto":
+        return recorded.arithmetic_option
+    if recorded is not None and (recorded.arithmetic, recorded.bit_depth) == (arithmetic, None):
+        return arithmetic  # a run of an earlier version, in which each image has its own bit depth
+    try:
+        first = find_usable(task.data, range(len(task.data)))
+    except PprsError:
+        first = task.sample
+    return fix_levels(first.image, noise, arithmetic)
+
+
 def _problem(task: Task, noise: Noise, arithmetic: str) -> tuple[Noise, int, int, Quantisation | None]:
     """What the largest possible radius depends on besides the sampling, for the first usable image."""
-    image = prepare_image(task.sample.image, noise, arithmetic)
+    with error_context(task.sample.image, task.sample.index, None):
+        image = prepare_image(task.sample.image, noise, arithmetic)
     quantisation = image.quantisation if isinstance(image, QuantisedImage) else None
     return noise, image.numel(), task.num_classes, quantisation
 

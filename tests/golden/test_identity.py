@@ -50,7 +50,7 @@ BASE = [
     "--arithmetic", "real",
 ]  # fmt: skip
 # Settings and columns that were added after the first expected rows were written. The old rows lack them.
-ADDED_SETTINGS = {"arithmetic": "real", "pixels": "network"}
+ADDED_SETTINGS = {"bit_depth": None, "arithmetic": "real", "pixels": "network"}
 ADDED_COLUMNS = ("shape", "file_shape", "levels", "moved", "image_digest")
 PARTITIONS = ("none", "blur:size=3", "grid:size=4", "slic", "slic/soft/shifts:k=2", "felzenszwalb", "quickshift")
 NOISES = ("gaussian", "exponential", "powerlaw")

@@ -19,7 +19,7 @@ from pprs import Certificate, Exponential, Gaussian, Grid, PprsError, SmoothedCl
 from pprs.kernels.quantised import LEADING, UNDECIDED
 from pprs.noise import Quantisation, keyed_rng, quantise, quantised_gaussian
 from pprs.partition import Partition, parse_partition
-from pprs.voting import choose_arithmetic
+from pprs.voting import choose_arithmetic, fix_levels
 
 SETTINGS = [(0.02, 255), (0.25, 255), (1.0, 255), (0.25, 65535)]
 
@@ -290,3 +290,36 @@ def test_cell_means_depend_on_integer_sums_alone() -> None:
     first, second = (Grid(4).run_quantised(image, 255)[0] for image in images)
     assert torch.equal(first, second)
     assert not torch.equal(*images)
+
+
+def test_one_classifier_takes_images_of_all_bit_depths() -> None:
+    eight = torch.randint(0, 256, (1, 8, 8)).float() / 255
+    model = lambda y: torch.stack([y.mean((1, 2, 3)) - 0.2, 0.2 - y.mean((1, 2, 3))], 1)  # noqa: E731
+    g = SmoothedClassifier(model, 2, Gaussian(0.25), arithmetic="rounded")
+    certificate = g.certify(eight, n=500)
+    assert (certificate.levels, certificate.arithmetic) == (65535, "exact")
+    assert certificate.moved < 1e-6  # 1/255 is 257/65535
+    loss = certificate.moved + 8 / (2 * 65535) * (1 + 1e-9)
+    assert certificate.radius == pytest.approx(Gaussian(0.25).radius(certificate.p_lower, 64) - loss, rel=1e-12)
+    assert certificate.covers(np.full((1, 8, 8), 0.3 / 255 / 8))  # off the 8-bit levels
+    assert g.certify(torch.rand(1, 8, 8), n=500).levels == 65535
+
+
+@pytest.mark.parametrize(("arithmetic", "levels"), [("8-bit", 255), ("16-bit", 65535)])
+def test_a_given_bit_depth_refuses_other_images(arithmetic: str, levels: int) -> None:
+    g = SmoothedClassifier(lambda y: y.mean((2, 3)).repeat(1, 2), 2, Gaussian(0.25), arithmetic=arithmetic)
+    assert g.certify(torch.full((1, 8, 8), 100 / 255), n=200).levels == levels
+    with pytest.raises(PprsError, match=f'not multiples of 1/{levels}, .* Use `arithmetic` "rounded"'):
+        g.certify(torch.rand(1, 8, 8), n=200)
+
+
+def test_the_levels_of_one_image_are_fixed_for_all() -> None:
+    eight, sixteen, neither = torch.full((1, 8, 8), 0.2), torch.full((1, 8, 8), 1 / 65535), torch.full((1, 8, 8), 1e-5)
+    noise = Gaussian(0.25)
+    chosen = [[fix_levels(x, noise, option) for x in (eight, sixteen)] for option in ("auto", "exact")]
+    assert chosen == [["8-bit", "rounded"], ["8-bit", "16-bit"]]
+    assert fix_levels(neither, noise) == "rounded"
+    assert fix_levels(eight, noise, "rounded") == "rounded"
+    assert fix_levels(eight, Exponential(0.25)) == "real"
+    with pytest.raises(PprsError, match="not multiples of 1/255 or 1/65535"):
+        fix_levels(neither, noise, "exact")

@@ -43,13 +43,14 @@ Bound = Annotated[
     ),
 ]
 Arithmetic = Annotated[
-    Literal["auto", "exact", "real"],
+    Literal["auto", "exact", "8-bit", "16-bit", "rounded", "real"],
     options.option(
         "--arithmetic",
         "NAME",
         Panel.SAMPLING,
-        "exact draws Gaussian noise in integers on the levels of 8-bit or 16-bit images, so that certificates hold as "
-        "they stand. real adds float32 noise and disregards rounding. auto is exact where possible.",
+        "exact draws Gaussian noise in integers on the levels of 8-bit or 16-bit images (those of the first image), so "
+        "that certificates hold as they stand; 8-bit and 16-bit name the levels. rounded rounds every image to 16 bits "
+        "first. real adds float32 noise and disregards rounding. auto is exact, or rounded, where possible.",
     ),
 ]
 Stop = Annotated[

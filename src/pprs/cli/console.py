@@ -134,7 +134,7 @@ def _print_many(summary: RunSummary, settings: RunSettings) -> None:
         say(f"the classifier chose among {settings.label_choice} only")
     if summary.rows:
         space = Space.of(settings.pixels, settings.preprocess, summary.shapes, summary.file_shapes)
-        say(f"radii measure changes of {space}{state_arithmetic(settings.arithmetic)}")
+        say(f"radii measure changes of {space}{state_arithmetic(settings.arithmetic, settings.levels)}")
     if settings.stop is not None:
         average = summary.samples / max(summary.rows, 1)
         say(f"{summary.samples:,} samples, {average:,.0f} per image (at most {settings.n:,})")

@@ -100,31 +100,33 @@ class QuantisedImage:
         return self.k.numel()
 
 
-def quantise(image: torch.Tensor, *, may_move: bool = True) -> QuantisedImage:
-    """Return the integers of an image [C, H, W], for 8 bits if its values are multiples of 1/255, else for 16 bits.
+def quantise(image: torch.Tensor, *, levels: int | None = None, may_move: bool = True) -> QuantisedImage:
+    """Return the integers of an image [C, H, W].
 
     Args:
         image: The image, float32.
-        may_move: Round an image that is on neither kind of level. If false, refuse it.
+        levels: 255 or 65535. By default, 255 if the values of the image are multiples of 1/255, else 65535.
+        may_move: Round an image that is not on the levels. If false, refuse it.
 
     Raises:
         PprsError: If the image would have to be moved and may not be, or if its values are too large.
     """
     exact = image.cpu().double()
-    for levels in (EIGHT_BIT, SIXTEEN_BIT):
-        k = (exact * levels).round_()
-        distance = (exact - k / levels).abs_()
+    for number in (EIGHT_BIT, SIXTEEN_BIT) if levels is None else (levels,):
+        k = (exact * number).round_()
+        distance = (exact - k / number).abs_()
         if bool((distance <= ON_LEVEL * exact.abs().clamp_(min=1)).all()):
-            moved = 0.0 if levels == EIGHT_BIT else float(distance.norm()) * (1 + 1e-9)
-            return QuantisedImage(_to_integers(k, levels, image.device), Quantisation(levels, moved), image)
+            moved = 0.0 if number == EIGHT_BIT else float(distance.norm()) * (1 + 1e-9)
+            return QuantisedImage(_to_integers(k, number, image.device), Quantisation(number, moved), image)
     if not may_move:
+        multiples = "1/255 or 1/65535" if levels is None else f"1/{levels}"
         raise PprsError(
-            'its values are not multiples of 1/255 or 1/65535, as `arithmetic` "exact" requires. Leave `arithmetic` '
-            'out to round the image and take the distance off the radius, or use "real".',
+            f'its values are not multiples of {multiples}, as this arithmetic requires. Use `arithmetic` "rounded" '
+            'to round every image to 16 bits and take the distance off the radius, or "real".',
             parameter="arithmetic",
         )
     moved = float(distance.norm()) * (1 + 1e-9)
-    return QuantisedImage(_to_integers(k, SIXTEEN_BIT, image.device), Quantisation(SIXTEEN_BIT, moved), image)
+    return QuantisedImage(_to_integers(k, number, image.device), Quantisation(number, moved), image)
 
 
 def _to_integers(k: torch.Tensor, levels: int, device: torch.device) -> torch.Tensor:

@@ -22,7 +22,7 @@ from pprs.sampling import Sampling, decided_radii
 IDENTITY = (
     "model", "model_digest", "preprocess", "labels", "data_fingerprint", "num_classes", "class_names", "noise",
     "partition", "n0", "n", "alpha", "bound", "stop", "seed", "engine", "device", "autocast", "channels_last",
-    "arithmetic", "pixels",
+    "arithmetic", "bit_depth", "pixels",
 )  # fmt: skip
 _FILE = re.compile(r"(\.safetensors|\.onnx|\.pt2)(:[^/]*)?$")  # a model file, perhaps with the name of an output
 # Settings that every exported row repeats.
@@ -34,6 +34,7 @@ EXPORTED = {
 # A run may come from somebody else, so its numbers are checked before anything is computed from them.
 RANGES: dict[str, tuple[float, float]] = {
     "n0": (1, 2**40), "n": (1, 2**40), "num_classes": (1, 2**24), "alpha": (0, 1), "seed": (0, 2**128),
+    "bit_depth": (8, 16),
 }  # fmt: skip
 LISTED_LABELS = 6  # in a sentence
 MAX_TEXT = 100_000  # characters of a setting
@@ -67,6 +68,8 @@ class RunSettings:
         autocast: Whether mixed precision is used.
         channels_last: Whether the channels-last memory layout is used.
         arithmetic: "exact" if noise is drawn in integers on the levels of the images, "real" if it is added as float32.
+        bit_depth: In exact arithmetic, the bits to which every image is rounded, 8 or 16. None if each image has its
+            own bit depth, as in earlier versions.
         pixels: "network" if noise is added to the network's input, "file" if it is added to the pixels of the file.
     """
 
@@ -92,6 +95,7 @@ class RunSettings:
     autocast: bool = False
     channels_last: bool = False
     arithmetic: str = "real"
+    bit_depth: int | None = None
     pixels: str = "network"
 
     @functools.cached_property
@@ -122,8 +126,15 @@ class RunSettings:
 
     @property
     def arithmetic_option(self) -> str:
-        """The option that leads to this arithmetic again. "auto" also rounds images that are on no levels."""
-        return "real" if self.arithmetic == "real" else "auto"
+        """The option that leads to this arithmetic again."""
+        if self.arithmetic == "real":
+            return "real"
+        return {8: "8-bit", 16: "rounded"}.get(self.bit_depth or 0, "auto")
+
+    @property
+    def levels(self) -> int | None:
+        """The levels of every image, as in `Certificate`. None if they are not the same for all images."""
+        return None if self.bit_depth is None else 2**self.bit_depth - 1
 
     @property
     def label_choice(self) -> str:
