@@ -12,8 +12,9 @@ from pprs.cli import options
 from pprs.cli.console import RunSummary, compare_with_plain, exit_if_failed, print_summary, progress, say
 from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
+from pprs.cost import RunLimits, apply_limits
 from pprs.data import ImageSet, Selection
-from pprs.dataset import EngineOptions, RunLimits, apply_limits, certify_task
+from pprs.dataset import EngineOptions, certify_task
 from pprs.errors import ConfigurationError
 from pprs.noise import noise_of
 from pprs.partition import parse_partition

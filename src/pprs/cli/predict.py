@@ -11,9 +11,10 @@ from pprs.cli import options
 from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
 from pprs.data import Selection
-from pprs.dataset import EngineOptions, predict_task
+from pprs.dataset import EngineOptions
 from pprs.noise import noise_of
 from pprs.partition import parse_partition
+from pprs.prediction import predict_task
 from pprs.progress import TerminalProgress
 from pprs.runners import Local
 from pprs.runs.settings import describe_labels
