@@ -61,6 +61,15 @@ def state_arithmetic(arithmetic: str, levels: int | None = None) -> str:
     return ", among 8-bit images" if levels == EIGHT_BIT else ", among images rounded to 16 bits"
 
 
+def state_label_arithmetic(arithmetic: str, levels: int | None = None) -> str:
+    """Return what must be added to a statement about the label of one image in this arithmetic."""
+    if arithmetic != "exact":
+        return state_arithmetic(arithmetic)
+    if levels is None:
+        return ", in exact arithmetic on 8-bit or 16-bit levels"
+    return f", in exact arithmetic on {'8-bit levels' if levels == EIGHT_BIT else 'the image rounded to 16 bits'}"
+
+
 class _EqualByValue:
     """Equality by value for results whose counts are arrays."""
 
@@ -296,6 +305,9 @@ class Prediction(_EqualByValue):
         p_value: p-value of the test that the two leading classes are equally likely.
         n: Number of noisy samples.
         alpha: Failure probability.
+        arithmetic: "exact" if noise was drawn in integers on the levels of the image, "real" if it was added in
+            floating point, so that the statement disregards rounding.
+        levels: In exact arithmetic, the values of the image are multiples of 1 / levels, else None.
     """
 
     prediction: int | None
@@ -303,8 +315,21 @@ class Prediction(_EqualByValue):
     p_value: float
     n: int
     alpha: float
+    arithmetic: str = "real"
+    levels: int | None = None
 
     @property
     def abstained(self) -> bool:
         """Whether the classifier abstained."""
         return self.prediction is None
+
+    def __str__(self) -> str:
+        if self.abstained:
+            return (
+                f"abstained (the p-value {self.p_value:.3g} of the two leading classes does not separate them at alpha "
+                f"{self.alpha:g})"
+            )
+        return (
+            f"class {self.prediction} is the smoothed classifier's label for this image, with "
+            f"{confidence(self.alpha)} confidence{state_label_arithmetic(self.arithmetic, self.levels)}"
+        )

@@ -54,6 +54,19 @@ def test_one_image_gets_a_sentence(digits_model: Path, tmp_path: Path) -> None:
     assert bad.stdout == ""
 
 
+def test_predict_says_which_arithmetic_it_used(digits_model: Path) -> None:
+    command = ("predict", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.25, "--limit", 1)
+    texts = {name: pprs(*command, "--n", 64, "--arithmetic", name) for name in ("auto", "real")}
+    assert "confidence, in exact arithmetic on 8-bit or 16-bit levels" in texts["auto"].stderr
+    assert "confidence, disregarding rounding in floating point" in texts["real"].stderr
+    assert len(texts["real"].stdout.splitlines()) == 2
+    refused = pprs(*command, "--arithmetic", "exact", "--noise", "exponential", code=2)
+    assert 'cannot be drawn in --arithmetic "exact"' in refused.stderr
+    refused = pprs(*command, "--n", 1000, "--alpha", 1e-12, code=2)
+    assert "exact arithmetic cannot keep alpha=1e-12" in refused.stderr
+    assert refused.stdout == ""  # refused before the first image
+
+
 def test_show(tmp_path: Path) -> None:
     out = tmp_path / "row.png"
     pprs("show", "builtin:mnist5k", "--index", 2, "--sigma", 0.5, "--partition", "slic:n_segments=50", "--partition",

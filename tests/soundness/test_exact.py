@@ -16,6 +16,7 @@ from mpmath import mp  # type: ignore[import-untyped]
 from scipy.stats import chisquare, norm
 
 from pprs import Certificate, Exponential, Gaussian, Grid, PprsError, SmoothedClassifier
+from pprs.errors import ConfigurationError
 from pprs.kernels.quantised import LEADING, UNDECIDED
 from pprs.noise import Quantisation, keyed_rng, quantise, quantised_gaussian
 from pprs.partition import Partition, parse_partition
@@ -290,3 +291,50 @@ def test_cell_means_depend_on_integer_sums_alone() -> None:
     first, second = (Grid(4).run_quantised(image, 255)[0] for image in images)
     assert torch.equal(first, second)
     assert not torch.equal(*images)
+
+
+# ---- predictions
+
+
+def _vote_for_one(x: torch.Tensor) -> torch.Tensor:
+    return torch.tensor([[0.0, 1.0]]).repeat(len(x), 1)
+
+
+def test_predict_takes_the_error_of_the_draws_off_alpha() -> None:
+    """40 unanimous votes are just significant at this alpha, but not if the draws may differ from exact ones."""
+    image, n = torch.full((1, 8, 8), 0.2), 40
+    p_value = 2.0 ** (1 - n)
+    alpha = 1.05 * p_value
+    reduced = Quantisation(255).reduced_alpha(alpha, 0.25, n, 64)
+    assert reduced < p_value < alpha
+    exact, real = (
+        SmoothedClassifier(_vote_for_one, 2, Gaussian(0.25), arithmetic=arithmetic).predict(image, n=n, alpha=alpha)
+        for arithmetic in ("exact", "real")
+    )
+    assert exact.p_value == real.p_value == pytest.approx(p_value)
+    assert exact.abstained
+    assert "does not separate them" in str(exact)
+    assert real.prediction == 1
+
+
+def test_predict_refuses_an_alpha_that_the_draws_use_up() -> None:
+    def refuse(x: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("no sample should be drawn")
+
+    with pytest.raises(ConfigurationError, match="cannot keep alpha=1e-13"):
+        SmoothedClassifier(refuse, 2, Gaussian(0.25)).predict(torch.zeros(1, 8, 8), n=40, alpha=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("value", "arithmetic", "levels", "statement"),
+    [
+        (100 / 255, "auto", 255, "99.9% confidence, in exact arithmetic on 8-bit levels"),
+        (0.123456, "auto", 65535, "99.9% confidence, in exact arithmetic on the image rounded to 16 bits"),
+        (100 / 255, "real", None, "99.9% confidence, disregarding rounding in floating point"),
+    ],
+)
+def test_a_prediction_records_its_arithmetic(value: float, arithmetic: str, levels: int | None, statement: str) -> None:
+    g = SmoothedClassifier(_vote_for_one, 2, Gaussian(0.25), arithmetic=arithmetic)
+    prediction = g.predict(torch.full((1, 8, 8), value), n=20)
+    assert (prediction.arithmetic, prediction.levels) == ("real" if levels is None else "exact", levels)
+    assert str(prediction) == f"class 1 is the smoothed classifier's label for this image, with {statement}"

@@ -43,16 +43,6 @@ Bound = Annotated[
         "--bound", "NAME", Panel.SAMPLING, "one-sided bounds the selected class, two-sided the other classes too."
     ),
 ]
-Arithmetic = Annotated[
-    Literal["auto", "exact", "real"],
-    options.option(
-        "--arithmetic",
-        "NAME",
-        Panel.SAMPLING,
-        "exact draws Gaussian noise in integers on the levels of 8-bit or 16-bit images, so that certificates hold as "
-        "they stand. real adds float32 noise and disregards rounding. auto is exact where possible.",
-    ),
-]
 Stop = Annotated[
     str | None,
     options.option(
@@ -111,7 +101,7 @@ def certify(
     alpha: Alpha = 0.001,
     bound: Bound = "one-sided",
     stop: Stop = None,
-    arithmetic: Arithmetic = "auto",
+    arithmetic: options.Arithmetic = "auto",
     budget: Budget = None,
     target_error: TargetError = None,
     split: options.Split = None,
