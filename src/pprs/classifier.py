@@ -20,7 +20,7 @@ from pprs.errors import ConfigurationError, PprsError
 from pprs.noise import Noise, Quantisation, QuantisedImage, digest_image
 from pprs.partition import Partition
 from pprs.progress import Progress, as_progress, stage
-from pprs.sampling import Evidence, Sampling, check_radii_attainable
+from pprs.sampling import Evidence, Sampling, check_certifiable
 from pprs.voting import (
     ESTIMATE,
     PREDICT,
@@ -414,13 +414,16 @@ class Certification:
             on_samples: Called with the number of new samples after every chunk.
 
         Raises:
-            PprsError: If the image is invalid, the base classifier fails, or the sampling can never certify.
+            PprsError: If the image is invalid, the base classifier fails, or the sampling can never certify the image.
         """
         source, sampling, checkpoint = self._source, self.sampling, self._checkpoint
         with self._check_image(x) as image:
             quantisation = _quantisation_of(image)
             problem = (source.noise, image.numel(), source.num_classes)
-            check_radii_attainable(sampling, *problem, quantisation)
+            try:
+                check_certifiable(sampling, *problem, quantisation)
+            except ConfigurationError as error:  # other images of a run may be smaller or on other levels
+                raise PprsError(error.message, parameter=error.parameter) from error
             if checkpoint is None:
                 selected = int(count_votes(source, image, sampling.n0, self._index, SELECT, on_samples).counts.argmax())
                 votes = Votes.none(source.num_classes)

@@ -37,7 +37,7 @@ from pprs.runs import (
     check_out,
     open_run_folder,
 )
-from pprs.sampling import Sampling, check_radii_attainable
+from pprs.sampling import Sampling, check_certifiable
 from pprs.scores import Probe
 from pprs.space import FILE as FILE_PIXELS
 from pprs.task import Task, find_usable, load_task
@@ -191,7 +191,7 @@ def certify_task(
         recorded = _recorded_settings(folder)
         arithmetic = recorded.arithmetic_option if recorded is not None and arithmetic == "auto" else arithmetic
         engine = recorded.engine if recorded is not None and options.engine == "auto" else options.engine
-        check_radii_attainable(sampling, *describe_problem(task, noise, arithmetic))
+        check_certifiable(sampling, *describe_problem(task, noise, arithmetic))
         trials = task.trial_images(noise, partition, seed, arithmetic)
         choice = choose_engine(
             task.model, task.network_inputs(trials), engine=engine or "auto", device=device,
