@@ -70,6 +70,11 @@ def state_label_arithmetic(arithmetic: str, levels: int | None = None) -> str:
     return f", in exact arithmetic on {'8-bit levels' if levels == EIGHT_BIT else 'the image rounded to 16 bits'}"
 
 
+def is_lost_to_rounding(prediction: int | None, p_lower: float, p_upper: float | None) -> bool:
+    """Return whether these bounds prove a label, but rounding to 16 bits took off all of its radius."""
+    return prediction is None and p_lower > (0.5 if p_upper is None else p_upper)
+
+
 class _EqualByValue:
     """Equality by value for results whose counts are arrays."""
 
@@ -224,6 +229,11 @@ class Certificate(_EqualByValue):
         return self.prediction is None
 
     @property
+    def lost_to_rounding(self) -> bool:
+        """Whether the classifier abstained only because rounding the image to 16 bits used up the radius."""
+        return is_lost_to_rounding(self.prediction, self.p_lower, self.p_upper)
+
+    @property
     def dim(self) -> int:
         """Number of values in the image, C * H * W."""
         return math.prod(self.shape)
@@ -285,6 +295,9 @@ class Certificate(_EqualByValue):
         if self.abstained:
             if self.stopped == "hopeless":
                 return f"abstained (given up as hopeless{self._samples})"
+            if self.lost_to_rounding:
+                lower = round_down(self.p_lower)
+                return f"abstained (rounding to 16 bits used up the radius of p_lower {lower}{self._samples})"
             other = "1/2" if self.p_upper is None else f"every other class's {self.p_upper:.3f}"
             return f"abstained (p_lower {round_down(self.p_lower)} is not above {other}{self._samples})"
         image = f"this {describe_shape(self.shape)} image"

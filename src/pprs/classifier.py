@@ -488,7 +488,7 @@ class Certification:
 
         Returns:
             A certified radius if the lower bound is above 1/2 (or, if two-sided, above the upper bound of every other
-            class), otherwise an abstention.
+            class) and rounding to 16 bits does not use up the radius, otherwise an abstention.
 
         Raises:
             PprsError: If no sample has been drawn yet.

@@ -129,6 +129,21 @@ def test_other_images_are_moved_and_pay_for_it() -> None:
         SmoothedClassifier(g.model, 2, Gaussian(0.25), arithmetic="exact").certify(x, n=200)
 
 
+def test_an_abstention_says_that_rounding_used_up_the_radius() -> None:
+    """All votes agree, but the noise is so small that rounding to 16 bits takes off more than the radius."""
+    g, n = SmoothedClassifier(_vote_for_one, 2, Gaussian(1e-4)), 100
+    sixteen_bit, eight_bit = (g.certify(torch.full((1, 32, 32), x), n=n) for x in (0.123456, 100 / 255))
+    assert (eight_bit.prediction, eight_bit.lost_to_rounding) == (1, False)
+    assert sixteen_bit.abstained
+    assert sixteen_bit.lost_to_rounding
+    assert str(sixteen_bit) == "abstained (rounding to 16 bits used up the radius of p_lower 0.933)"
+    two_sided = g.certify(torch.full((1, 32, 32), 0.123456), n=n, bound="two-sided")
+    assert two_sided.lost_to_rounding
+    undecided = dataclasses.replace(sixteen_bit, p_lower=0.4)
+    assert not undecided.lost_to_rounding
+    assert str(undecided) == "abstained (p_lower 0.400 is not above 1/2)"
+
+
 def test_values_beyond_float32_integers_are_refused() -> None:
     with pytest.raises(PprsError, match="too large for exact arithmetic"):
         quantise(torch.full((1, 8, 8), 1e5))
