@@ -19,6 +19,7 @@ from pprs.prediction import predict_task
 from pprs.progress import TerminalProgress
 from pprs.runners import Local
 from pprs.runs.settings import describe_labels
+from pprs.space import state_pixels
 from pprs.task import load_task
 from pprs.voting import choose_arithmetic
 
@@ -70,9 +71,7 @@ def predict(
     )  # fmt: skip
     if task.labels is not None:
         messages.message(f"the classifier chooses among {describe_labels(task.labels)} only")
-    messages.message(
-        f"noise is added to {'the pixels of the files' if pixels == 'file' else 'the input of the network'}"
-    )
+    messages.message(state_pixels(pixels))
     messages.message(
         f"each label is the smoothed classifier's with {confidence(alpha)} confidence{state_label_arithmetic(used)}"
     )
