@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ from typing import Any
 import torch
 
 from pprs._threads import cpu_count, get_threads, keep_memory
-from pprs.certificate import Prediction, round_down
 from pprs.classifier import SmoothedClassifier
+from pprs.cost import RunLimits, apply_limits, describe_problem, estimate_cost, progress_total
 from pprs.data import Selection, View, fair_order
 from pprs.engine import EngineChoice, check_engine, choose_engine
 from pprs.errors import ConfigurationError, PprsError, check_integer, check_type, describe_error
@@ -22,9 +21,9 @@ from pprs.memory import check_memory
 from pprs.metrics import accuracy_error
 from pprs.model import Model
 from pprs.model.identity import identify
-from pprs.noise import Noise, Quantisation, QuantisedImage, digest_image, parse_noise
+from pprs.noise import Noise, digest_image, parse_noise
 from pprs.partition import Partition, parse_partition
-from pprs.progress import Progress, as_progress, duration, stage
+from pprs.progress import Progress, as_progress, stage
 from pprs.runners import Budget, Local, Processes, Runner, RunProgress, Work, parse_budget, run_budget, run_images
 from pprs.runs import (
     FILE,
@@ -38,22 +37,12 @@ from pprs.runs import (
     check_out,
     open_run_folder,
 )
-from pprs.sampling import Sampling, check_radii_attainable, max_radius, min_samples_for_radius
+from pprs.sampling import Sampling, check_certifiable
 from pprs.scores import Probe
 from pprs.space import FILE as FILE_PIXELS
 from pprs.task import Task, find_usable, load_task
-from pprs.voting import (
-    BIT_DEPTHS,
-    check_image,
-    choose_arithmetic,
-    error_context,
-    fix_levels,
-    prepare_image,
-    trial_inputs,
-)
+from pprs.voting import BIT_DEPTHS, check_image, choose_arithmetic, trial_inputs
 
-ESTIMATE_FROM = 20_000  # samples from which a run's time is estimated before it starts
-BUDGET_STOP = "width:0.01"  # a budget may end an image's sampling at any time, so its bound must hold at all times
 LISTED_FAILURES = 5  # failed images that an error lists one by one
 
 
@@ -74,36 +63,6 @@ class EngineOptions:
         for name in ("batch_size", "threads"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, check_integer(getattr(self, name), name, 1))
-
-
-@dataclass(frozen=True)
-class RunLimits:
-    """When a run ends before its last image, if at all."""
-
-    budget: Budget | None = None
-    target_error: float | None = None
-    started: float = field(default_factory=time.monotonic)
-
-    def __post_init__(self) -> None:
-        error = self.target_error
-        if self.budget is not None:
-            check_type(self.budget, Budget, "budget", '"10m" or "2e6samples"')
-        if error is not None:
-            check_type(error, float | int, "target_error", "0.02")
-        if error is not None and not 0 < error < 0.5:
-            raise ConfigurationError(
-                f"`target_error` must lie between 0 and 0.5, for example 0.02, not {error}", parameter="target_error"
-            )
-        if self.budget is not None and error is not None:
-            raise ConfigurationError(
-                "give `budget` or `target_error`, not both: each decides when a run ends", parameter="budget"
-            )
-
-    def remaining(self) -> Budget | None:
-        """The budget without the time that loading has already taken."""
-        if self.budget is None:
-            return None
-        return replace(self.budget, seconds=max(0.0, self.budget.seconds - (time.monotonic() - self.started)))
 
 
 def certify_dataset(
@@ -221,7 +180,7 @@ def certify_task(
         reporter.message(f"a budget needs a stop rule: using {sampling.stop}")
     choose_arithmetic(arithmetic, noise)
     if task.pixels == FILE_PIXELS:
-        task = _fit_in_memory(task, runner, options, device)
+        task = fit_in_memory(task, runner, options, device)
     elif partition is not None and task.model.input_shape is not None:
         # The run records the resolved options, so that it stays valid when the rules for "auto" change.
         partition = partition.resolve(noise.sigma, task.model.input_shape)
@@ -234,7 +193,7 @@ def certify_task(
         recorded = _recorded_settings(folder)
         arithmetic = _choose_arithmetic(arithmetic, task, noise, recorded)
         engine = recorded.engine if recorded is not None and options.engine == "auto" else options.engine
-        check_radii_attainable(sampling, *_problem(task, noise, arithmetic))
+        check_certifiable(sampling, *describe_problem(task, noise, arithmetic))
         trials = task.trial_images(noise, partition, seed, arithmetic)
         choice = choose_engine(
             task.model, task.network_inputs(trials), engine=engine or "auto", device=device,
@@ -323,19 +282,6 @@ def _check_request(
     return apply_limits(sampling or Sampling(), limits, runner)
 
 
-def apply_limits(sampling: Sampling, limits: RunLimits, runner: Runner) -> Sampling:
-    """The sampling under these limits: a budget needs a stop rule, and a runner without workers."""
-    if limits.budget is None:
-        return sampling
-    if runner.parallel:
-        raise ConfigurationError(
-            "a `budget` is spent in rounds by a single process. Leave out the workers, or use `stop` to end an image's "
-            "sampling early and `target_error` to end the run early.",
-            parameter="budget",
-        )
-    return sampling if sampling.stop is not None else replace(sampling, stop=BUDGET_STOP)
-
-
 def _recorded_settings(folder: Path) -> RunSettings | None:
     """The settings of the run in this folder, if there is one. It keeps them where the caller asks for "auto"."""
     file = folder / FILE
@@ -345,27 +291,12 @@ def _recorded_settings(folder: Path) -> RunSettings | None:
 
 
 def _choose_arithmetic(arithmetic: str, task: Task, noise: Noise, recorded: RunSettings | None) -> str:
-    """The arithmetic of a run: its own if it is resumed, otherwise with the bit depth of the first image of the data.
-
-    All images of a run are rounded to the same bit depth, so that a run is about one classifier.
-    """
+    """The arithmetic of a run: its own if it is resumed, otherwise that of the first image of the data."""
     if recorded is not None and arithmetic == "auto":
         return recorded.arithmetic_option
     if recorded is not None and (recorded.arithmetic, recorded.bit_depth) == (arithmetic, None):
         return arithmetic  # a run of an earlier version, in which each image has its own bit depth
-    try:
-        first = find_usable(task.data, range(len(task.data)))
-    except PprsError:
-        first = task.sample
-    return fix_levels(first.image, noise, arithmetic)
-
-
-def _problem(task: Task, noise: Noise, arithmetic: str) -> tuple[Noise, int, int, Quantisation | None]:
-    """What the largest possible radius depends on besides the sampling, for the first usable image."""
-    with error_context(task.sample.image, task.sample.index, None):
-        image = prepare_image(task.sample.image, noise, arithmetic)
-    quantisation = image.quantisation if isinstance(image, QuantisedImage) else None
-    return noise, image.numel(), task.num_classes, quantisation
+    return task.fix_arithmetic(noise, arithmetic)
 
 
 def _make_settings(
@@ -405,7 +336,7 @@ def _make_settings(
     )
 
 
-def _fit_in_memory(task: Task, runner: Runner, options: EngineOptions, device: str) -> Task:
+def fit_in_memory(task: Task, runner: Runner, options: EngineOptions, device: str) -> Task:
     """Return the task with images that are refused if their noisy copies do not fit in memory."""
     if device != "cpu" or not isinstance(task.data, View):
         return task
@@ -438,7 +369,7 @@ def _certify(
     else:  # no need to start workers
         runner = Local()
     budget = limits.remaining()
-    total, unit = _progress_total(len(todo), sampling, budget)
+    total, unit = progress_total(len(todo), sampling, budget)
     with runner.start(work) as execution, stage(progress, "certify", total, unit):
         run_progress = RunProgress(progress, len(todo), unit, execution.rates)
         if budget is not None:
@@ -474,13 +405,6 @@ def _check_unchanged(run: RunFile, images: Sequence[int], work: Work, progress: 
         )
 
 
-def _progress_total(images: int, sampling: Sampling, budget: Budget | None) -> tuple[float, str]:
-    """The total and the unit of the progress bar."""
-    if budget is not None:
-        return (budget.seconds, "s") if budget.seconds < float("inf") else (budget.samples, "samples")
-    return (images, "images") if sampling.stop else (images * (sampling.n0 + sampling.n), "samples")
-
-
 def _report_error(run: RunFile, images: Sequence[int], sampling: Sampling, target: float, progress: Progress) -> None:
     chosen = set(images)
     rows = [replace(row, counts=()) for row in run.iter_rows() if row.idx in chosen]
@@ -511,72 +435,3 @@ def describe_failures(failures: Sequence[Failure]) -> str:
     if len(failures) > LISTED_FAILURES:
         lines.append(f"  and {len(failures) - LISTED_FAILURES} more")
     return "\n".join(lines)
-
-
-def estimate_cost(work: Work, images: int, limits: RunLimits, runner: Runner, progress: Progress) -> None:
-    """Print the largest possible radius and, for a long run, the time it will take."""
-    classifier, sampling, image = work.classifier, work.sampling, work.task.sample.image
-    problem = _problem(work.task, classifier.noise, classifier.votes.requested_arithmetic)
-    most = "at most " if sampling.stop else ""
-    progress.message(
-        f"{classifier.partition or 'none'} under {classifier.noise}: {images} images, {sampling.n0} + {most}"
-        f"{sampling.n} samples each; n and alpha allow a radius of at most {round_down(max_radius(sampling, *problem))}"
-    )
-    for radius in sampling.decided_radii or ():
-        smallest = min_samples_for_radius(radius, sampling, *problem)
-        progress.message(f"  a radius of {radius:g} takes at least {smallest} samples")
-    samples = images * (sampling.n0 + sampling.n)
-    workers_known = not runner.parallel or runner.workers is not None
-    if samples >= ESTIMATE_FROM and limits.budget is None and not runner.gpus_per_worker and workers_known:
-        seconds = samples * classifier.seconds_per_sample(image)
-        if runner.workers is not None:
-            seconds *= get_threads() / (runner.workers * runner.threads)
-        bound = "at most " if sampling.stop or limits.target_error is not None else "about "
-        progress.message(f"  expected time: {bound}{duration(seconds)}")
-
-
-@dataclass(frozen=True)
-class PredictedImage:
-    """The smoothed classifier's prediction for one image, with the true label if it is known."""
-
-    index: int
-    label: int | None
-    prediction: Prediction
-
-
-def predict_task(
-    task: Task,
-    noise: Noise,
-    partition: Partition | None,
-    *,
-    n: int = 1_000,
-    alpha: float = 0.001,
-    seed: int = 0,
-    options: EngineOptions | None = None,
-    progress: bool | Progress = False,
-) -> Iterator[PredictedImage]:
-    """Predict every image with the smoothed classifier, abstaining where the vote is too close. There are no radii.
-
-    Engine errors are raised by this call, before the iterator is used.
-    """
-    reporter, options = as_progress(progress), options or EngineOptions()
-    device = Local().check_device(options.device)
-    if task.pixels == FILE_PIXELS:
-        task = _fit_in_memory(task, Local(), options, device)
-    trials = task.trial_images(noise, partition, seed)
-    choice = choose_engine(
-        task.model, task.network_inputs(trials), engine=options.engine, device=device,
-        samples=n * len(task.images), autocast=options.autocast, channels_last=options.channels_last,
-        message=reporter.message,
-    )  # fmt: skip
-    classifier = SmoothedClassifier(
-        task.base_classifier(choice.model.module), task.num_classes, noise, partition, seed=seed,
-        batch_size=options.batch_size, threads=options.threads, device=device,
-    )  # fmt: skip
-    check_network(classifier, trials, reporter)
-
-    def predict(index: int) -> PredictedImage:
-        sample = task.data[index]
-        return PredictedImage(index, sample.label, classifier.predict(sample.image, n=n, alpha=alpha, index=index))
-
-    return map(predict, task.images)

@@ -29,6 +29,15 @@ def check_pixels(pixels: str) -> str:
     return pixels
 
 
+def state_pixels(pixels: str) -> str:
+    """State what noise is added to, where the images are not known yet.
+
+    >>> state_pixels("file")
+    'noise is added to the pixels of the files'
+    """
+    return f"noise is added to {'the pixels of the files' if pixels == FILE else 'the input of the network'}"
+
+
 def describe_shape(shape: Shape) -> str:
     """Describe a shape [C, H, W] as width x height and kind.
 

@@ -23,7 +23,7 @@ from pprs.noise import Noise
 from pprs.partition import Partition
 from pprs.partition.base import check_image_shape, check_values
 from pprs.space import FILE, NETWORK, check_pixels
-from pprs.voting import prepare_image, trial_inputs
+from pprs.voting import fix_levels, prepare_image, trial_inputs
 
 MAX_UNUSABLE = 10  # if this many images in a row cannot be used, the images are not the cause
 
@@ -48,6 +48,17 @@ class Task:
     def sample(self) -> Example:
         """The first usable image, for trials and measurements before a run."""
         return find_usable(self.data, self.images)
+
+    def fix_arithmetic(self, noise: Noise, arithmetic: str = "auto") -> str:
+        """Return the arithmetic with the bit depth of the first image of the data.
+
+        All images are rounded to the same bit depth, so that claims about them are about one classifier.
+        """
+        try:
+            first = find_usable(self.data, range(len(self.data)))
+        except PprsError:
+            first = self.sample
+        return fix_levels(first.image, noise, arithmetic)
 
     def trial_images(
         self, noise: Noise, partition: Partition | None, seed: int, arithmetic: str = "auto"

@@ -149,13 +149,18 @@ def test_descriptions_say_what_is_proved_or_what_would_help(loaded: LoadedModel)
     assert "with 99.9% confidence" in describe_certificate(certificate, "3", "n")
     for counts, remedy in (((55, 45), "More samples"), ((40, 35, 25), "not a majority")):
         abstained = dataclasses.replace(
-            certificate, prediction=None, radius=0.0, counts=np.array(counts), selected=0, n=100
+            certificate, prediction=None, radius=0.0, p_lower=0.4, counts=np.array(counts), selected=0, n=100
         )
         assert describe_certificate(abstained, "3", None).startswith("Nothing is proved yet")
         text = describe_certificate(abstained, "3", "n")
         assert text.startswith("Abstained")
         assert remedy in text
         assert "would help" in text
+    rounded = dataclasses.replace(certificate, prediction=None, radius=0.0, levels=65535)
+    assert "rounding the image to 16 bits uses up the radius so far" in describe_certificate(rounded, "3", None)
+    text = describe_certificate(rounded, "3", "n")
+    assert "proves the label, but rounding the image to 16 bits used up its radius" in text
+    assert "majority" not in text
 
 
 def control_values(**overrides: object) -> tuple[object, ...]:

@@ -21,8 +21,8 @@ from helpers import pprs as command
 from PIL import Image
 
 import pprs
+from pprs.cost import BUDGET_STOP
 from pprs.data import Selection
-from pprs.dataset import BUDGET_STOP
 from pprs.errors import ConfigurationError
 from pprs.model import load_model
 from pprs.runners import Budget

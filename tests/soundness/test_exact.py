@@ -16,6 +16,7 @@ from mpmath import mp  # type: ignore[import-untyped]
 from scipy.stats import chisquare, norm
 
 from pprs import Certificate, Exponential, Gaussian, Grid, PprsError, SmoothedClassifier
+from pprs.errors import ConfigurationError
 from pprs.kernels.quantised import LEADING, UNDECIDED
 from pprs.noise import Quantisation, keyed_rng, quantise, quantised_gaussian
 from pprs.partition import Partition, parse_partition
@@ -126,6 +127,21 @@ def test_other_images_are_moved_and_pay_for_it() -> None:
     assert (certificate.arithmetic, certificate.levels) == ("exact", 65535)
     with pytest.raises(PprsError, match="not multiples of 1/255"):
         SmoothedClassifier(g.model, 2, Gaussian(0.25), arithmetic="exact").certify(x, n=200)
+
+
+def test_an_abstention_says_that_rounding_used_up_the_radius() -> None:
+    """All votes agree, but the noise is so small that rounding to 16 bits takes off more than the radius."""
+    g, n = SmoothedClassifier(_vote_for_one, 2, Gaussian(1e-4)), 100
+    sixteen_bit, eight_bit = (g.certify(torch.full((1, 32, 32), x), n=n) for x in (0.123456, 100 / 255))
+    assert (eight_bit.prediction, eight_bit.lost_to_rounding) == (1, False)
+    assert sixteen_bit.abstained
+    assert sixteen_bit.lost_to_rounding
+    assert str(sixteen_bit) == "abstained (rounding to 16 bits used up the radius of p_lower 0.933)"
+    two_sided = g.certify(torch.full((1, 32, 32), 0.123456), n=n, bound="two-sided")
+    assert two_sided.lost_to_rounding
+    undecided = dataclasses.replace(sixteen_bit, p_lower=0.4)
+    assert not undecided.lost_to_rounding
+    assert str(undecided) == "abstained (p_lower 0.400 is not above 1/2)"
 
 
 def test_values_beyond_float32_integers_are_refused() -> None:
@@ -323,3 +339,50 @@ def test_the_levels_of_one_image_are_fixed_for_all() -> None:
     assert fix_levels(eight, Exponential(0.25)) == "real"
     with pytest.raises(PprsError, match="not multiples of 1/255 or 1/65535"):
         fix_levels(neither, noise, "exact")
+
+
+# ---- predictions
+
+
+def _vote_for_one(x: torch.Tensor) -> torch.Tensor:
+    return torch.tensor([[0.0, 1.0]]).repeat(len(x), 1)
+
+
+def test_predict_takes_the_error_of_the_draws_off_alpha() -> None:
+    """40 unanimous votes are just significant at this alpha, but not if the draws may differ from exact ones."""
+    image, n = torch.full((1, 8, 8), 0.2), 40
+    p_value = 2.0 ** (1 - n)
+    alpha = 1.05 * p_value
+    reduced = Quantisation(255).reduced_alpha(alpha, 0.25, n, 64)
+    assert reduced < p_value < alpha
+    exact, real = (
+        SmoothedClassifier(_vote_for_one, 2, Gaussian(0.25), arithmetic=arithmetic).predict(image, n=n, alpha=alpha)
+        for arithmetic in ("exact", "real")
+    )
+    assert exact.p_value == real.p_value == pytest.approx(p_value)
+    assert exact.abstained
+    assert "does not separate them" in str(exact)
+    assert real.prediction == 1
+
+
+def test_predict_refuses_an_alpha_that_the_draws_use_up() -> None:
+    def refuse(x: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("no sample should be drawn")
+
+    with pytest.raises(ConfigurationError, match="cannot keep alpha=1e-13"):
+        SmoothedClassifier(refuse, 2, Gaussian(0.25)).predict(torch.zeros(1, 8, 8), n=40, alpha=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("value", "arithmetic", "levels", "statement"),
+    [
+        (100 / 255, "auto", 255, "99.9% confidence, in exact arithmetic on 8-bit levels"),
+        (0.123456, "auto", 65535, "99.9% confidence, in exact arithmetic on the image rounded to 16 bits"),
+        (100 / 255, "real", None, "99.9% confidence, disregarding rounding in floating point"),
+    ],
+)
+def test_a_prediction_records_its_arithmetic(value: float, arithmetic: str, levels: int | None, statement: str) -> None:
+    g = SmoothedClassifier(_vote_for_one, 2, Gaussian(0.25), arithmetic=arithmetic)
+    prediction = g.predict(torch.full((1, 8, 8), value), n=20)
+    assert (prediction.arithmetic, prediction.levels) == ("real" if levels is None else "exact", levels)
+    assert str(prediction) == f"class 1 is the smoothed classifier's label for this image, with {statement}"

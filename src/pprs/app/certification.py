@@ -263,6 +263,13 @@ def describe_certificate(
         )
     share = certificate.counts[certificate.selected] / certificate.n
     votes = f"{name} has {share:.0%} of {certificate.n:,} votes"
+    if certificate.lost_to_rounding:
+        if done is None:
+            return f"Nothing is proved yet: {votes}, and rounding the image to 16 bits uses up the radius so far."
+        return (
+            f"Abstained: {votes}, which proves the label, but rounding the image to 16 bits used up its radius. More "
+            "samples or an 8-bit image, which is not rounded, would help."
+        )
     if done is None:
         return f"Nothing is proved yet: {votes}, and the majority must be certain."
     if share > 0.5:

@@ -12,8 +12,9 @@ from pprs.cli import options
 from pprs.cli.console import RunSummary, compare_with_plain, exit_if_failed, print_summary, progress, say
 from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
+from pprs.cost import RunLimits, apply_limits
 from pprs.data import ImageSet, Selection
-from pprs.dataset import EngineOptions, RunLimits, apply_limits, certify_task
+from pprs.dataset import EngineOptions, certify_task
 from pprs.errors import ConfigurationError
 from pprs.noise import noise_of
 from pprs.partition import parse_partition
@@ -40,17 +41,6 @@ Bound = Annotated[
     Literal["one-sided", "two-sided"],
     options.option(
         "--bound", "NAME", Panel.SAMPLING, "one-sided bounds the selected class, two-sided the other classes too."
-    ),
-]
-Arithmetic = Annotated[
-    Literal["auto", "exact", "8-bit", "16-bit", "rounded", "real"],
-    options.option(
-        "--arithmetic",
-        "NAME",
-        Panel.SAMPLING,
-        "exact draws Gaussian noise in integers on the levels of 8-bit or 16-bit images (those of the first image), so "
-        "that certificates hold as they stand; 8-bit and 16-bit name the levels. rounded rounds every image to 16 bits "
-        "first. real adds float32 noise and disregards rounding. auto is exact, or rounded, where possible.",
     ),
 ]
 Stop = Annotated[
@@ -111,7 +101,7 @@ def certify(
     alpha: Alpha = 0.001,
     bound: Bound = "one-sided",
     stop: Stop = None,
-    arithmetic: Arithmetic = "auto",
+    arithmetic: options.Arithmetic = "auto",
     budget: Budget = None,
     target_error: TargetError = None,
     split: options.Split = None,

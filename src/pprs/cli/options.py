@@ -32,6 +32,7 @@ def option(flag: str, metavar: str, panel: str, help: str, **settings: Any) -> A
 
 
 Engines = Literal["auto", "torch", "onnxruntime"]
+Arithmetics = Literal["auto", "exact", "8-bit", "16-bit", "rounded", "real"]
 Runners = Literal["local", "processes", "ray"]
 
 Model = Annotated[
@@ -110,6 +111,17 @@ Start = Annotated[int, option("--start", "INT", Panel.IMAGES, "Index of the firs
 Stride = Annotated[int, option("--stride", "INT", Panel.IMAGES, "Take every n-th image.")]
 Limit = Annotated[int | None, option("--limit", "INT", Panel.IMAGES, "Maximum number of images.")]
 Seed = Annotated[int, option("--seed", "INT", Panel.SAMPLING, "Random seed.", min=0)]
+Arithmetic = Annotated[
+    Arithmetics,
+    option(
+        "--arithmetic",
+        "NAME",
+        Panel.SAMPLING,
+        "exact draws Gaussian noise in integers on the levels of 8-bit or 16-bit images (those of the first image), so "
+        "that results hold as they stand; 8-bit and 16-bit name the levels. rounded rounds every image to 16 bits "
+        "first. real adds float32 noise and disregards rounding. auto is exact, or rounded, where possible.",
+    ),
+]
 Engine = Annotated[
     Engines,
     option(

@@ -53,6 +53,16 @@ class Quantisation:
         """
         return 0.0 if self.levels == EIGHT_BIT else self.moved + math.sqrt(dim) / (2 * self.levels) * (1 + 1e-9)
 
+    def check_thresholds(self, sigma: float) -> None:
+        """Raise if noise on these levels would need too many thresholds."""
+        count = 2 * _reach(sigma, self.levels)
+        if count > MAX_THRESHOLDS:
+            raise ConfigurationError(
+                f"`sigma` {sigma:g} is too large for exact arithmetic on {self.levels + 1} levels, which would need "
+                f'{count:,} thresholds. Use a smaller `sigma`, or `arithmetic` "real".',
+                parameter="sigma",
+            )
+
     def reduced_alpha(self, alpha: float, sigma: float, samples: int, dim: int) -> float:
         """Return alpha without the probability that a draw differs from one of the exact distribution."""
         error = samples * self._error_per_sample(sigma, dim)
@@ -211,13 +221,8 @@ def quantised_gaussian(sigma: float, levels: int = EIGHT_BIT) -> QuantisedGaussi
 @functools.lru_cache(maxsize=8)
 def _prepare_noise(sigma: float, levels: int) -> QuantisedGaussian:
     """Compute the thresholds and their table."""
+    Quantisation(levels).check_thresholds(sigma)
     reach = _reach(sigma, levels)
-    if 2 * reach > MAX_THRESHOLDS:
-        raise ConfigurationError(
-            f"`sigma` {sigma:g} is too large for exact arithmetic on {levels + 1} levels, which would need "
-            f'{2 * reach:,} thresholds. Use a smaller `sigma`, or `arithmetic` "real".',
-            parameter="sigma",
-        )
     # P(J <= i) for i = 0, 1, ..., reach - 1. P(J <= -1 - i) is the rest of 1.
     upper = _fixed_point_cdf(sigma, levels, reach)
     one, shift = 1 << FRACTION, FRACTION - 64
