@@ -1,15 +1,14 @@
-"""What an adaptation starts from, and what it changes."""
+"""What an adaptation starts from."""
 
 from __future__ import annotations
 
-import copy
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
 from pprs.model import Model
+from pprs.model.changes import Adapted, Changes
 from pprs.noise import Noise, keyed_rng
 from pprs.partition import Partition
 from pprs.voting import ADAPT
@@ -47,45 +46,11 @@ class Problem:
         return predict_scores(self.model.module, self.images)
 
 
-@dataclass(frozen=True)
-class Changes:
-    """What an adaptation changes. The default changes nothing.
-
-    Attributes:
-        weights: Entries of the network's state dict that replace the network's own.
-        bias: Added to the logits, float32 [num_classes].
-        denoiser: Applied to the partitioned noisy images before the network.
-    """
-
-    weights: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    bias: torch.Tensor | None = None
-    denoiser: torch.nn.Module | None = None
-
-    def apply(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Return a copy of the network with these changes, in eval mode."""
-        if self.weights:
-            module = copy.deepcopy(module)
-            module.load_state_dict({**module.state_dict(), **self.weights})
-        return Adapted(module, self.bias, self.denoiser).eval() if self.bias is not None or self.denoiser else module
-
-
-class Adapted(torch.nn.Module):
-    """A network behind a denoiser, with a correction of its logits. Either may be missing."""
-
-    bias: torch.Tensor | None
-
-    def __init__(self, net: torch.nn.Module, bias: torch.Tensor | None, denoiser: torch.nn.Module | None) -> None:
-        super().__init__()
-        self.net, self.denoiser = net, denoiser
-        self.register_buffer("bias", bias)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scores: torch.Tensor = self.net(x if self.denoiser is None else self.denoiser(x))
-        return scores if self.bias is None else scores + self.bias
-
-
 @torch.inference_mode()
 def predict_scores(module: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:
     """Return the scores [N, num_classes] of a network in eval mode."""
     module.eval()
     return torch.cat([module(batch.clone()).float() for batch in images.split(BATCH)])
+
+
+__all__ = ["BATCH", "Adapted", "Changes", "Problem", "predict_scores"]

@@ -25,6 +25,7 @@ def predict(
     model: options.Model,
     data: options.Data,
     sigma: options.Sigma,
+    adapted: options.Adapted = None,
     partition: options.PartitionText = "none",
     noise: options.NoiseText = "gaussian",
     pixels: options.PixelsName = "network",
@@ -57,7 +58,9 @@ def predict(
     engine_options, images = EngineOptions(engine, device, batch_size), Selection(start, stride, limit)
     Local().check_device(device)
     options.set_threads(threads)
-    task = load_task(model, data, split=split, classes=classes, labels=labels, images=images, pixels=pixels)
+    task = load_task(
+        model, data, split=split, classes=classes, labels=labels, images=images, pixels=pixels, adapted=adapted
+    )
     names, messages = task.model.class_names, TerminalProgress(Console(stderr=True))
     predicted = predict_task(
         task, run_noise, run_partition, n=n, alpha=alpha, seed=seed, options=engine_options, progress=messages

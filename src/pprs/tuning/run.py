@@ -47,6 +47,7 @@ def tune(
     labels: str | Sequence[str] | None = None,
     engine: str = "auto",
     device: str = "cpu",
+    adapted: str | Path | None = None,
 ) -> Tuned:
     """Search for the partition that makes the certificates of a classifier largest, if any does.
 
@@ -73,6 +74,7 @@ def tune(
         labels: As for `certify_dataset`.
         engine: As for `certify_dataset`.
         device: The torch device, such as "cpu" or "cuda".
+        adapted: As for `certify_dataset`.
 
     Returns:
         The result of the search. `tuned.best.partition` is the text of the best partition.
@@ -87,7 +89,9 @@ def tune(
     device = Local().check_device(device)
     reporter, folder = as_progress(progress), None if out is None else Path(out)
     selection = Selection(limit=LIMIT) if images is None else images
-    task = load_task(model, data, split=split, classes=classes, labels=labels, images=selection)
+    task = load_task(model, data, split=split, classes=classes, labels=labels, images=selection, adapted=adapted)
+    for text in task.list_mismatches(noise, varies=True):
+        reporter.message(f"warning: {text}")
     check_number_of_images(len(task.images))
     if folder is not None and engine == "auto":
         engine = recorded_engine(folder / MEASUREMENTS)
