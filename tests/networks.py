@@ -49,6 +49,7 @@ def make_overlay(
 ) -> Overlay:
     adaptation = Adaptation(
         model.digest(), model.source, noise, partition, 0, "images", "", len(digests), "auto", "5m", steps,
+        tuple(step.method for step in steps if step.accepted and step.method != "none"),
         complete=True, version="0", image_digests=frozenset(digests),
     )  # fmt: skip
     return Overlay(adaptation, changes)

@@ -37,6 +37,9 @@ def make_step(method: str, radius: float, changes: Changes, *, accepted: bool = 
     return Step(method, changes, radius, radius, accepted, 2.0)
 
 
+STATISTICS, BIAS = Changes({"norm.running_mean": torch.tensor([0.5, 0.5])}), torch.tensor([2.0, 0.0, 0.0])
+
+
 def bias(value: float) -> Changes:
     return Changes(bias=torch.tensor([value, 0.0, 0.0]))
 
@@ -51,18 +54,19 @@ class Ladder:
 
     def __call__(self, problem: Problem, *, finished: Sequence[Step], on_step: Callable[[Step], None], **options: Any):
         self.calls.append({"problem": problem, "finished": list(finished), **options})
+        kept = next((step.changes for step in reversed(finished) if step.accepted), None)
         for step in self.steps:
             if step.method == self.interrupt_before:
                 raise KeyboardInterrupt
             if step.method not in [other.method for other in finished]:
-                on_step(step)
+                on_step(step if kept is None else replace(step, changes=replace(step.changes, weights=kept.weights)))
 
 
 @pytest.fixture
 def ladder(monkeypatch: pytest.MonkeyPatch) -> Ladder:
     made = Ladder([
-        make_step("none", 0.1, Changes()), make_step("statistics", 0.2, bias(1.0)),
-        make_step("bias", 0.05, bias(5.0), accepted=False), make_step("distill", 0.4, bias(2.0)),
+        make_step("none", 0.1, Changes()), make_step("statistics", 0.2, STATISTICS),
+        make_step("bias", 0.05, bias(5.0), accepted=False), make_step("distill", 0.4, replace(STATISTICS, bias=BIAS)),
     ])  # fmt: skip
     monkeypatch.setattr(adaptation_run, "climb", made)
     return made
@@ -121,6 +125,19 @@ def test_nothing_that_helps_leaves_the_network_unchanged(ladder: Ladder, model: 
     assert result.changes == Changes()
     assert result.adaptation.methods == ()
     assert "no method helped on the held-back images" in progress.messages[-1]
+
+
+def test_methods_are_those_whose_changes_are_left(ladder: Ladder, model: Model, tmp_path: Path) -> None:
+    mean, both = STATISTICS, replace(STATISTICS, bias=BIAS)
+    cases: list[tuple[list[tuple[str, Changes]], tuple[str, ...]]] = [
+        ([("statistics", mean), ("bias", both)], ("statistics", "bias")),
+        ([("bias", bias(1.0)), ("statistics", mean)], ("statistics",)),  # which drops the bias
+        ([("statistics", mean), ("bias", both), ("distill", bias(1.0))], ("distill",)),  # from the unadapted network
+        ([("statistics", mean), ("bias", both), ("denoiser", mean)], ("statistics", "denoiser")),
+    ]
+    for i, (steps, expected) in enumerate(cases):
+        ladder.steps = [make_step(method, 0.1, changes) for method, changes in steps]
+        assert run(model, tmp_path, out=tmp_path / f"{i}.safetensors").adaptation.methods == expected
 
 
 # ---- images
@@ -326,8 +343,8 @@ def test_an_interrupted_adaptation_keeps_its_steps_and_is_continued(
     run(model, tmp_path, budget="60s")
     call = ladder.calls[1]
     assert [step.method for step in call["finished"]] == ["none", "statistics", "bias"]
-    assert call["finished"][1].changes.bias.tolist() == [1.0, 0.0, 0.0]
-    assert call["seconds"] == 54  # three steps took two seconds each
+    assert call["finished"][1].changes.weights["norm.running_mean"].tolist() == [0.5, 0.5]
+    assert call["seconds"] == 60  # of which the finished steps have taken some
     finished = load_overlay(tmp_path / "a.safetensors").adaptation
     assert finished.complete
     assert finished.methods == ("statistics", "distill")
@@ -379,13 +396,14 @@ def test_the_command(ladder: Ladder, tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     save_network(Path("m.safetensors"))
     np.savez("x.npz", x=(IMAGES * 255).byte().numpy())
+    ladder.steps = [replace(step, changes=bias(step.radius)) for step in ladder.steps]
     command = ["adapt", "--model", "m.safetensors", "--data", "x.npz", "--sigma", 0.25, "--out", "a.safetensors"]
     ladder.interrupt_before = "distill"
     assert "Finished work is kept" in pprs(*command, code=130).stderr
     ladder.interrupt_before = ""
     output = pprs(*command).stdout
     assert "is begun, with 3 steps finished" in output
-    assert "statistics and distill gave agreement 10% and mean radius 0.100 -> agreement 40%" in output
+    assert "distill gave agreement 10% and mean radius 0.100 -> agreement 40%" in output
     assert "pprs certify --model m.safetensors --adapted a.safetensors" in output
     assert "is complete" in pprs(*command).stdout
     certified = ["--model", "m.safetensors", "--adapted", "a.safetensors", "--data", "x.npz", "--limit", 2]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from pprs.adaptation.step import Step
 from pprs.data import ImageSet, Selection
 from pprs.errors import ConfigurationError, PprsError, check_integer, check_type, suggest
 from pprs.model import Model
-from pprs.model.adaptation import Adaptation, StepRecord
+from pprs.model.adaptation import UNADAPTED, Adaptation, StepRecord
 from pprs.model.changes import Changes
 from pprs.model.exported import ExportedNetwork
 from pprs.model.onnx import OnnxNetwork
@@ -180,6 +180,7 @@ def _describe(
         method=method,
         budget=budget,
         steps=(),
+        methods=(),
         complete=False,
         version=__version__,
         image_digests=images.digests,
@@ -239,17 +240,17 @@ class _Work:
     def run(self, problem: Problem, seconds: float) -> None:
         """Take the steps that are left."""
         finished = self._list_finished()
-        spent = sum(step.seconds for step in finished)
+        left = max(seconds - sum(step.seconds for step in finished), 0.0)
         self._progress.message(
             f"adapting {self._model.source} to {problem.noise} and {problem.partition or 'no partition'} with "
             f"{len(self._images)} images, {len(self._images.held_back)} of them held back, for at most "
-            f"{duration(max(seconds - spent, 0))}; Ctrl-C keeps finished steps"
+            f"{duration(left)}; Ctrl-C keeps finished steps"
         )
         climb(
-            problem, method=self.overlay.adaptation.method, seconds=max(seconds - spent, 0.0),
+            problem, method=self.overlay.adaptation.method, seconds=seconds,
             held_back=self._images.held_back, finished=finished, on_step=self._add, progress=self._progress,
         )  # fmt: skip
-        self._write(self.overlay.changes, self.overlay.adaptation.steps, complete=True)
+        self._write(self.overlay.changes, replace(self.overlay.adaptation, complete=True))
         self._progress.message(_summarize(self.overlay))
 
     def _list_finished(self) -> list[Step]:
@@ -269,16 +270,30 @@ class _Work:
             self._progress.message(f"{step.method} diverged: its result is not kept")
             step = replace(step, accepted=False)
         record = StepRecord(step.method, step.agreement, step.radius, step.accepted, step.seconds)
-        changes = step.changes if step.accepted else self.overlay.changes
-        self._write(changes, (*self.overlay.adaptation.steps, record), complete=False)
+        adaptation, changes = self.overlay.adaptation, self.overlay.changes
+        adaptation = replace(adaptation, steps=(*adaptation.steps, record))
+        if step.accepted:
+            adaptation = replace(adaptation, methods=_list_methods(adaptation.methods, changes, step))
+            changes = step.changes
+        self._write(changes, adaptation)
 
     def _has_finite_scores(self, changes: Changes) -> bool:
         module = changes.apply(self._model.module)
         return bool(predict_scores(module, self._images.held_back[:CHECKED]).isfinite().all())
 
-    def _write(self, changes: Changes, steps: Sequence[StepRecord], *, complete: bool) -> None:
-        adaptation = replace(self.overlay.adaptation, steps=tuple(steps), complete=complete)
+    def _write(self, changes: Changes, adaptation: Adaptation) -> None:
         self.overlay = save_overlay(Overlay(adaptation, changes), self._path)
+
+
+def _list_methods(methods: tuple[str, ...], before: Changes, step: Step) -> tuple[str, ...]:
+    """Return the methods that the changes after a step come from. A step may have kept nothing of those before it."""
+    if step.method == UNADAPTED:
+        return methods
+    after = step.changes
+    kept = {id(part) for part in (*before.weights.values(), before.bias, before.denoiser) if part is not None}
+    builds_on = any(id(part) in kept for part in (*after.weights.values(), after.bias, after.denoiser))
+    missing = {name for name, part in (("bias", after.bias), ("denoiser", after.denoiser)) if part is None}
+    return (*(name for name in methods if builds_on and name not in {*missing, step.method}), step.method)
 
 
 def _summarize(overlay: Overlay) -> str:

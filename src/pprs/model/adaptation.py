@@ -45,6 +45,7 @@ class Adaptation:
         method: The method that was requested.
         budget: The time that was allowed, as text.
         steps: The finished steps, in order.
+        methods: The methods that the changes come from, in order. An accepted step may have replaced earlier ones.
         complete: Whether all steps are finished. If not, repeating the adaptation continues it.
         version: The version of pprs that wrote it.
         format: The version of the file format.
@@ -62,15 +63,11 @@ class Adaptation:
     method: str
     budget: str
     steps: tuple[StepRecord, ...]
+    methods: tuple[str, ...]
     complete: bool
     version: str
     format: int = FORMAT
     image_digests: frozenset[str] = frozenset()
-
-    @property
-    def methods(self) -> tuple[str, ...]:
-        """The methods whose changes were kept, in order."""
-        return tuple(step.method for step in self.steps if step.accepted and step.method != UNADAPTED)
 
     @property
     def before(self) -> StepRecord | None:
