@@ -26,7 +26,7 @@ def climb(
     Args:
         problem: The classifier, and what it is adapted to.
         method: The method, or "auto" for all.
-        seconds: How long to adapt.
+        seconds: The time for the steps that are not finished.
         held_back: Images [N, C, H, W] on which a step is judged.
         finished: Steps that were finished before.
         on_step: Called with each step when it is finished.

@@ -247,7 +247,7 @@ class _Work:
             f"{duration(left)}; Ctrl-C keeps finished steps"
         )
         climb(
-            problem, method=self.overlay.adaptation.method, seconds=seconds,
+            problem, method=self.overlay.adaptation.method, seconds=left,
             held_back=self._images.held_back, finished=finished, on_step=self._add, progress=self._progress,
         )  # fmt: skip
         self._write(self.overlay.changes, replace(self.overlay.adaptation, complete=True))
