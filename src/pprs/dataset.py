@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -90,6 +91,7 @@ def certify_dataset(
     target_error: float | None = None,
     arithmetic: str = "auto",
     pixels: str = "network",
+    adapted: str | Path | None = None,
 ) -> Run:
     """Certify the images of a data set.
 
@@ -130,6 +132,7 @@ def certify_dataset(
         pixels: What noise is added to, and so what the radii measure: "network" is the network's input, after resizing
             and the conversion to its channels. "file" is the image as it is, with its own size and channels, and
             resizing becomes part of the base classifier.
+        adapted: File with an adaptation of the model, written by `adapt`.
 
     Returns:
         The run, with the rows of all its images.
@@ -150,7 +153,9 @@ def certify_dataset(
     noise = parse_noise(noise) if isinstance(noise, str) else noise
     partition = parse_partition(partition) if isinstance(partition, str) else partition
     _check_request(noise, partition, sampling, seed, out, runner or Local(), options, limits)
-    task = load_task(model, data, split=split, classes=classes, labels=labels, images=images, pixels=pixels)
+    task = load_task(
+        model, data, split=split, classes=classes, labels=labels, images=images, pixels=pixels, adapted=adapted
+    )
     return certify_task(
         task, noise, partition, sampling or Sampling(), seed=seed, out=out, runner=runner, options=options,
         limits=limits, progress=progress, arithmetic=arithmetic,
@@ -185,6 +190,7 @@ def certify_task(
         # The run records the resolved options, so that it stays valid when the rules for "auto" change.
         partition = partition.resolve(noise.sigma, task.model.input_shape)
     keep_memory()
+    _report_adaptation(task, noise, partition, reporter)
     with open_run_folder(out, reporter.message) as folder:
         scratch = None
         if folder is None:
@@ -225,6 +231,25 @@ def certify_task(
         run = StoredRun(folder, None if out is None else str(out), images=images, keep=scratch)
         _check_outcome(run, images)
     return run
+
+
+def _report_adaptation(task: Task, noise: Noise, partition: Partition | None, progress: Progress) -> None:
+    """Warn if an adapted model is used for something else, or for the images that it was adapted with."""
+    if task.model.adaptation is None:
+        return
+    for text in task.list_mismatches(noise, partition):
+        progress.message(f"warning: {text}")
+    used = 0
+    with stage(progress, "compare with the images of the adaptation", len(task.images), "images"):
+        for index in task.images:
+            with contextlib.suppress(PprsError):  # the run reports images that cannot be read
+                used += task.was_adapted_with(task.data[index].image)
+            progress.advance(1)
+    if used:
+        progress.message(
+            f"warning: the classifier was adapted with {used} of these {len(task.images)} images. Their certificates "
+            "hold, but accuracy on them says little about other images: certify images that were not used."
+        )
 
 
 def check_network(classifier: SmoothedClassifier, inputs: torch.Tensor, progress: Progress) -> None:

@@ -50,6 +50,8 @@ def predict_task(
     device = Local().check_device(options.device)
     if task.pixels == FILE:
         task = fit_in_memory(task, Local(), options, device)
+    for text in task.list_mismatches(noise, partition):
+        reporter.message(f"warning: {text}")
     arithmetic = task.fix_arithmetic(noise, arithmetic)
     _check_attainable(task, noise, n, alpha, arithmetic)
     trials = task.trial_images(noise, partition, seed, arithmetic)

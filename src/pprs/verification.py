@@ -23,7 +23,7 @@ from pprs.runs import Binding, Mismatch, Row, Run, RunSettings, check_rows, desc
 from pprs.runs.check import BELOW, count_rows
 from pprs.runs.row import PARTIAL
 from pprs.sampling import Evidence
-from pprs.task import Task, load_task, refuse_code
+from pprs.task import Task, load_task, reopen_model
 from pprs.voting import ESTIMATE, SELECT, check_image, count_votes, error_context, prepare_image
 
 SHOWN = 20  # mismatches that the text lists one by one
@@ -82,6 +82,7 @@ def verify_run(
     run: Run | str | Path,
     *,
     model: str | Model | torch.nn.Module | None = None,
+    adapted: str | Path | None = None,
     data: Any = None,
     replay: int = 0,
     rows: Iterable[int] | None = None,
@@ -96,6 +97,7 @@ def verify_run(
     Args:
         run: The run, its folder or url, or rows exported from it.
         model: The model, as for `certify_dataset`. By default the one that the run names.
+        adapted: The file of its adaptation, if it has one. By default the one that the run names.
         data: The data, as for `certify_dataset`. By default those that the run names.
         replay: Number of rows, chosen at random, whose votes are drawn again.
         rows: Indices of the images whose votes are drawn again, instead of `replay`.
@@ -118,7 +120,7 @@ def verify_run(
     stored, reporter, findings = opened.rows(), as_progress(progress), _Findings()
     chosen = _choose_rows(stored, replay, rows)
     _check_counts(opened, stored, findings)
-    task = _open_task(opened.settings, stored, model, data, findings)
+    task = _open_task(opened.settings, stored, model, adapted, data, findings)
     if task is not None:
         _check_binding(opened.binding, task, opened.settings, findings)
         with stage(reporter, "images", len(stored), "images"):
@@ -166,17 +168,18 @@ def _open_task(
     settings: RunSettings,
     stored: Sequence[Row],
     model: str | Model | torch.nn.Module | None,
+    adapted: str | Path | None,
     data: Any,
     findings: _Findings,
 ) -> Task | None:
     """Open the model and the data, and compare them with those of the run. None if that is not possible."""
     try:
-        refuse_code(settings.model, model)
-        model, data = settings.model if model is None else model, settings.data if data is None else data
+        model, adapted = reopen_model(settings.model, model, adapted)
+        data = settings.data if data is None else data
         if model is None or data is None:
             raise PprsError(f"the run does not record its {'model' if model is None else 'data'}")
         split = settings.split if isinstance(data, str | Path) else None
-        task = load_task(model, data, split=split, labels=settings.labels, pixels=settings.pixels)
+        task = load_task(model, data, split=split, labels=settings.labels, pixels=settings.pixels, adapted=adapted)
         digest = task.model.digest()
     except (PprsError, OSError, ImportError) as error:
         findings.not_checked.append(f"model, images and true labels: {describe_error(error)}")

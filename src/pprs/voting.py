@@ -32,8 +32,9 @@ from pprs.scores import HALF_ROUNDING, HALF_TOLERANCE, TOLERANCE, near_ties, spr
 
 # Each phase has its own noise. TRIAL is for decisions that are made before a run, such as the choice of engine: if
 # these used the noise of the estimate, the classifier would depend on it and the guarantee would be lost. ATTACK is for
-# the search for a change that alters a label, and AUDIT for the test whether it does.
-SELECT, ESTIMATE, PREDICT, TRAIN, TRIAL, TUNE, ATTACK, AUDIT = range(8)
+# the search for a change that alters a label, and AUDIT for the test whether it does. ADAPT is for the adaptation of a
+# classifier to its noise.
+SELECT, ESTIMATE, PREDICT, TRAIN, TRIAL, TUNE, ATTACK, AUDIT, ADAPT = range(9)
 
 # The floating-point scores of an image change slightly with the batch it is in. If the difference of the two best
 # scores is smaller than this share of their spread, the image is scored again in a batch of one, so that its vote

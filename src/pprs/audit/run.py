@@ -23,11 +23,12 @@ from pprs.data import check_indices
 from pprs.engine import EngineChoice, choose_engine
 from pprs.errors import ConfigurationError, PprsError, check_integer
 from pprs.model import Model
+from pprs.model.onnx import OnnxNetwork
 from pprs.noise import digest_image
 from pprs.progress import Progress, as_progress, stage
 from pprs.runners import Local
 from pprs.runs import Row, Run, RunSettings, open_run
-from pprs.task import Task, load_task, refuse_code
+from pprs.task import Task, load_task, reopen_model
 from pprs.voting import ATTACK, check_image, noisy_chunk
 
 LIMIT = 10  # images by default
@@ -43,6 +44,7 @@ def audit_run(
     images: Iterable[int] | None = None,
     limit: int | None = None,
     model: str | Model | torch.nn.Module | None = None,
+    adapted: str | Path | None = None,
     data: Any = None,
     steps: int = 20,
     samples: int = 1000,
@@ -63,6 +65,7 @@ def audit_run(
         images: Indices of the images to attack. By default, the first certified ones.
         limit: The number of images, 10 by default.
         model: The model that was certified, if it is not where the run recorded it.
+        adapted: The file of its adaptation, if it has one and it is not where the run recorded it.
         data: The data that was certified, if it is not where the run recorded it.
         steps: Gradient steps at each norm.
         samples: Fresh noisy copies of each test.
@@ -86,7 +89,7 @@ def audit_run(
     opened = run if isinstance(run, Run) else open_run(run)
     rows = _choose_rows(opened, images, limit)
     reporter = as_progress(progress)
-    subject = _Subject(opened.settings, rows, model, data, classes, seed, reporter)
+    subject = _Subject(opened.settings, rows, model, adapted, data, classes, seed, reporter)
     results = _Results(None if out is None else Path(out), subject, options, seed)
     done = {image.idx for image in results.images}
     todo = [row for row in rows if row.idx not in done]
@@ -142,17 +145,20 @@ class _Subject:
         settings: RunSettings,
         rows: Sequence[Row],
         model: str | Model | torch.nn.Module | None,
+        adapted: str | Path | None,
         data: Any,
         classes: str | Path | None,
         seed: int,
         progress: Progress,
     ) -> None:
         self.settings, self.rows = settings, rows
-        self.task = _load(settings, rows, model, data, classes)
+        self.task = _load(settings, rows, model, adapted, data, classes)
         keep_memory()
         choice = self._choose_engine(seed, progress)
         module = self.task.model.module
-        self._in_torch = choice.model.module is module and next(module.parameters(), None) is not None
+        is_onnx = any(isinstance(layer, OnnxNetwork) for layer in module.modules())
+        has_weights = next(module.parameters(), None) is not None
+        self._in_torch = choice.model.module is module and has_weights and not is_onnx
         self._network = self.task.base_classifier(module)
         self.classifier = SmoothedClassifier(
             self.task.base_classifier(choice.model.module), self.task.num_classes, settings.noise, settings.partition,
@@ -204,12 +210,13 @@ def _load(
     settings: RunSettings,
     rows: Sequence[Row],
     model: str | Model | torch.nn.Module | None,
+    adapted: str | Path | None,
     data: Any,
     classes: str | Path | None,
 ) -> Task:
     """Open the model and the data of a run, and check that the model is the one that was certified."""
-    refuse_code(settings.model, model)
-    net, source = settings.model if model is None else model, settings.data if data is None else data
+    net, overlay = reopen_model(settings.model, model, adapted)
+    source = settings.data if data is None else data
     for name, value in (("model", net), ("data", source)):
         if value is None:
             raise ConfigurationError(f"the run does not record its {name}. Give it as `{name}`.", parameter=name)
@@ -218,12 +225,13 @@ def _load(
     try:
         task = load_task(
             net, source, split=split, classes=classes, labels=settings.labels, images=[row.idx for row in rows],
-            pixels=settings.pixels,
+            pixels=settings.pixels, adapted=overlay,
         )  # fmt: skip
     except PprsError as error:
-        if model is not None and data is not None:
+        given = {"model": model, "data": data} | ({} if overlay is None else {"adapted": adapted})
+        missing = " or ".join(f"`{name}`" for name, value in given.items() if value is None)
+        if not missing:
             raise
-        missing = " or ".join(f"`{name}`" for name, given in (("model", model), ("data", data)) if given is None)
         raise ConfigurationError(
             f"the model or the data of the run cannot be opened: {error.message} If they are elsewhere now, give "
             f"{missing}.",
@@ -232,7 +240,7 @@ def _load(
     if settings.model_digest not in (None, task.model.digest()):
         raise ConfigurationError(
             f"{task.model.source} is not the model that was certified: its weights differ. Give the one that was as "
-            "`model`.",
+            f"{'`model`' if overlay is None else '`model` and its adaptation as `adapted`'}.",
             parameter="model",
         )
     return task

@@ -32,6 +32,12 @@ ModelPath = Annotated[
         "--model", "MODEL", Panel.INPUT, "The classifier that was certified, if it is not where the run recorded it."
     ),
 ]
+AdaptedPath = Annotated[
+    Path | None,
+    options.option(
+        "--adapted", "FILE", Panel.INPUT, "Adaptation of the classifier, if it is not where the run recorded it."
+    ),
+]
 DataPath = Annotated[
     str | None,
     options.option("--data", "DATA", Panel.INPUT, "The images, if they are not where the run recorded them."),
@@ -54,6 +60,7 @@ def audit(
     samples: Samples = 1000,
     seconds: Seconds = 60.0,
     model: ModelPath = None,
+    adapted: AdaptedPath = None,
     data: DataPath = None,
     classes: options.Classes = None,
     seed: options.Seed = 0,
@@ -70,8 +77,8 @@ def audit(
     chosen = _parse_images(images)
     options.set_threads(threads)
     result = auditing.audit_run(
-        run, images=chosen, limit=limit, model=model, data=data, steps=steps, samples=samples, seconds=seconds,
-        seed=seed, out=out, progress=progress, classes=classes,
+        run, images=chosen, limit=limit, model=model, adapted=adapted, data=data, steps=steps, samples=samples,
+        seconds=seconds, seed=seed, out=out, progress=progress, classes=classes,
     )  # fmt: skip
     console.print(result.table().to_rich())
     for note in result.notes():

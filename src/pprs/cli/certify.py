@@ -92,6 +92,7 @@ def certify(
     model: options.Model,
     data: options.Data,
     sigma: options.Sigma,
+    adapted: options.Adapted = None,
     partition: options.PartitionText = "none",
     noise: options.NoiseText = "gaussian",
     pixels: options.PixelsName = "network",
@@ -145,7 +146,8 @@ def certify(
     options.set_threads(threads)
     check_out(out)
     dataset = open_data(data, split=split, classes=classes)
-    task = _load(model, dataset, labels, Selection(start, stride, limit), pixels, several=out is not None)
+    images = Selection(start, stride, limit)
+    task = _load(model, adapted, dataset, labels, images, pixels, several=out is not None)
     if show is not None and len(task.images) > 1:
         raise ConfigurationError(
             f"`show` draws a single image, and {len(task.images)} are selected. Choose one with `start`, and give 1 as "
@@ -177,11 +179,20 @@ def certify(
     exit_if_failed(summary)
 
 
-def _load(model: str, dataset: ImageSet, labels: str | None, images: Selection, pixels: str, *, several: bool) -> Task:
+def _load(
+    model: str,
+    adapted: Path | None,
+    dataset: ImageSet,
+    labels: str | None,
+    images: Selection,
+    pixels: str,
+    *,
+    several: bool,
+) -> Task:
     """Load the task. Unless several images are allowed, check that there is one before the model is loaded."""
     if not several and labels is None:
         _check_single(len(images.of(len(dataset))))
-    task = load_task(model, dataset, labels=labels, images=images, pixels=pixels)
+    task = load_task(model, dataset, labels=labels, images=images, pixels=pixels, adapted=adapted)
     if not several:
         _check_single(len(task.images))
     return task

@@ -46,6 +46,10 @@ Model = Annotated[
         "own code as module:factory.",
     ),
 ]
+Adapted = Annotated[
+    Path | None,
+    option("--adapted", "FILE", Panel.INPUT, "Adaptation of the classifier, written by `pprs adapt`."),
+]
 Data = Annotated[
     str,
     option(

@@ -29,6 +29,7 @@ def predict(
     model: options.Model,
     data: options.Data,
     sigma: options.Sigma,
+    adapted: options.Adapted = None,
     partition: options.PartitionText = "none",
     noise: options.NoiseText = "gaussian",
     pixels: options.PixelsName = "network",
@@ -63,7 +64,9 @@ def predict(
     used = choose_arithmetic(arithmetic, run_noise)
     Local().check_device(device)
     options.set_threads(threads)
-    task = load_task(model, data, split=split, classes=classes, labels=labels, images=images, pixels=pixels)
+    task = load_task(
+        model, data, split=split, classes=classes, labels=labels, images=images, pixels=pixels, adapted=adapted
+    )
     names, messages = task.model.class_names, TerminalProgress(Console(stderr=True))
     predicted = predict_task(
         task, run_noise, run_partition, n=n, alpha=alpha, seed=seed, options=engine_options, progress=messages,

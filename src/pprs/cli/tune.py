@@ -35,6 +35,7 @@ def tune(
     model: options.Model,
     data: options.Data,
     sigma: options.Sigma,
+    adapted: options.Adapted = None,
     noise: options.NoiseText = "gaussian",
     pixels: options.PixelsName = "network",
     budget: Budget = "5m",
@@ -64,7 +65,7 @@ def tune(
     tuned = tuning.tune(
         model, data, noise=run_noise, budget=budget, families=families, images=images, out=out, seed=seed,
         progress=progress, split=split, classes=classes, labels=labels, engine=engine, device=device,
-        pixels=pixels,
+        pixels=pixels, adapted=adapted,
     )  # fmt: skip
     console.print(tuning.make_table(tuned, (0.0, sigma / 2, sigma)).to_rich())
     for final in tuned.finals:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -28,6 +29,10 @@ def verify(
     model: Annotated[
         str | None, typer.Option("--model", metavar="MODEL", help="Model, if not where the run says.")
     ] = None,
+    adapted: Annotated[
+        Path | None,
+        typer.Option("--adapted", metavar="FILE", help="Adaptation of the model, if not where the run says."),
+    ] = None,
     data: Annotated[str | None, typer.Option("--data", metavar="DATA", help="Data, if not where the run says.")] = None,
     threads: options.Threads = None,
 ) -> None:
@@ -39,7 +44,9 @@ def verify(
     """
     options.set_threads(threads)
     progress = CommandProgress(Console(stderr=True))
-    result = verify_run(run, model=model, data=data, replay=replay, rows=_parse_rows(rows), progress=progress)
+    result = verify_run(
+        run, model=model, adapted=adapted, data=data, replay=replay, rows=_parse_rows(rows), progress=progress
+    )
     typer.echo(with_flags(str(result)))
     if not result.ok:
         raise typer.Exit(FAILED)

@@ -121,7 +121,10 @@ class _Relabelled(ImageSet):
         return None if label is None else self._new_labels[label]
 
     def _get(self, index: int) -> tuple[torch.Tensor, int | None]:
-        return self._data[index].image, self.label_of(index)
+        return self.image_of(index), self.label_of(index)
+
+    def image_of(self, index: int) -> torch.Tensor:
+        return self._data.image_of(index)
 
 
 __all__ = [

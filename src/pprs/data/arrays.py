@@ -40,9 +40,12 @@ class Arrays(ImageSet):
         return b"" if self.labels is None else np.ascontiguousarray(self.labels).tobytes()
 
     def _get(self, index: int) -> tuple[torch.Tensor, int | None]:
+        return self.image_of(index), self.label_of(index)
+
+    def image_of(self, index: int) -> torch.Tensor:
         image = self.images[index]
         scale = 255 if image.dtype == np.uint8 else 1
-        return torch.from_numpy(image.astype(np.float32) / np.float32(scale)), self.label_of(index)
+        return torch.from_numpy(image.astype(np.float32) / np.float32(scale))
 
     def label_of(self, index: int) -> int | None:
         return None if self.labels is None else int(self.labels[index])

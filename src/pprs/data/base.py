@@ -78,6 +78,17 @@ class ImageSet(ABC):
         """
         return self[index].label
 
+    def image_of(self, index: int) -> torch.Tensor:
+        """Return an image, without reading its label if possible.
+
+        Args:
+            index: The index of the image.
+
+        Returns:
+            The image [C, H, W], float32 in [0, 1].
+        """
+        return self[index].image
+
     def fingerprint(self) -> str:
         """Return a digest of the labels and of the first, middle and last images, to detect changed data."""
         sha = hashlib.sha256(str(len(self)).encode())

@@ -40,17 +40,23 @@ class HubSet(ImageSet):
         return len(self._table)
 
     def _get(self, index: int) -> tuple[torch.Tensor, int | None]:
+        return self.image_of(index), self.label_of(index)
+
+    def image_of(self, index: int) -> torch.Tensor:
         try:
             with refuse_bombs():
-                row = self._table[index]
-                image = to_tensor(row[self._image_column])
+                return to_tensor(self._images[index][self._image_column])
         except UNREADABLE as error:
             raise PprsError(
                 f"this image of {self._name} cannot be read ({error}). Check that it is complete.",
                 parameter="data",
                 index=index,
             ) from error
-        return image, self.label_of(index)
+
+    @functools.cached_property
+    def _images(self) -> Any:
+        """The table without its other columns."""
+        return self._table.select_columns([self._image_column])
 
     def label_of(self, index: int) -> int | None:
         label = None if self._label_column is None else self._all_labels[index]

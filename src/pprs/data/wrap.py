@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -60,13 +61,13 @@ class MapDataset(ImageSet):
         return len(self._data)
 
     def _get(self, index: int) -> tuple[torch.Tensor, int | None]:
-        try:
-            image, label = _split_item(self._data[index])
-            return _to_image(image), _to_label(label)
-        except PprsError as error:
-            raise PprsError(error.message, parameter="data", index=index) from error
-        except Exception as error:  # a user's Dataset may raise anything
-            raise PprsError(describe_error(error), parameter="data", index=index) from error
+        with _name_image(index):
+            item = self._data[index]
+            return _to_image(_find_image(item)), _to_label(_find_label(item))
+
+    def image_of(self, index: int) -> torch.Tensor:
+        with _name_image(index):
+            return _to_image(_find_image(self._data[index]))
 
     def _labels_digest(self) -> bytes:
         for name in ("targets", "labels"):
@@ -76,15 +77,30 @@ class MapDataset(ImageSet):
         return b""
 
 
-def _split_item(item: Any) -> tuple[Any, Any]:
+@contextlib.contextmanager
+def _name_image(index: int) -> Iterator[None]:
+    """Add the index of an image to errors about it."""
+    try:
+        yield
+    except PprsError as error:
+        raise PprsError(error.message, parameter="data", index=index) from error
+    except Exception as error:  # a user's Dataset may raise anything
+        raise PprsError(describe_error(error), parameter="data", index=index) from error
+
+
+def _find_image(item: Any) -> Any:
     if isinstance(item, Mapping):
         image = next((item[k] for k in IMAGE_KEYS if k in item), None)
         if image is None:
             raise PprsError(f"an item of `data` has no image, only: {', '.join(map(str, item))}", parameter="data")
-        return image, next((item[k] for k in LABEL_KEYS if k in item), None)
-    if isinstance(item, tuple | list):
-        return item[0], item[1] if len(item) > 1 else None
-    return item, None
+        return image
+    return item[0] if isinstance(item, tuple | list) else item
+
+
+def _find_label(item: Any) -> Any:
+    if isinstance(item, Mapping):
+        return next((item[k] for k in LABEL_KEYS if k in item), None)
+    return item[1] if isinstance(item, tuple | list) and len(item) > 1 else None
 
 
 def _to_label(label: Any) -> int | None:

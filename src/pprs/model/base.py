@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from pprs.errors import ConfigurationError, PprsError, suggest
+from pprs.model.adaptation import Adaptation
 from pprs.model.file_input import FileInput
 from pprs.model.preprocess import Preprocess
 
@@ -28,6 +29,7 @@ class Model:
         class_ids: Alternative names of the classes that data may use, such as ImageNet's n01440764.
         fingerprint: Identifies the weights of a module that does not expose them.
         parts: Digests of what else it was loaded from, such as its source code, with their names.
+        adaptation: What was changed in it by `pprs adapt`, if anything.
     """
 
     module: torch.nn.Module
@@ -39,6 +41,7 @@ class Model:
     class_ids: tuple[str, ...] | None = None
     fingerprint: str = ""
     parts: tuple[tuple[str, str], ...] = ()
+    adaptation: Adaptation | None = None
 
     def digest(self) -> str:
         """Return a digest of the weights, so that a run cannot be resumed with another network of the same name.

@@ -16,6 +16,7 @@ from pprs.data import ImageSet, Selection, open_dataset
 from pprs.dataset import certify_dataset, describe_failures
 from pprs.errors import ConfigurationError, PprsError, suggest
 from pprs.model import load_model
+from pprs.model.overlay import ADAPTED
 from pprs.noise import Gaussian, noise_of
 from pprs.partition import parse_partition
 from pprs.progress import Progress, as_progress, duration
@@ -402,13 +403,18 @@ def _join(runs: Sequence[Run], network: str) -> tuple[pyarrow.Table, str, str]:
     tables, offset = [], 0
     for run in runs:
         # Paths on this machine are of no use to others.
-        model, data = Path(run.settings.model or "").name, Path(run.settings.data or "").name
+        model, data = (_strip_folders(text or "") for text in (run.settings.model, run.settings.data))
         settings = dataclasses.replace(run.settings, model=model, data=data)
         tables.append(to_arrow([_shift_classes(row, offset) for row in run.rows()], settings))
         offset += (run.settings.num_classes or 0) if len(runs) > 1 else 0
     networks = [str(run.settings.model_digest) for run in runs]
     images = [str(run.settings.data_fingerprint) for run in runs]
     return pyarrow.concat_tables(tables), network or _combine(networks), _combine(images)
+
+
+def _strip_folders(text: str) -> str:
+    """Return the name of a file without its folder, and that of an adapted model without both of its folders."""
+    return ADAPTED.join(Path(part).name for part in text.split(ADAPTED))
 
 
 def _shift_classes(row: Row, offset: int) -> Row:

@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from pprs.errors import PprsError
+from pprs.model.overlay import split_adapted
 from pprs.partition import PARTITIONS, PLUS
 from pprs.runs.settings import RunSettings
 
@@ -16,19 +17,24 @@ OptionKey = tuple[int, int, str, str]  # part of the mean, link of the chain, op
 
 
 def method_name(settings: RunSettings, path: str) -> str:
-    """The name of a run in tables and figures: its partition without options, or its file if that is unknown.
+    """The name of a run in tables and figures: its partition without options, and whether its model is adapted.
+
+    If the partition is unknown, the name is that of the file.
 
     >>> method_name(RunSettings(partition_text="slic:n_segments=50,blur=3/soft:near=4+blur:size=3"), "runs/a")
     'slic/soft+blur'
     >>> method_name(RunSettings(partition_text="none"), "runs/a"), method_name(RunSettings(), "logs/cohen.tsv")
     ('RS', 'cohen')
+    >>> method_name(RunSettings(model="m.onnx+adapted:a.safetensors", partition_text="none"), "runs/a")
+    'RS, adapted'
     """
     if settings.partition_text is None:
         return PurePath(path).stem if PurePath(path).suffix else PurePath(path).name
+    adapted = "" if split_adapted(settings.model or "")[1] is None else ", adapted"
     if settings.partition_text.strip() == "none":
-        return "RS"
+        return f"RS{adapted}"
     chains = ["/".join(name for name, _ in chain) for chain in _chains(settings.partition_text)]
-    return "+".join(chains)
+    return "+".join(chains) + adapted
 
 
 def distinct_names(settings: Sequence[RunSettings], paths: Sequence[str]) -> list[str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pprs.errors import PprsError
+from pprs.model.overlay import join_adapted, split_adapted
 from pprs.noise import Noise, parse_noise
 from pprs.partition import Partition, parse_partition
 from pprs.runs.row import quote_value
@@ -171,7 +172,7 @@ class RunSettings:
         """Identity settings in which the two differ, as key -> (own value, wanted value)."""
         own, other = self.to_dict(), wanted.to_dict()
         differing = {key: (own[key], other[key]) for key in sorted(IDENTITY) if own[key] != other[key]}
-        if "model" in differing and _file_kind(self.model) == _file_kind(wanted.model) is not None:
+        if "model" in differing and _without_paths(self.model) == _without_paths(wanted.model):
             del differing["model"]  # the digest identifies a file; code, as in module:factory, has only its name
         return differing
 
@@ -188,14 +189,17 @@ def describe_labels(labels: Sequence[str] | None) -> str:
     return f"{len(labels)} labels ({', '.join(labels[:LISTED_LABELS])}{more})"
 
 
-def _file_kind(model: str | None) -> tuple[str | None, ...] | None:
-    """The type of a model's file and its output, or None if the model is not a file.
+def _without_paths(model: str | None) -> str | None:
+    """The text of a model without the paths of its files: of the network, and of an adaptation of it.
 
-    >>> _file_kind("a/m.onnx:scores"), _file_kind("package.module:factory")
-    (('.onnx', ':scores'), None)
+    >>> _without_paths("a/m.onnx:scores"), _without_paths("package.module:factory+adapted:a.safetensors")
+    ('.onnx:scores', 'package.module:factory+adapted:')
     """
-    match = _FILE.search(model or "")
-    return match.groups() if match else None
+    if model is None:
+        return None
+    base, overlay = split_adapted(model)
+    match = _FILE.search(base)
+    return join_adapted(base if match is None else match.group(), None if overlay is None else "")
 
 
 def _convert(key: str, value: Any, kind: Any) -> Any:

@@ -51,6 +51,7 @@ def tune(
     engine: str = "auto",
     device: str = "cpu",
     pixels: str = NETWORK,
+    adapted: str | Path | None = None,
 ) -> Tuned:
     """Search for the partition that makes the certificates of a classifier largest, if any does.
 
@@ -79,6 +80,7 @@ def tune(
         device: The torch device, such as "cpu" or "cuda".
         pixels: As for `certify_dataset`. The files should be of similar size, since the candidates are made for the
             size of one of them.
+        adapted: As for `certify_dataset`.
 
     Returns:
         The result of the search. `tuned.best.partition` is the text of the best partition.
@@ -94,7 +96,11 @@ def tune(
     device = Local().check_device(device)
     reporter, folder = as_progress(progress), None if out is None else Path(out)
     selection = Selection(limit=LIMIT) if images is None else images
-    task = load_task(model, data, split=split, classes=classes, labels=labels, images=selection, pixels=pixels)
+    task = load_task(
+        model, data, split=split, classes=classes, labels=labels, images=selection, pixels=pixels, adapted=adapted
+    )
+    for text in task.list_mismatches(noise, varies=True):
+        reporter.message(f"warning: {text}")
     check_number_of_images(len(task.images))
     if task.pixels == FILE:
         task = fit_in_memory(task, Local(), EngineOptions(), device)

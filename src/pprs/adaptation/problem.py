@@ -1,0 +1,92 @@
+"""What an adaptation starts from."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from pprs.model import Model
+from pprs.model.changes import Adapted, Changes, to_logits
+from pprs.noise import Noise, keyed_rng
+from pprs.partition import Partition
+from pprs.voting import ADAPT
+
+BATCH = 64  # images that are classified together
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A classifier, unlabelled images, and the noise and partition behind which the classifier is smoothed.
+
+    Attributes:
+        model: The classifier before the adaptation.
+        images: Unlabelled images as the network receives them, float32 [N, C, H, W] in [0, 1].
+        noise: The noise that is added to an image.
+        partition: The partition of the noisy image, with every option resolved, or None.
+        seed: The random seed.
+    """
+
+    model: Model
+    images: torch.Tensor
+    noise: Noise
+    partition: Partition | None
+    seed: int = 0
+
+    def noisy(self, indices: torch.Tensor, draw: int) -> torch.Tensor:
+        """Return one partitioned noisy copy of each of these images, with the noise of draw number `draw`."""
+        return self.perturb(self.images[indices], draw)
+
+    def perturb(self, images: torch.Tensor, draw: int) -> torch.Tensor:
+        """Add the noise of draw number `draw` to any images, and partition them."""
+        noisy = images + self.noise.sample(tuple(images.shape), keyed_rng("cpu", self.seed, draw, ADAPT, 0))
+        return noisy if self.partition is None else self.partition.run(noisy)[0]
+
+    @functools.cached_property
+    def clean_scores(self) -> torch.Tensor:
+        """The scores [N, num_classes] of the unadapted network for the clean images."""
+        return predict_scores(self.model.module, self.images)
+
+    @functools.cached_property
+    def probabilities(self) -> bool:
+        """Whether the network returns probabilities, as opposed to logits."""
+        return are_probabilities(predict_scores(self.model.module, self.images[:BATCH]))
+
+
+def are_probabilities(scores: torch.Tensor) -> bool:
+    """Return whether all scores [N, num_classes] are probabilities, of all classes or of some of them."""
+    return bool((scores >= 0).all() and (scores.sum(1) < 1.01).all())  # the sum is rounded, in half precision to 1%
+
+
+@torch.inference_mode()
+def predict_scores(module: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:
+    """Return the scores [N, num_classes] of a network in eval mode."""
+    with eval_mode(module):
+        return torch.cat([module(batch.clone()).float() for batch in images.split(BATCH)])
+
+
+@contextlib.contextmanager
+def eval_mode(module: torch.nn.Module) -> Iterator[None]:
+    """Set a network to eval mode, and restore the mode of every layer afterwards."""
+    modes = [(layer, layer.training) for layer in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for layer, training in modes:
+            layer.training = training
+
+
+__all__ = [
+    "BATCH",
+    "Adapted",
+    "Changes",
+    "Problem",
+    "are_probabilities",
+    "eval_mode",
+    "predict_scores",
+    "to_logits",
+]
