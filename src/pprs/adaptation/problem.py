@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -37,7 +38,10 @@ class Problem:
 
     def noisy(self, indices: torch.Tensor, draw: int) -> torch.Tensor:
         """Return one partitioned noisy copy of each of these images, with the noise of draw number `draw`."""
-        images = self.images[indices]
+        return self.perturb(self.images[indices], draw)
+
+    def perturb(self, images: torch.Tensor, draw: int) -> torch.Tensor:
+        """Add the noise of draw number `draw` to any images, and partition them."""
         noisy = images + self.noise.sample(tuple(images.shape), keyed_rng("cpu", self.seed, draw, ADAPT, 0))
         return noisy if self.partition is None else self.partition.run(noisy)[0]
 
@@ -45,6 +49,11 @@ class Problem:
     def clean_scores(self) -> torch.Tensor:
         """The scores [N, num_classes] of the unadapted network for the clean images."""
         return predict_scores(self.model.module, self.images)
+
+    @functools.cached_property
+    def probabilities(self) -> bool:
+        """Whether the network returns probabilities, as opposed to logits."""
+        return are_probabilities(predict_scores(self.model.module, self.images[:BATCH]))
 
 
 @dataclass(frozen=True)
@@ -55,37 +64,73 @@ class Changes:
         weights: Entries of the network's state dict that replace the network's own.
         bias: Added to the logits, float32 [num_classes].
         denoiser: Applied to the partitioned noisy images before the network.
+        probabilities: Whether the network returns probabilities, to whose logarithms the bias is added.
     """
 
     weights: Mapping[str, torch.Tensor] = field(default_factory=dict)
     bias: torch.Tensor | None = None
     denoiser: torch.nn.Module | None = None
+    probabilities: bool = False
 
     def apply(self, module: torch.nn.Module) -> torch.nn.Module:
         """Return a copy of the network with these changes, in eval mode."""
         if self.weights:
-            module = copy.deepcopy(module)
+            module = copy.deepcopy(module).eval()
             module.load_state_dict({**module.state_dict(), **self.weights})
-        return Adapted(module, self.bias, self.denoiser).eval() if self.bias is not None or self.denoiser else module
+        if self.bias is None and self.denoiser is None:
+            return module
+        return Adapted(module, self.bias, self.denoiser, probabilities=self.probabilities).eval()
 
 
 class Adapted(torch.nn.Module):
-    """A network behind a denoiser, with a correction of its logits. Either may be missing."""
+    """A network behind a denoiser, with a correction of its logits. Either may be missing.
+
+    The logits of a network that returns probabilities are their logarithms.
+    """
 
     bias: torch.Tensor | None
 
-    def __init__(self, net: torch.nn.Module, bias: torch.Tensor | None, denoiser: torch.nn.Module | None) -> None:
+    def __init__(
+        self,
+        net: torch.nn.Module,
+        bias: torch.Tensor | None,
+        denoiser: torch.nn.Module | None,
+        *,
+        probabilities: bool = False,
+    ) -> None:
         super().__init__()
-        self.net, self.denoiser = net, denoiser
+        self.net, self.denoiser, self.probabilities = net, denoiser, probabilities
         self.register_buffer("bias", bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         scores: torch.Tensor = self.net(x if self.denoiser is None else self.denoiser(x))
-        return scores if self.bias is None else scores + self.bias
+        return scores if self.bias is None else to_logits(scores, self.probabilities) + self.bias
+
+
+def are_probabilities(scores: torch.Tensor) -> bool:
+    """Return whether all scores [N, num_classes] are probabilities, of all classes or of some of them."""
+    return bool((scores >= 0).all() and (scores.sum(1) < 1.01).all())  # the sum is rounded, in half precision to 1%
+
+
+def to_logits(scores: torch.Tensor, probabilities: bool) -> torch.Tensor:
+    """Return the logarithms of probabilities, and other scores unchanged."""
+    return scores.clamp_min(torch.finfo(torch.float32).tiny).log() if probabilities else scores
 
 
 @torch.inference_mode()
 def predict_scores(module: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:
     """Return the scores [N, num_classes] of a network in eval mode."""
+    with eval_mode(module):
+        return torch.cat([module(batch.clone()).float() for batch in images.split(BATCH)])
+
+
+@contextlib.contextmanager
+def eval_mode(module: torch.nn.Module) -> Iterator[None]:
+    """Set a network to eval mode, and restore the mode of every layer afterwards."""
+    modes = [(layer, layer.training) for layer in module.modules()]
     module.eval()
-    return torch.cat([module(batch.clone()).float() for batch in images.split(BATCH)])
+    try:
+        yield
+    finally:
+        for layer, training in modes:
+            layer.training = training
