@@ -18,8 +18,9 @@ from pprs.errors import ConfigurationError, suggest
 from pprs.progress import Progress
 
 AUTO = "auto"
+UNADAPTED = "none"  # the method of the first step, which measures the classifier before any change
 LEAST_IMAGES, LEAST_SAMPLES = 32, 16  # of a judgement, however short the time
-JUDGING = 1 / 15  # share of the time that one judgement may take
+JUDGING = 1 / 30  # share of the time that one judgement may take
 
 
 @dataclass(frozen=True)
@@ -58,12 +59,12 @@ def climb(
 
     With `method` "auto", the methods follow each other as long as there is time. A method is accepted if it improves
     the smoothed classifier on held-back images (`Judgement.improves_on`). The next one builds on what was accepted. A
-    method that does not suit the network is left out.
+    method that does not suit the network is left out. The first step, "none", has the classifier as it is.
 
     Args:
         problem: The classifier, and what it is adapted to.
         method: One of `METHODS`, which is accepted in any case, or "auto".
-        seconds: The time for all of it, or None for no limit.
+        seconds: The time for the steps that are not finished, or None for no limit.
         held_back: Images [N, C, H, W] that `problem` does not contain.
         finished: The steps of an earlier call with the same arguments that was interrupted.
         on_step: Called with each step as soon as it is complete.
@@ -77,7 +78,7 @@ def climb(
     """
     if method != AUTO and method not in METHODS:
         raise ConfigurationError(f'unknown method "{method}". {suggest(method, (AUTO, *METHODS))}', parameter="method")
-    return _Climb(problem, method, seconds, held_back, list(finished), progress).run(on_step)
+    return _Climb(problem, method, seconds, held_back, list(finished), on_step, progress).run()
 
 
 class _Climb:
@@ -88,20 +89,24 @@ class _Climb:
         seconds: float | None,
         held_back: torch.Tensor,
         steps: list[Step],
+        on_step: Callable[[Step], None],
         progress: Progress,
     ) -> None:
-        self._problem, self._method, self._steps, self._progress = problem, method, steps, progress
-        self._deadline = None
-        if seconds is not None:
-            self._deadline = time.monotonic() + seconds - sum(step.seconds for step in steps)
+        self._problem, self._method, self._progress = problem, method, progress
+        self._steps, self._on_step = steps, on_step
+        self._deadline = None if seconds is None else time.monotonic() + seconds
         self._held_back, self._samples = _limit_judgement(problem, held_back, seconds)
         self._judging = 0.0  # seconds that the last judgement took
 
-    def run(self, on_step: Callable[[Step], None]) -> list[Step]:
+    def run(self) -> list[Step]:
         """Try the methods that are not finished yet."""
+        began = time.monotonic()
         changes = next((step.changes for step in reversed(self._steps) if step.accepted), Changes())
         best = self._judge(changes)
-        self._progress.message(f"before: {_describe(best)}")
+        if not self._steps:
+            self._progress.message(f"before: {_describe(best)}")
+            seconds = time.monotonic() - began
+            self._add(Step(UNADAPTED, changes, best.agreement, best.radius, True, seconds))
         for name in list(METHODS) if self._method == AUTO else [self._method]:
             if any(step.method == name for step in self._steps):
                 continue
@@ -117,9 +122,12 @@ class _Climb:
                 continue
             if step.accepted:
                 changes, best = step.changes, judgement
-            self._steps.append(step)
-            on_step(step)
+            self._add(step)
         return self._steps
+
+    def _add(self, step: Step) -> None:
+        self._steps.append(step)
+        self._on_step(step)
 
     def _remaining(self) -> float | None:
         """Return the seconds that are left for methods, without those for judging their result."""
