@@ -17,7 +17,7 @@ ROOT = Path(pprs.__file__).parent
 ORDER = [
     "_version", "errors", "_checks", "_files", "_text", "_threads", "progress", "kernels", "noise", "partition",
     "scores", "space", "data", "model", "bounds", "confidence_sequence", "sampling", "certificate", "theory", "voting",
-    "memory", "consistency", "classifier", "engine", "task", "runs", "metrics", "runners", "cost", "dataset",
+    "memory", "consistency", "classifier", "augment", "engine", "task", "runs", "metrics", "runners", "cost", "dataset",
     "prediction", "verification", "report", "audit", "train", "adaptation", "tuning", "reproduction", "app", "cli",
     "testing",
 ]  # fmt: skip

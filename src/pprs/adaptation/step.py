@@ -1,4 +1,4 @@
-"""One finished step of an adaptation."""
+"""One step of an adaptation."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from pprs.adaptation.problem import Changes
 
 @dataclass(frozen=True)
 class Step:
-    """What a method changed, and what that is worth on the held-back images.
+    """What one method did, and what it is worth on held-back images.
 
     Attributes:
-        method: The method, such as "statistics".
-        changes: All changes up to and including this step.
-        agreement: The share of held-back images whose smoothed label is the label of the clean image.
-        radius: The mean radius of these images, 0 where the labels differ.
-        accepted: Whether the changes are kept.
+        method: The name of the method.
+        changes: All changes to the classifier after this step.
+        agreement: The share of held-back images whose smoothed label is that of the unadapted network for the clean
+            image.
+        radius: The mean radius that the votes promise, with 0 for images without agreement.
+        accepted: Whether the step is part of the result.
         seconds: How long the step took.
     """
 
