@@ -70,6 +70,67 @@ def test_the_found_norm_is_near_the_true_distance(text: str, cell: int | None, h
     assert image.found == math.sqrt(energy) / 255
 
 
+NO_GRADIENT = {
+    "numpy": (without_gradient(make_linear()), "RuntimeError: Can't call numpy() on Tensor that requires grad"),
+    "detached": (lambda x: make_linear()(x.detach()), "RuntimeError: element 0 of tensors does not require grad"),
+    "dlpack": (lambda x: make_linear()(torch.from_numpy(np.from_dlpack(x))), "BufferError: Can't export tensors"),
+    "hard": (lambda x: make_linear()(torch.round(4 * x) / 4), "its gradient is zero or not finite"),
+}
+
+
+@pytest.mark.parametrize("name", NO_GRADIENT)
+def test_the_result_says_why_scores_were_used(name: str) -> None:
+    model, reason = NO_GRADIENT[name]
+    classifier = SmoothedClassifier(model, 2, Gaussian(0.25), seed=3)
+    certificate = classifier.certify(GREY, n=500)
+    image, _ = audit_image(classifier, GREY, certificate, options=AttackOptions(steps=1, samples=100))
+    assert image.kind == "scores"
+    assert image.gradient_error is not None
+    assert image.gradient_error.startswith(reason)
+    audit = Audit((image, dataclasses.replace(image, kind="gradient", gradient_error=None)), 0.001, {})
+    (note,) = [note for note in audit.notes() if "scores" in note]
+    assert note.startswith("1 of 2 images were searched by scores")
+    assert f"no usable gradient ({reason}" in note
+
+
+def test_other_errors_are_no_reason_to_use_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        if x.requires_grad:
+            raise KeyError("a bug in a model")
+        return make_linear()(x)
+
+    def fail(*_: object) -> None:
+        raise ValueError("a bug in a partition")
+
+    with pytest.raises(KeyError, match="a bug in a model"):
+        Attack(Objective(SmoothedClassifier(model, 2, Gaussian(0.25)), GREY))
+    monkeypatch.setattr("pprs.audit.attack.pull_back", fail)
+    with pytest.raises(ValueError, match="a bug in a partition"):
+        Attack(Objective(SmoothedClassifier(make_linear(), 2, Gaussian(0.25)), GREY))
+
+
+def test_a_network_that_fails_is_no_reason_to_find_nothing() -> None:
+    calls = 0
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        if calls > 40:
+            raise OSError("the server is gone")
+        return make_linear()(x.detach())
+
+    classifier = SmoothedClassifier(model, 2, Gaussian(0.25), seed=3)
+    certificate = SmoothedClassifier(make_linear(), 2, Gaussian(0.25), seed=3).certify(GREY, n=500)
+    with pytest.raises(PprsError, match="the server is gone"):
+        audit_image(classifier, GREY, certificate, options=QUICK)
+
+
+def test_a_network_that_changes_its_input_has_a_gradient() -> None:
+    linear = make_linear()
+    attack = Attack(Objective(SmoothedClassifier(lambda x: linear(x.mul_(2)), 2, Gaussian(0.25)), GREY))
+    assert (attack.kind, attack.gradient_error) == ("gradient", None)
+
+
 def test_a_false_radius_is_found_out() -> None:
     linear = make_linear(0.4)
     classifier = SmoothedClassifier(linear, 2, Gaussian(0.25), seed=3)
@@ -339,9 +400,9 @@ def test_an_onnx_network_is_searched_by_scores(tmp_path: Path, data: Path, monke
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "net.onnx")
     pprs("certify", "--model", "net.onnx", "--data", data, "--sigma", 0.25, "--n", 500, "--limit", 1, "--out", "run")
     output = pprs("audit", "run", "--steps", 3, "--samples", 300, "--out", "audit").stdout
-    assert "no usable gradient" in output
+    assert "no usable gradient (ONNX Runtime computes scores only)" in output
     (image,) = json.loads((tmp_path / "audit/audit.json").read_text())["images"]
-    assert image["kind"] == "scores"
+    assert (image["kind"], image["gradient_error"]) == ("scores", "ONNX Runtime computes scores only")
     assert 0.4 <= image["found"] <= 0.6
 
 

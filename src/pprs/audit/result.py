@@ -37,6 +37,7 @@ class AuditedImage:
         queries: Number of noisy copies that the network classified.
         seconds: Time that the image took.
         complete: Whether the search ended by itself, not at the time limit.
+        gradient_error: Why the network has no usable gradient, None if it has one.
     """
 
     idx: int
@@ -52,6 +53,7 @@ class AuditedImage:
     found: float | None = None
     new_label: int | None = None
     searched: float | None = None
+    gradient_error: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields that are known."""
@@ -104,8 +106,13 @@ class Audit:
         if not self.passed:
             listed = ", ".join(str(image.idx) for image in inside)
             notes.append(f"that is more than chance explains: the certificates or the classifier are wrong ({listed})")
-        if any(image.kind == "scores" for image in self.images):
-            notes.append("the network has no usable gradient: changes were searched by its scores, which finds less")
+        scored = [image for image in self.images if image.kind == "scores"]
+        if scored:
+            reason = next((f" ({image.gradient_error})" for image in scored if image.gradient_error), "")
+            notes.append(
+                f"{len(scored)} of {count} images were searched by scores, which finds less: the network has no usable "
+                f"gradient{reason}"
+            )
         incomplete = sum(not image.complete for image in self.images)
         if incomplete:
             notes.append(
