@@ -17,7 +17,7 @@ from helpers import Linear, Record, pprs
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
-from pprs import Certificate, Gaussian, PprsError, SmoothedClassifier, audit_run, certify_dataset
+from pprs import Certificate, Gaussian, PprsError, Run, SmoothedClassifier, audit_run, certify_dataset
 from pprs.audit import (
     Attack,
     AttackOptions,
@@ -29,6 +29,7 @@ from pprs.audit import (
     audit_image,
     count_by_chance,
 )
+from pprs.audit.decision import count_false_certificates
 from pprs.audit.gradient import pull_back
 from pprs.partition import parse_partition
 from pprs.sampling import Sampling
@@ -87,7 +88,7 @@ def test_the_result_says_why_scores_were_used(name: str) -> None:
     assert image.kind == "scores"
     assert image.gradient_error is not None
     assert image.gradient_error.startswith(reason)
-    audit = Audit((image, dataclasses.replace(image, kind="gradient", gradient_error=None)), 0.001, {})
+    audit = Audit((image, dataclasses.replace(image, kind="gradient", gradient_error=None)), 0.001, {}, 2)
     (note,) = [note for note in audit.notes() if "scores" in note]
     assert note.startswith("1 of 2 images were searched by scores")
     assert f"no usable gradient ({reason}" in note
@@ -210,14 +211,67 @@ def test_the_test_rejects_a_tie_at_most_with_probability_alpha() -> None:
     assert rejected > 0
 
 
+def make_results(count: int, inside: int) -> tuple[AuditedImage, ...]:
+    return tuple(
+        AuditedImage(i, 0, 0.1, "gradient", "", 1, 1.0, True, inside=i < inside, found=0.05) for i in range(count)
+    )
+
+
 def test_the_allowance_for_chance() -> None:
-    assert [count_by_chance(m, 0.001) for m in (1, 25, 26, 10_000)] == [0, 0, 1, 28]
-    images = tuple(AuditedImage(i, 0, 0.1, "gradient", "", 1, 1.0, True, inside=i < 1, found=0.05) for i in range(30))
-    audit = Audit(images, 0.001, {})
+    assert [count_by_chance(m, m, 0.001) for m in (0, 1, 20, 21, 25, 26, 80, 81)] == [0, 0, 0, 1, 1, 2, 2, 4]
+    assert [count_by_chance(81, m, 0.001) for m in (1, 3, 25, 26)] == [1, 3, 3, 4]
+    audit = Audit(make_results(30, 2), 0.001, {}, 40)
     assert audit.passed
-    assert "1 of 30 images" in audit.notes()[0]
-    assert "at most 1," in audit.notes()[0]
-    assert not Audit(images[:5], 0.001, {}).passed
+    assert "2 of 30 images" in audit.notes()[0]
+    assert "at most 2, with 95% probability: 40 images were attempted" in audit.notes()[0]
+    assert not any("cannot fail" in note for note in audit.notes())
+    assert not Audit(make_results(30, 3), 0.001, {}, 40).passed
+    assert not Audit(make_results(1, 1), 0.001, {}, 20).passed
+    late = Audit(make_results(1, 1), 0.001, {}, 21)
+    assert late.passed
+    assert "so few images cannot fail an audit" in late.notes()[1]
+
+
+def test_false_certificates_exceed_the_allowance_nowhere_in_a_run() -> None:
+    """Whoever looks at a run may stop anywhere, so the allowance must hold everywhere at once."""
+    runs, images, alpha = 4000, 400, 0.02
+    false = np.random.default_rng(0).random((runs, images)) < alpha
+    allowed = np.array([count_false_certificates(attempted, alpha) for attempted in range(1, images + 1)])
+    exceeded = int((false.cumsum(1) > allowed).any(1).sum())
+    assert 0 < exceeded <= 132  # the 99.9% quantile of Binomial(4000, 0.025)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 1.0])
+def test_chance_fails_at_most_one_of_twenty_audits(share: float) -> None:
+    """Only some images have a true certificate. Those without get one with probability alpha, and it is false."""
+    rng, audits, audited, alpha, failed = np.random.default_rng(1), 2000, 10, 0.02, 0
+    for _ in range(audits):
+        has_true = rng.random(4000) < share
+        false = ~has_true & (rng.random(4000) < alpha)
+        certified = np.flatnonzero(has_true | false)[:audited]
+        wrong = rng.random(audited) < alpha
+        failed += int((false[certified] | wrong).sum()) > count_by_chance(int(certified[-1]) + 1, audited, alpha)
+    assert failed <= 131  # the 99.9% quantile of Binomial(2000, 0.05)
+
+
+def test_images_that_were_attempted_are_counted_up_to_the_last_audited() -> None:
+    net = make_linear(0.4)
+    images = torch.stack([GREY, GREY - 0.4 * net.w / float(net.w.norm()), GREY, GREY])  # the second is on the boundary
+    data = (images, torch.tensor([1, 1, 1, 1]))
+    sampling = Sampling(50, 200)
+    plain, shuffled = (
+        certify_dataset(
+            net, data, noise=Gaussian(0.25), sampling=sampling, engine="torch", progress=False, target_error=target
+        )
+        for target in (None, 0.01)
+    )
+    assert [row.prediction is None for row in plain.rows()] == [False, True, False, False]
+
+    def count(run: Run, images: list[int] | None) -> int:
+        return audit_run(run, model=net, data=data, images=images, seconds=1e-6, progress=False).attempted
+
+    assert [count(plain, images) for images in ([0], [2], None)] == [1, 3, 4]
+    assert count(shuffled, [0]) == 4
 
 
 def test_an_attack_on_constant_votes_is_an_error_and_an_audit_finds_nothing() -> None:
@@ -287,6 +341,7 @@ def test_the_command_audits_a_run_and_resumes(folder: Path) -> None:
     assert "nothing was found inside the certified radius of 3 images" in output
     stored = json.loads((folder / "audit/audit.json").read_text())
     assert (stored["passed"], stored["found_inside"], len(stored["images"])) == (True, 0, 3)
+    assert (stored["attempted"], stored["allowed"]) == (3, 0)
     for image in stored["images"]:
         assert image["found"] > image["radius"] > 0
         changed = np.load(folder / f"audit/found/{image['idx']}.npy")

@@ -68,11 +68,13 @@ class Audit:
         images: The images that were attacked.
         alpha: Failure probability of each certificate, and of the tests of each image.
         settings: What the audit depends on: the run and the options.
+        attempted: The number of images that the run attempted to certify, up to the last one audited.
     """
 
     images: tuple[AuditedImage, ...]
     alpha: float
     settings: Mapping[str, Any]
+    attempted: int
 
     @property
     def found_inside(self) -> list[AuditedImage]:
@@ -82,7 +84,7 @@ class Audit:
     @property
     def allowed(self) -> int:
         """How many images may have such a change by chance alone, with 95% probability."""
-        return count_by_chance(len(self.images), self.alpha)
+        return count_by_chance(self.attempted, len(self.images), self.alpha)
 
     @property
     def passed(self) -> bool:
@@ -101,8 +103,11 @@ class Audit:
         verdict = f"{len(inside)} of {count} images have a change inside the certified radius that alters the label"
         notes = [
             f"{verdict if inside else f'nothing was found inside the certified radius of {count} images'} "
-            f"(chance alone explains at most {self.allowed}, with 95% probability)"
+            f"(chance alone explains at most {self.allowed}, with 95% probability: {self.attempted} images were "
+            "attempted up to the last of these)"
         ]
+        if self.images and self.allowed == count:
+            notes.append("so few images cannot fail an audit: chance could explain a change inside each. Audit more.")
         if not self.passed:
             listed = ", ".join(str(image.idx) for image in inside)
             notes.append(f"that is more than chance explains: the certificates or the classifier are wrong ({listed})")
@@ -127,6 +132,7 @@ class Audit:
             "format": FORMAT,
             "settings": dict(self.settings),
             "alpha": self.alpha,
+            "attempted": self.attempted,
             "found_inside": len(self.found_inside),
             "allowed": self.allowed,
             "passed": self.passed,
@@ -148,7 +154,7 @@ class Audit:
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))
             images = tuple(validate(AuditedImage, image, str(path)) for image in stored["images"])
-            return cls(images, float(stored["alpha"]), dict(stored["settings"]))
+            return cls(images, float(stored["alpha"]), dict(stored["settings"]), int(stored["attempted"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise PprsError(f"{path} is not an audit ({error}). Delete it, or give another `out`.") from error
 

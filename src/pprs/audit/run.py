@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,7 @@ def audit_run(
     rows = _choose_rows(opened, images, limit)
     reporter = as_progress(progress)
     subject = _Subject(opened.settings, rows, model, data, classes, seed, reporter)
-    results = _Results(None if out is None else Path(out), subject, options, seed)
+    results = _Results(None if out is None else Path(out), subject, options, seed, _count_attempts(opened))
     done = {image.idx for image in results.images}
     todo = [row for row in rows if row.idx not in done]
     if len(todo) < len(rows):
@@ -132,6 +132,18 @@ def _choose_rows(run: Run, images: Iterable[int] | None, limit: int | None) -> l
             parameter="images",
         )
     return [certified[index] for index in chosen][:limit]
+
+
+def _count_attempts(run: Run) -> dict[int, int]:
+    """Return for each image of a run how many images the run attempted up to it, in the order of their indices.
+
+    A run with a target error attempts images in another order, and ends when its results are precise enough. Then all
+    images count.
+    """
+    indices = sorted([*(row.idx for row in run.iter_rows()), *(failure.idx for failure in run.failures())])
+    if run.fair_order() is not None:
+        return dict.fromkeys(indices, len(indices))
+    return {index: count for count, index in enumerate(indices, 1)}
 
 
 class _Subject:
@@ -273,8 +285,10 @@ def restore_certificate(row: Row, settings: RunSettings, shape: tuple[int, ...])
 class _Results:
     """The images done so far, in memory and in a folder."""
 
-    def __init__(self, folder: Path | None, subject: _Subject, options: AttackOptions, seed: int) -> None:
-        self.folder, self._subject = folder, subject
+    def __init__(
+        self, folder: Path | None, subject: _Subject, options: AttackOptions, seed: int, attempts: Mapping[int, int]
+    ) -> None:
+        self.folder, self._subject, self._attempts = folder, subject, attempts
         names = subject.settings.class_names
         self._settings = {
             "run": _digest_run(subject.settings),
@@ -336,7 +350,8 @@ class _Results:
     def audit(self, indices: Sequence[int] | None = None) -> Audit:
         """Return the result for these images, or for all that are done."""
         images = [image for image in self.images if indices is None or image.idx in set(indices)]
-        return Audit(tuple(images), self._subject.settings.sampling.alpha, self._settings)
+        attempted = max((self._attempts.get(image.idx, len(self._attempts)) for image in images), default=0)
+        return Audit(tuple(images), self._subject.settings.sampling.alpha, self._settings, attempted)
 
     def draw(self) -> None:
         """Draw the plot and the gallery of what is done."""
