@@ -211,6 +211,21 @@ def test_the_test_rejects_a_tie_at_most_with_probability_alpha() -> None:
     assert rejected > 0
 
 
+def test_a_change_that_alpha_does_not_suffice_to_test_is_not_proved() -> None:
+    """Noise of 16-bit images is drawn with an error that is taken off alpha, and the level of tests falls."""
+    deep = GREY + 1 / 65535
+    classifier = SmoothedClassifier(make_linear(-0.4), 2, Gaussian(0.25), seed=3)
+    test = LabelTest(classifier, 0, 1, 2e-9, 400)
+    assert [test.find_other_label(deep) for _ in range(3)] == [0, None, None]
+    assert (test.tests, test.untested, test.queries) == (3, 2, 500)
+    certificate = SmoothedClassifier(make_linear(0.4), 2, Gaussian(0.25), seed=3).certify(deep, n=1000)
+    image, _ = audit_image(classifier, deep, dataclasses.replace(certificate, alpha=1e-12), options=QUICK)
+    assert image.found is None
+    assert image.untested > 0
+    notes = Audit((image,), 1e-12, {}, 1).notes()
+    assert any(note.startswith("1 of 1 images have changes that may alter the label") for note in notes)
+
+
 def make_results(count: int, inside: int) -> tuple[AuditedImage, ...]:
     return tuple(
         AuditedImage(i, 0, 0.1, "gradient", "", 1, 1.0, True, inside=i < inside, found=0.05) for i in range(count)

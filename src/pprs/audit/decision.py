@@ -9,6 +9,7 @@ from scipy.special import bdtrc
 
 from pprs.bounds import clopper_pearson_lower
 from pprs.classifier import SmoothedClassifier
+from pprs.errors import ConfigurationError
 from pprs.noise import QuantisedImage
 from pprs.voting import AUDIT, Votes, check_image, chunk_size, error_context
 
@@ -33,11 +34,17 @@ class LabelTest:
         label: The class.
         alpha: The probability that any test is wrong.
         samples: The number of samples of each test.
+
+    Attributes:
+        tests: The number of tests so far.
+        untested: How many of them were left out, because earlier ones had used up alpha. They prove nothing.
+        queries: The number of noisy copies that the classifier has seen.
     """
 
     def __init__(self, classifier: SmoothedClassifier, index: int, label: int, alpha: float, samples: int) -> None:
         self._classifier, self._index, self._label = classifier, index, label
-        self._alpha, self._samples, self.tests, self.queries = alpha, samples, 0, 0
+        self._alpha, self._samples = alpha, samples
+        self.tests, self.untested, self.queries = 0, 0, 0
 
     def find_other_label(self, image: torch.Tensor) -> int | None:
         """Return a class that is proved to be more likely than the given one for this image, or None."""
@@ -45,21 +52,28 @@ class LabelTest:
         first = math.ceil(RIVAL_SAMPLES / chunk) * chunk
         start = self.tests * (first + math.ceil(self._samples / chunk) * chunk)
         self.tests += 1
+        level = self._level(image)
+        if level is None:
+            self.untested += 1
+            return None
         votes = self._count(image, range(start, start + RIVAL_SAMPLES))
         votes.counts[self._label] = -1
         rival = int(votes.counts.argmax())
         counts = self._count(image, range(start + first, start + first + self._samples)).counts
         wins, total = int(counts[rival]), int(counts[rival] + counts[self._label])
-        level = self._level(image)
         return rival if total and clopper_pearson_lower(wins, total, level) > 0.5 else None
 
-    def _level(self, image: torch.Tensor) -> float:
+    def _level(self, image: torch.Tensor) -> float | None:
+        """Return the level of this test. None if the noise of a 16-bit image is not exact enough for it."""
         level = self._alpha * 6 / (math.pi * self.tests) ** 2
         source = self._classifier.votes
         prepared = source.quantise(check_image(image, source.device))
         if not isinstance(prepared, QuantisedImage):
             return level
-        return prepared.quantisation.reduced_alpha(level, source.noise.sigma, self._samples, image.numel())
+        try:
+            return prepared.quantisation.reduced_alpha(level, source.noise.sigma, self._samples, image.numel())
+        except ConfigurationError:
+            return None
 
     def _count(self, image: torch.Tensor, samples: range) -> Votes:
         source = self._classifier.votes

@@ -107,6 +107,7 @@ def audit_image(
         new_label=None if best is None else best.new_label,
         searched=search.failed if search.failed >= 0 else None,
         gradient_error=search.gradient_error,
+        untested=search.untested,
     )
     return image, None if best is None else best.changed
 
@@ -139,6 +140,10 @@ class _Search:
     @property
     def queries(self) -> int:
         return self._objective.queries + self._test.queries
+
+    @property
+    def untested(self) -> int:
+        return self._test.untested
 
     def _check_time(self) -> None:
         self._pause()

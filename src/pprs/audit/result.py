@@ -38,6 +38,7 @@ class AuditedImage:
         seconds: Time that the image took.
         complete: Whether the search ended by itself, not at the time limit.
         gradient_error: Why the network has no usable gradient, None if it has one.
+        untested: Number of changes that may alter the label but were not tested, since earlier tests had used up alpha.
     """
 
     idx: int
@@ -54,6 +55,7 @@ class AuditedImage:
     new_label: int | None = None
     searched: float | None = None
     gradient_error: str | None = None
+    untested: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields that are known."""
@@ -111,20 +113,29 @@ class Audit:
         if not self.passed:
             listed = ", ".join(str(image.idx) for image in inside)
             notes.append(f"that is more than chance explains: the certificates or the classifier are wrong ({listed})")
+        return [*notes, *self._list_limits()]
+
+    def _list_limits(self) -> list[str]:
+        """Return what may have kept the search from finding smaller changes."""
+        limits, count = [], len(self.images)
         scored = [image for image in self.images if image.kind == "scores"]
         if scored:
             reason = next((f" ({image.gradient_error})" for image in scored if image.gradient_error), "")
-            notes.append(
+            limits.append(
                 f"{len(scored)} of {count} images were searched by scores, which finds less: the network has no usable "
                 f"gradient{reason}"
             )
-        incomplete = sum(not image.complete for image in self.images)
-        if incomplete:
-            notes.append(
+        if incomplete := sum(not image.complete for image in self.images):
+            limits.append(
                 f"{incomplete} of {count} images reached the time limit. Increase `seconds` to search further."
             )
-        notes.append("smaller changes than those found may exist; none exists inside a true certificate")
-        return notes
+        if untested := sum(image.untested > 0 for image in self.images):
+            limits.append(
+                f"{untested} of {count} images have changes that may alter the label but were not tested: earlier "
+                "tests had used up alpha, part of which pays for noise drawn with 64 bits. Reduce `samples` to test "
+                "them."
+            )
+        return [*limits, "smaller changes than those found may exist; none exists inside a true certificate"]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the audit as values that JSON can represent."""
