@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import torch
-from helpers import Linear, pprs
+from helpers import Linear, NearlyTied, pprs
 
 from pprs import PprsError, certify_dataset, open_run, verify_run, write_report
 from pprs.app.comparison import open_runs
@@ -210,6 +210,24 @@ def test_replay_finds_counts_that_are_consistent_but_were_never_drawn(run: Path)
     assert result.replayed == (0, 1)
     assert [m.idx for m in result.mismatches] == [0]
     assert "drawing again gives" in str(result)
+
+
+def test_replay_settles_near_ties_as_the_run_did(tmp_path: Path) -> None:
+    model, data, run = NearlyTied(float(IMAGES.mean()) - 0.01), (IMAGES, LABELS), tmp_path / "run"
+    certify_dataset(
+        model, data, noise="gaussian:sigma=0.25", sampling=Sampling(20, 100), engine="torch", out=run, progress=False
+    )
+    assert all(row.counts[1] > 0 for row in open_run(run).rows())
+    result = verify_run(run, model=model, data=data, replay=4, progress=False)
+    assert len(result.replayed) == 4
+    assert result.ok, str(result)
+
+
+def test_replay_finds_a_network_that_is_no_function_of_one_image(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MODEL, "forward", lambda x: torch.stack([x.mean((1, 2, 3)), x.mean().expand(len(x))], 1))
+    result = verify(run, replay=1)
+    assert not result.replayed
+    assert "mismatch: the `model` is not a function of one image" in str(result)
 
 
 def test_replay_chooses_the_same_rows_each_time(run: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from helpers import Linear, Record, pprs
+from helpers import Linear, NearlyTied, Record, pprs
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
@@ -440,6 +440,16 @@ def test_bad_input_of_an_audit(folder: Path, data: Path) -> None:
     (folder / "swapped_net.py").rename(folder / "elsewhere.py")
     pprs("certify", "--model", "elsewhere:make", "--data", data, "--sigma", 3, "--n", 20, "--out", "none")
     assert "has no certified images" in pprs("audit", "none", code=2).stderr
+
+
+def test_an_audit_settles_near_ties_as_the_run_did() -> None:
+    """Otherwise its votes are those of another classifier, whose label differs without any change."""
+    model, data = NearlyTied(float(GREY.mean()) - 0.03), (GREY[None], torch.tensor([1]))
+    run = certify_dataset(model, data, noise=Gaussian(0.25), sampling=Sampling(50, 200), engine="torch", progress=False)
+    assert run.rows()[0].prediction == 1
+    audit = audit_run(run, model=model, data=data, steps=1, samples=100, seconds=5, progress=False)
+    assert audit.images[0].found != 0
+    assert not audit.found_inside
 
 
 def test_other_weights_are_refused(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from pprs.audit.result import Audit, AuditedImage
 from pprs.certificate import Certificate
 from pprs.classifier import SmoothedClassifier
 from pprs.data import check_indices
+from pprs.dataset import check_network
 from pprs.engine import EngineChoice, choose_engine
 from pprs.errors import ConfigurationError, PprsError, check_integer
 from pprs.model import Model
@@ -86,8 +87,9 @@ def audit_run(
     opened = run if isinstance(run, Run) else open_run(run)
     rows = _choose_rows(opened, images, limit)
     reporter = as_progress(progress)
-    subject = _Subject(opened.settings, rows, model, data, classes, seed, reporter)
-    results = _Results(None if out is None else Path(out), subject, options, seed, _count_attempts(opened))
+    attempts = _count_attempts(opened)
+    subject = _Subject(opened.settings, rows, attempts, model, data, classes, seed, reporter)
+    results = _Results(None if out is None else Path(out), subject, options, seed, attempts)
     done = {image.idx for image in results.images}
     todo = [row for row in rows if row.idx not in done]
     if len(todo) < len(rows):
@@ -153,6 +155,7 @@ class _Subject:
         self,
         settings: RunSettings,
         rows: Sequence[Row],
+        attempted: Iterable[int],
         model: str | Model | torch.nn.Module | None,
         data: Any,
         classes: str | Path | None,
@@ -162,7 +165,8 @@ class _Subject:
         self.settings, self.rows = settings, rows
         self.task = _load(settings, rows, model, data, classes)
         keep_memory()
-        choice = self._choose_engine(seed, progress)
+        trials = self._make_trials(attempted, seed)
+        choice = self._choose_engine(trials, progress)
         module = self.task.model.module
         self._in_torch = choice.model.module is module and next(module.parameters(), None) is not None
         self._network = self.task.base_classifier(module)
@@ -170,12 +174,20 @@ class _Subject:
             self.task.base_classifier(choice.model.module), self.task.num_classes, settings.noise, settings.partition,
             seed=seed, device=settings.device, arithmetic=settings.arithmetic_option,
         )  # fmt: skip
+        check_network(self.classifier, trials, progress)  # also decides which votes are near ties
 
-    def _choose_engine(self, seed: int, progress: Progress) -> EngineChoice:
+    def _make_trials(self, attempted: Iterable[int], seed: int) -> torch.Tensor:
+        """Return the noisy images on which the run checked its network, if it recorded its seed."""
+        settings = self.settings
+        task = replace(self.task, images=[index for index in attempted if index < len(self.task.data)])
+        own_seed = seed if settings.seed is None else settings.seed
+        return task.trial_images(settings.noise, settings.partition, own_seed, settings.arithmetic_option)
+
+    def _choose_engine(self, trials: torch.Tensor, progress: Progress) -> EngineChoice:
         settings, task = self.settings, self.task
         return choose_engine(
-            task.model, task.trial_inputs(settings.noise, settings.partition, seed, settings.arithmetic_option),
-            engine=settings.engine or "auto", device=Local().check_device(settings.device), autocast=settings.autocast,
+            task.model, task.network_inputs(trials), engine=settings.engine or "auto",
+            device=Local().check_device(settings.device), autocast=settings.autocast,
             channels_last=settings.channels_last, message=progress.message,
         )  # fmt: skip
 
