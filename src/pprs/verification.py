@@ -321,6 +321,8 @@ def _replay_row(
 ) -> list[str]:
     """Return in what the row differs from one that is computed again."""
     source, sampling = classifier.votes, settings.sampling
+    if row.idx >= len(task.data):
+        raise PprsError(f"the data has no image {row.idx}")
     example = task.data[row.idx]
     with error_context(example.image, row.idx, classifier.partition):
         image = source.quantise(check_image(example.image, source.device))

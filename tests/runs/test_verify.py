@@ -195,8 +195,10 @@ def test_other_images_labels_and_models_are_found(run: Path) -> None:
     result = verify_run(run, model=other, data=(IMAGES, LABELS), replay=1, progress=False)
     assert "this is not the model of the run" in str(result)
     assert not result.replayed
-    fewer = verify_run(run, model=MODEL, data=(IMAGES[:3], LABELS[:3]), progress=False)
-    assert "row 3: the data has no image 3" in str(fewer)
+    fewer = verify_run(run, model=MODEL, data=(IMAGES[:3], LABELS[:3]), rows=[2, 3], progress=False)
+    assert "mismatch: row 3: the data has no image 3" in str(fewer)
+    assert "not checked: votes of row 3: the data has no image 3" in str(fewer)
+    assert fewer.replayed == (2,)
 
 
 def test_replay_finds_counts_that_are_consistent_but_were_never_drawn(run: Path) -> None:
