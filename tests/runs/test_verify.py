@@ -104,6 +104,7 @@ EDITS = {
     "failed": ("UPDATE rows SET stopped = 'failed'", "a failed image has a certificate"),
     "levels": ("UPDATE rows SET levels = NULL", "levels"),
     "shape": ("UPDATE rows SET shape = NULL", "shape"),
+    "digest": ("UPDATE rows SET image_digest = NULL WHERE idx = 2", "row 2: it is not bound to an image"),
     "alpha": ("UPDATE settings SET value = '0.0001' WHERE key = 'alpha'", "p_lower"),
     "larger alpha": ("UPDATE settings SET value = '0.05' WHERE key = 'alpha'", "p_lower"),
     "noise": ("UPDATE settings SET value = '\"gaussian:sigma=2\"' WHERE key = 'noise'", "p_lower"),
@@ -199,6 +200,19 @@ def test_other_images_labels_and_models_are_found(run: Path) -> None:
     assert "mismatch: row 3: the data has no image 3" in str(fewer)
     assert "not checked: votes of row 3: the data has no image 3" in str(fewer)
     assert fewer.replayed == (2,)
+
+
+def test_rows_without_digests_are_not_bound_and_in_exact_arithmetic_a_mismatch(run: Path, tmp_path: Path) -> None:
+    earlier = certify(tmp_path / "real", arithmetic="real")
+    for path in (run, earlier):
+        edit(path, "UPDATE rows SET image_digest = NULL")
+    result = verify(earlier)
+    assert result.ok
+    assert "images: 4 rows of an earlier version are not bound to their images" in str(result)
+    result = verify(run)
+    assert [mismatch.idx for mismatch in result.mismatches] == [0, 1, 2, 3]
+    assert "it has no digest, which every row in exact arithmetic has" in str(result)
+    assert "earlier version" not in str(result)
 
 
 def test_replay_finds_counts_that_are_consistent_but_were_never_drawn(run: Path) -> None:
