@@ -3,12 +3,15 @@ from __future__ import annotations
 import math
 import os
 import sqlite3
+import struct
 import subprocess
 import sys
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from typer.testing import CliRunner
 
@@ -94,6 +97,20 @@ def pprs_process(*args: object, cwd: Path | None = None, code: int = 0) -> Outpu
     assert result.returncode == code, f"exit {result.returncode}, expected {code}\n{result.stdout}\n{result.stderr}"
     assert "Traceback" not in result.stderr
     return Output(result.stdout, result.stderr)
+
+
+def deep_png(pixels: np.ndarray) -> bytes:
+    """A PNG file of 16 bits per channel with these pixels [H, W, C], which Pillow cannot write."""
+    height, width, channels = pixels.shape
+    lines = b"".join(b"\0" + line.astype(">u2").tobytes() for line in pixels)
+    kind = {1: 0, 2: 4, 3: 2, 4: 6}[channels]
+    parts = [
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 16, kind, 0, 0, 0)),
+        (b"IDAT", zlib.compress(lines)),
+        (b"IEND", b""),
+    ]
+    chunks = (struct.pack(">I", len(c)) + n + c + struct.pack(">I", zlib.crc32(n + c)) for n, c in parts)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
 def rows_in(run: Path) -> int:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import Linear, pprs
+from helpers import Linear, deep_png, pprs
 from PIL import Image
 
 from pprs import _threads
@@ -212,6 +212,11 @@ def test_noise_is_added_to_the_pixels_of_the_file_if_chosen(loaded: LoadedModel,
     parse_request(context, control_values(upload=str(large)))
     with pytest.raises(PprsError, match="4000x3000 file, which is too large"):
         parse_request(context, control_values(upload=str(large), pixels="file"))
+    deep = tmp_path / "deep.png"
+    deep.write_bytes(deep_png(np.full((28, 28, 3), 1000, np.uint16)))
+    assert "file" not in parse_request(context, control_values(upload=str(deep))).scope
+    with pytest.raises(PprsError, match="16 bits per channel, of which only 8 are read"):
+        parse_request(context, control_values(upload=str(deep), pixels="file"))
     with pytest.raises(PprsError, match='not "disk"'):
         parse_request(context, control_values(pixels="disk"))
 

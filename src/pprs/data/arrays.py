@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 
 from pprs.data.base import ImageSet, read_image
+from pprs.data.depth import find_lost_depth
 from pprs.errors import ConfigurationError, PprsError, suggest
 
 Array = npt.NDArray[Any]
@@ -191,6 +192,12 @@ def _channels_first(images: Array, source: str) -> Array:
     )
 
 
-def open_image(path: Path) -> Arrays:
-    """Open a single image file, without a label."""
-    return Arrays(read_image(path).numpy()[None], None)
+class SingleImage(Arrays):
+    """A single image file, without a label."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(read_image(path).numpy()[None], None)
+        self._lost_depth = find_lost_depth(path)
+
+    def lost_depth(self, index: int) -> str | None:
+        return self._lost_depth
