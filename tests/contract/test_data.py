@@ -152,7 +152,7 @@ def test_sizes_in_npz_are_checked_before_memory_is_allocated(tmp_path: Path, mon
         path = write_archive(tmp_path / "claims.npz", x=npy(shape, small))
         with pytest.raises(PprsError, match=r"x.npy claims the shape .* but holds 128 bytes"):
             open_dataset(path)
-    monkeypatch.setattr("pprs.data.arrays._memory_bytes", lambda: 10**6)
+    monkeypatch.setattr("pprs.data.arrays.usable_memory", lambda: 500_000)
     zeros = npy((100, 1, 80, 80), bytes(640_000))
     path = write_archive(tmp_path / "large.npz", x=zeros)
     assert Path(path).stat().st_size < 2000
@@ -162,7 +162,7 @@ def test_sizes_in_npz_are_checked_before_memory_is_allocated(tmp_path: Path, mon
     with pytest.raises(PprsError, match="both.npz expands to"):
         open_dataset(write_archive(tmp_path / "both.npz", x=half, y=npy((320_000,), bytes(320_000))))
     monkeypatch.undo()
-    monkeypatch.setattr("pprs.data.arrays._memory_bytes", lambda: 10**6)
+    monkeypatch.setattr("pprs.data.arrays.usable_memory", lambda: 500_000)
     assert len(open_dataset(write_archive(tmp_path / "fits.npz", x=half))) == 50
     assert len(open_dataset(write_archive(tmp_path / "unused.npz", x=half, other=zeros))) == 50
 

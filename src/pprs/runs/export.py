@@ -11,18 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
+import pyarrow.compute
 import pyarrow.parquet
 
 from pprs._files import atomic_write
 from pprs.errors import ConfigurationError, PprsError, suggest
 from pprs.runs.row import COLUMNS, LISTS, Column, Row, parse_integers, quote_value, to_record
 from pprs.runs.settings import EXPORTED, RunSettings
+from pprs.runs.size import JSON_FACTOR, TEXT_FACTOR, check_rows_fit, check_size
 
 LABELS = "labels"
 FORMATS = ("tsv", "csv", "parquet", "json")
 # In a file that joins the rows of several runs: columns that `pprs reproduce` writes under another name.
 JOINED = {"model": "model_source", "data": "data_source", "noise": "noise_text", "partition": "partition_text"}
 _COHEN = [column for column in COLUMNS if column.cohen is not None]
+_KNOWN = {*(column.name for column in COLUMNS), *EXPORTED, *JOINED.values(), LABELS, "cell", "prediction", "time"}
 
 
 def export(rows: Sequence[Row], settings: RunSettings, kind: str, out: Path | None) -> str:
@@ -176,11 +179,16 @@ def _read_csv(path: Path) -> Read:
 
 def _read_delimited(path: Path, delimiter: str) -> Read:
     csv.field_size_limit(2**24)
+    with path.open("rb") as content:
+        lines = sum(part.count(b"\n") for part in iter(lambda: content.read(2**20), b""))
+    check_rows_fit(str(path), lines, path.stat().st_size, exported=True)
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file, delimiter=delimiter)), {}
 
 
 def _read_json(path: Path) -> Read:
+    size = path.stat().st_size
+    check_size(str(path), f"{size:,} bytes of JSON", JSON_FACTOR * size)
     content = json.loads(path.read_text(encoding="utf-8"))
     if isinstance(content, list):
         return content, {}
@@ -188,7 +196,7 @@ def _read_json(path: Path) -> Read:
 
 
 def _read_parquet(path: Path) -> Read:
-    records = pyarrow.parquet.read_table(path).to_pylist()
+    records = _read_table(path).to_pylist()
     cells = {record.get("cell") for record in records}
     if len(cells) > 1:
         raise PprsError(
@@ -198,6 +206,30 @@ def _read_parquet(path: Path) -> Read:
     if cells - {None}:
         records = [record | {name: record[joined] for name, joined in JOINED.items()} for record in records]
     return records, {}
+
+
+def _read_table(path: Path) -> pyarrow.Table:
+    """Read the known columns of a parquet file. Compressed, a few kilobytes of it can hold any number of rows."""
+    metadata = pyarrow.parquet.read_metadata(path)
+    size = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+    check_rows_fit(str(path), metadata.num_rows, size, exported=True)
+    fields = [field for field in metadata.schema.to_arrow_schema() if field.name in _KNOWN]
+    for field in fields:
+        if pyarrow.types.is_nested(field.type) or pyarrow.types.is_fixed_size_binary(field.type):
+            raise ValueError(f'the column "{field.name}" holds {field.type}')
+    columns = [metadata.schema.column(i) for i in range(metadata.num_columns)]
+    texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY" and column.path in _KNOWN]
+    # A text that many rows repeat is stored once, and is not repeated here before its length is known.
+    table = pyarrow.parquet.read_table(path, columns=[field.name for field in fields], read_dictionary=texts)
+    longest = sum(_longest(table.column(name)) for name in texts)
+    check_rows_fit(str(path), metadata.num_rows, metadata.num_rows * longest // TEXT_FACTOR, exported=True)
+    return table
+
+
+def _longest(column: pyarrow.ChunkedArray) -> int:
+    """Return the largest number of bytes of a text in a column that is stored as a dictionary."""
+    lengths = [pyarrow.compute.max(pyarrow.compute.binary_length(chunk.dictionary)) for chunk in column.chunks]
+    return max((length.as_py() or 0 for length in lengths), default=0)
 
 
 _READERS = {".tsv": _read_tsv, ".csv": _read_csv, ".json": _read_json, ".parquet": _read_parquet}

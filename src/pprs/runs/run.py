@@ -44,7 +44,11 @@ class Run(ABC):
         """The images that could not be certified, with the reasons."""
 
     def rows(self) -> list[Row]:
-        """The rows in the order of image indices. Failed images have none."""
+        """The rows in the order of image indices. Failed images have none.
+
+        Raises:
+            PprsError: If they would take more than half of this machine's memory.
+        """
         return list(self.iter_rows())
 
     @property
@@ -86,9 +90,10 @@ class Run(ABC):
         return sum(1 for _ in self.iter_rows())
 
     def __repr__(self) -> str:
-        rows, failed = self.rows(), len(self.failures())
-        certified = sum(row.prediction is not None for row in rows)
-        counts = f"{certified} of {len(rows) + failed} images certified" + (f", {failed} failed" if failed else "")
+        certified, rows, failed = 0, 0, len(self.failures())
+        for row in self.iter_rows():
+            certified, rows = certified + (row.prediction is not None), rows + 1
+        counts = f"{certified} of {rows + failed} images certified" + (f", {failed} failed" if failed else "")
         method = (
             f"{self.settings.partition_text or 'unknown partition'} under {self.settings.noise_text or 'unknown noise'}"
         )
@@ -110,6 +115,14 @@ class StoredRun(Run):
     @property
     def binding(self) -> Binding | None:
         return self._file.binding
+
+    def rows(self) -> list[Row]:
+        self._file.check_size(self.path)
+        return super().rows()
+
+    def outcomes(self) -> list[Row]:
+        self._file.check_size(self.path)
+        return super().outcomes()
 
     def iter_rows(self) -> Iterator[Row]:
         return self._file.iter_rows()
