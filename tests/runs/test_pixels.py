@@ -143,10 +143,12 @@ def test_a_file_too_large_for_memory_is_refused_with_numbers(monkeypatch: pytest
     monkeypatch.setattr(memory, "available_memory", lambda: needed)
     assert check_memory(image, threads=4) is image
     monkeypatch.setattr(memory, "available_memory", lambda: needed - 1)
-    message = r"200x100 RGB image need about 0\.4 GB on 4 threads, but 0\.4 GB are free.*fewer `threads`.*\"network\""
-    with pytest.raises(PprsError, match=message):
+    needs = r"200x100 RGB image need about 0\.4 GB on 4 threads, but 0\.4 GB are free\. Use fewer `threads`, "
+    with pytest.raises(PprsError, match=rf"{needs}a smaller image, or \"network\" as `pixels`, so that"):
+        check_memory(image, threads=4, batch_size=64, pixels="file")  # a chunk has 64 samples in any case
+    with pytest.raises(PprsError, match=rf"{needs}or a smaller image\.$"):
         check_memory(image, threads=4)
-    with pytest.raises(PprsError, match="on 1 thread,"):
+    with pytest.raises(PprsError, match=r"on 1 thread,.*Use a smaller `batch_size`, or a smaller image\.$"):
         check_memory(image, threads=1, batch_size=300)
 
 

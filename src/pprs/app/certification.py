@@ -118,7 +118,7 @@ def check_costs(request: Request, turn: Turn) -> None:
     shape = tuple(request.image.shape)
     check_image_shape(shape)
     if request.pixels == FILE:
-        check_memory(request.image, threads=get_threads())
+        check_memory(request.image, threads=get_threads(), pixels=request.pixels)
     for method in range(len(request.partitions)):
         check_cost(request.resolve_partition(method), shape, turn)
 
