@@ -80,7 +80,7 @@ class Run(ABC):
 
     def to_arrow(self) -> pyarrow.Table:
         """The outcomes as an Arrow table, with one row per image and the columns of `pprs export`."""
-        return to_arrow(self.checked_outcomes(), self.settings)
+        return to_arrow(self.checked_outcomes(), self.settings, self.fair_order())
 
     def to_pandas(self) -> pandas.DataFrame:
         """The outcomes as a data frame, with one row per image and the columns of `pprs export`."""
@@ -142,9 +142,10 @@ class ExportedRun(Run):
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
-        self._records, stored = read_exported(path)
+        exported = read_exported(path)
+        self._records, self._order = exported.records, exported.order
         try:
-            self.settings = RunSettings.from_dict(stored)
+            self.settings = RunSettings.from_dict(exported.settings)
         except PprsError as error:
             raise PprsError(f"{path} cannot be read as exported rows: {error}") from error
 
@@ -154,6 +155,9 @@ class ExportedRun(Run):
     def failures(self) -> list[Failure]:
         failed = (row for row in map(from_record, self._records) if row.status == "failed")
         return [Failure(row.idx, row.label, "failed in the exported run") for row in failed]
+
+    def fair_order(self) -> list[int] | None:
+        return self._order
 
 
 def open_run(path: str | Path) -> Run:
