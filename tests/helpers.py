@@ -20,8 +20,8 @@ from pprs.cli import root
 from pprs.data import ImageSet
 from pprs.progress import Silent
 from pprs.runners import LocalExecution, RunProgress, run_images
-from pprs.runs import FILE, Row, RunFile, RunWriter
-from pprs.sampling import Sampling
+from pprs.runs import FILE, Row, RunFile, RunSettings, RunWriter
+from pprs.sampling import Evidence, Sampling
 
 
 class Linear(torch.nn.Module):
@@ -129,6 +129,16 @@ def rows_of(run: RunFile | RunWriter | Path) -> list[Row]:
     """Return the rows of a run, ordered by index."""
     file = RunFile(run) if isinstance(run, Path) else run.file if isinstance(run, RunWriter) else run
     return list(file.iter_rows())
+
+
+def certify_counts(row: Row, settings: RunSettings) -> Row:
+    """The row with the bound, the radius and the prediction that its counts certify under these settings."""
+    evidence = Evidence(settings.sampling, settings.noise, 64, len(row.counts), row.selected)
+    evidence.add(row.counts)
+    return replace(
+        row, p_lower=evidence.p_lower, p_upper=evidence.p_upper, radius=evidence.radius,
+        prediction=row.selected if evidence.certified else None,
+    )  # fmt: skip
 
 
 def timeless(rows: Sequence[Row]) -> list[Row]:

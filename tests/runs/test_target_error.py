@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Record
+from helpers import Record, certify_counts
 from helpers import pprs as command
 
 import pprs
@@ -53,16 +53,13 @@ def test_rows_outside_the_random_sample_are_not_counted(tmp_path: Path) -> None:
     assert content["methods"][0]["low"] == [pytest.approx(low[0])]
 
 
-def test_an_interrupted_run_counts_up_to_the_first_image_without_a_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pprs.runs.check.RowCheck.refuse", lambda check, path: None)  # 100 votes are not partial
-    order = fair_order(range(20), 0)
-    partial = dataclasses.replace(row(order[4], True), stopped="budget")
-    with RunWriter(tmp_path / "run", SETTINGS) as run:
+def test_an_interrupted_run_counts_up_to_the_first_image_without_a_row(tmp_path: Path) -> None:
+    order, settings = fair_order(range(20), 0), dataclasses.replace(SETTINGS, stop="width:0.01")
+    partial = dataclasses.replace(row(order[4], True), counts=(0, 64), stopped="budget")
+    rows = [*(row(i, True) for i in (*order[:4], *order[5:9])), partial]
+    with RunWriter(tmp_path / "run", settings) as run:
         run.set_fair_order(order)
-        run.add([(row(i, True), None) for i in (*order[:4], *order[5:9])])
-        run.add([(partial, None)])
+        run.add([(certify_counts(row, settings), None) for row in rows])
     assert set(read_frame(tmp_path / "run").idx.tolist()) == set(order[:4])
 
 
