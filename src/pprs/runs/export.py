@@ -88,11 +88,16 @@ def write_parquet(table: pyarrow.Table, out: Path, **options: Any) -> None:
 
 
 def _records(rows: Sequence[Row], settings: RunSettings, order: Sequence[int] | None) -> list[dict[str, Any]]:
-    stored, places = settings.to_dict(), {idx: place for place, idx in enumerate(dict.fromkeys(order or ()))}
+    stored = settings.to_dict()
     columns = {key: stored[key] for key in EXPORTED}
-    optional = {LABELS: lambda _: json.dumps(settings.labels), PLACE: lambda row: places.get(row.idx)}
-    names = _optional_columns(settings, order)
-    return [to_record(row) | columns | {name: optional[name](row) for name in names} for row in rows]
+    if settings.labels is not None:
+        columns[LABELS] = json.dumps(settings.labels)
+    records = [to_record(row) | columns for row in rows]
+    if order is not None:
+        places = {idx: place for place, idx in enumerate(dict.fromkeys(order))}
+        for record in records:
+            record[PLACE] = places.get(record["idx"])
+    return records
 
 
 def _optional_columns(settings: RunSettings, order: Sequence[int] | None) -> list[str]:
