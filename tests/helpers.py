@@ -3,12 +3,15 @@ from __future__ import annotations
 import math
 import os
 import sqlite3
+import struct
 import subprocess
 import sys
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from typer.testing import CliRunner
 
@@ -17,8 +20,8 @@ from pprs.cli import root
 from pprs.data import ImageSet
 from pprs.progress import Silent
 from pprs.runners import LocalExecution, RunProgress, run_images
-from pprs.runs import FILE, Row, RunFile, RunWriter
-from pprs.sampling import Sampling
+from pprs.runs import FILE, Row, RunFile, RunSettings, RunWriter
+from pprs.sampling import Evidence, Sampling
 
 
 class Linear(torch.nn.Module):
@@ -111,6 +114,20 @@ def pprs_process(*args: object, cwd: Path | None = None, code: int = 0) -> Outpu
     return Output(result.stdout, result.stderr)
 
 
+def deep_png(pixels: np.ndarray) -> bytes:
+    """A PNG file of 16 bits per channel with these pixels [H, W, C], which Pillow cannot write."""
+    height, width, channels = pixels.shape
+    lines = b"".join(b"\0" + line.astype(">u2").tobytes() for line in pixels)
+    kind = {1: 0, 2: 4, 3: 2, 4: 6}[channels]
+    parts = [
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 16, kind, 0, 0, 0)),
+        (b"IDAT", zlib.compress(lines)),
+        (b"IEND", b""),
+    ]
+    chunks = (struct.pack(">I", len(c)) + n + c + struct.pack(">I", zlib.crc32(n + c)) for n, c in parts)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
 def rows_in(run: Path) -> int:
     """Count the rows of a run, which may be in progress or not exist yet."""
     try:
@@ -127,6 +144,16 @@ def rows_of(run: RunFile | RunWriter | Path) -> list[Row]:
     """Return the rows of a run, ordered by index."""
     file = RunFile(run) if isinstance(run, Path) else run.file if isinstance(run, RunWriter) else run
     return list(file.iter_rows())
+
+
+def certify_counts(row: Row, settings: RunSettings) -> Row:
+    """The row with the bound, the radius and the prediction that its counts certify under these settings."""
+    evidence = Evidence(settings.sampling, settings.noise, 64, len(row.counts), row.selected)
+    evidence.add(row.counts)
+    return replace(
+        row, p_lower=evidence.p_lower, p_upper=evidence.p_upper, radius=evidence.radius,
+        prediction=row.selected if evidence.certified else None,
+    )  # fmt: skip
 
 
 def timeless(rows: Sequence[Row]) -> list[Row]:

@@ -120,7 +120,7 @@ def _choose_rows(run: Run, images: Iterable[int] | None, limit: int | None) -> l
     """Return the certified rows to attack."""
     if limit is not None:
         check_integer(limit, "limit", 1)
-    certified = {row.idx: row for row in run.iter_rows() if row.prediction is not None}
+    certified = {row.idx: row for row in run.rows() if row.prediction is not None}
     if not certified:
         raise ConfigurationError(f"{run.path} has no certified images, so there is nothing to audit")
     if images is None:

@@ -11,6 +11,7 @@ from PIL import Image
 
 from pprs.data.arrays import from_arrays
 from pprs.data.base import ImageSet, to_tensor
+from pprs.data.depth import lost_depth
 from pprs.errors import ConfigurationError, PprsError, describe_error
 
 IMAGE_KEYS, LABEL_KEYS = ("image", "img", "pixel_values", "x"), ("label", "labels", "fine_label", "y")
@@ -47,7 +48,7 @@ class MapDataset(ImageSet):
     """A data set whose items are `(image, label)`, an image, or a mapping with an image and an optional label."""
 
     def __init__(self, data: Any) -> None:
-        self._data = data
+        self._data, self._lost_depth = data, dict[int, str | None]()
         names = getattr(data, "classes", None)
         if names is None:
             features = getattr(data, "features", None)
@@ -62,11 +63,17 @@ class MapDataset(ImageSet):
     def _get(self, index: int) -> tuple[torch.Tensor, int | None]:
         try:
             image, label = _split_item(self._data[index])
+            if isinstance(image, Image.Image):
+                # Kept, since a data set may return the same object again, which is decoded then.
+                self._lost_depth[index] = self._lost_depth.get(index) or lost_depth(image)
             return _to_image(image), _to_label(label)
         except PprsError as error:
             raise PprsError(error.message, parameter="data", index=index) from error
         except Exception as error:  # a user's Dataset may raise anything
             raise PprsError(describe_error(error), parameter="data", index=index) from error
+
+    def lost_depth(self, index: int) -> str | None:
+        return self._lost_depth.get(index)
 
     def _labels_digest(self) -> bytes:
         for name in ("targets", "labels"):
