@@ -368,7 +368,8 @@ def fit_in_memory(task: Task, runner: Runner, options: EngineOptions, device: st
     # Workers of Ray may be on other machines, so only the memory of one is certain to be this machine's.
     workers = (runner.workers or cpu_count()) if isinstance(runner, Processes) else 1
     threads = workers * runner.threads if runner.parallel else options.threads or get_threads()
-    task = replace(task, data=task.data.checked(partial(check_memory, threads=threads, batch_size=options.batch_size)))
+    check = partial(check_memory, threads=threads, batch_size=options.batch_size, pixels=task.pixels)
+    task = replace(task, data=task.data.checked(check))
     task.sample  # noqa: B018  refused before the run if none of the first images fits
     return task
 

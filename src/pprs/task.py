@@ -141,7 +141,7 @@ def load_task(
     order = _match_classes(net, image_set)
     names = net.class_names or image_set.class_names
     if labels is None:
-        view = View(image_set, _preparation(net, pixels), order, names)
+        view = View(image_set, _preparation(net, pixels), order, names, exact=pixels == FILE)
     else:
         labels = tuple(read_labels(labels) if isinstance(labels, str) else (str(label) for label in labels))
         net, view = _restrict(net, image_set, labels, order, names, pixels)
@@ -227,7 +227,8 @@ def _restrict(
     count = len(image_set.class_names) if image_set.class_names else (full.num_classes or 0)
     model_indices: Sequence[int | None] = order if order is not None else range(count)
     label_map = [None if i is None else new_index.get(i) for i in model_indices]
-    return restricted, View(image_set, _preparation(restricted, pixels), label_map, restricted.class_names)
+    prepare = _preparation(restricted, pixels)
+    return restricted, View(image_set, prepare, label_map, restricted.class_names, exact=pixels == FILE)
 
 
 def reopen_model(

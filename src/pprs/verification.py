@@ -12,6 +12,7 @@ import torch
 
 from pprs.certificate import Counts
 from pprs.classifier import SmoothedClassifier
+from pprs.dataset import check_network
 from pprs.engine import choose_engine
 from pprs.errors import ConfigurationError, PprsError, check_integer, describe_error
 from pprs.model import Model
@@ -130,7 +131,9 @@ def verify_run(
     elif task is None or not findings.same_model:
         findings.not_checked.append("votes: replaying needs the data and the model of the run")
     else:
-        _replay(task, opened.settings, chosen, findings, reporter)
+        # The task of the run, so that the model is checked on the same noisy images.
+        present = [row.idx for row in stored if row.idx < len(task.data)]
+        _replay(replace(task, images=present), opened.settings, chosen, findings, reporter)
     return Verification(
         opened.path, len(stored), tuple(findings.checked), tuple(findings.mismatches), tuple(findings.not_checked),
         tuple(findings.replayed),
@@ -228,7 +231,7 @@ def _check_images(
         if example.label != row.label:
             findings.mismatch(row.idx, f"label is {row.label}, and that of the data is {example.label}")
         if row.image_digest is None:
-            unbound += 1
+            unbound += settings.arithmetic == "real"  # in exact arithmetic, the check of counts has found it
             continue
         bound += 1
         for text in _compare_image(row, image):
@@ -274,9 +277,14 @@ def _compare_image(row: Row, image: torch.Tensor | QuantisedImage) -> list[str]:
 def _replay(task: Task, settings: RunSettings, chosen: Sequence[Row], findings: _Findings, reporter: Progress) -> None:
     """Draw the votes of rows again, on the recorded engine, and compare them."""
     try:
-        classifier = _start_classifier(task, settings, reporter)
+        classifier, trials = _start_classifier(task, settings, reporter)
     except PprsError as error:
         findings.not_checked.append(f"votes: {error}")
+        return
+    try:
+        check_network(classifier, trials, reporter)  # as the run did. It also decides which votes are near ties.
+    except ConfigurationError as error:
+        findings.mismatch(None, error.message)
         return
     total = sum((settings.n0 or 0) + row.samples for row in chosen)
     with stage(reporter, "replay", total, "samples"):
@@ -293,19 +301,22 @@ def _replay(task: Task, settings: RunSettings, chosen: Sequence[Row], findings: 
         findings.checked.append(f"votes: drawn again and compared ({count_rows(len(findings.replayed))})")
 
 
-def _start_classifier(task: Task, settings: RunSettings, reporter: Progress) -> SmoothedClassifier:
+def _start_classifier(task: Task, settings: RunSettings, reporter: Progress) -> tuple[SmoothedClassifier, torch.Tensor]:
+    """Return the classifier of the run, and noisy images on which to check it."""
     noise, partition, seed, arithmetic = settings.noise, settings.partition, settings.seed, settings.arithmetic_option
     if seed is None or settings.engine is None:
         raise PprsError("the seed or the engine of these rows is not recorded")
     device = Local().check_device(settings.device)
+    trials = task.trial_images(noise, partition, seed, arithmetic)
     choice = choose_engine(
-        task.model, task.trial_inputs(noise, partition, seed, arithmetic), engine=settings.engine, device=device,
-        autocast=settings.autocast, channels_last=settings.channels_last, message=reporter.message,
+        task.model, task.network_inputs(trials), engine=settings.engine, device=device, autocast=settings.autocast,
+        channels_last=settings.channels_last, message=reporter.message,
     )  # fmt: skip
-    return SmoothedClassifier(
+    classifier = SmoothedClassifier(
         task.base_classifier(choice.model.module), task.num_classes, noise, partition, seed=seed, device=device,
         arithmetic=arithmetic,
     )  # fmt: skip
+    return classifier, trials
 
 
 def _replay_row(
@@ -313,6 +324,8 @@ def _replay_row(
 ) -> list[str]:
     """Return in what the row differs from one that is computed again."""
     source, sampling = classifier.votes, settings.sampling
+    if row.idx >= len(task.data):
+        raise PprsError(f"the data has no image {row.idx}")
     example = task.data[row.idx]
     with error_context(example.image, row.idx, classifier.partition):
         image = source.quantise(check_image(example.image, source.device))

@@ -217,10 +217,10 @@ def noisy_chunk(
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return a chunk of noisy samples of a prepared image, exactly those that its certificate is based on."""
-    rng, batch = keyed_rng(x.device, seed, index, phase, chunk), chunk_size(x.numel())
+    key, batch = (seed, index, phase, chunk), chunk_size(x.numel())
     if isinstance(x, QuantisedImage):
-        return quantised_gaussian(noise.sigma, x.levels).sample(x, batch, rng, out)
-    return noise.sample((batch, *x.shape), rng, out).add_(x)
+        return quantised_gaussian(noise.sigma, x.levels).sample(x, batch, keyed_rng(x.noise_device, *key), out)
+    return noise.sample((batch, *x.shape), keyed_rng(x.device, *key), out).add_(x)
 
 
 def trial_inputs(

@@ -18,9 +18,9 @@ from scipy.stats import chisquare, norm
 from pprs import Certificate, Exponential, Gaussian, Grid, PprsError, SmoothedClassifier
 from pprs.errors import ConfigurationError
 from pprs.kernels.quantised import LEADING, UNDECIDED
-from pprs.noise import Quantisation, keyed_rng, quantise, quantised_gaussian
+from pprs.noise import Quantisation, QuantisedImage, keyed_rng, quantise, quantised_gaussian
 from pprs.partition import Partition, parse_partition
-from pprs.voting import choose_arithmetic, fix_levels
+from pprs.voting import choose_arithmetic, fix_levels, noisy_chunk, prepare_image
 
 SETTINGS = [(0.02, 255), (0.25, 255), (1.0, 255), (0.25, 65535)]
 
@@ -94,6 +94,45 @@ def test_noise_is_independent_of_the_image_and_between_samples() -> None:
     correlation = np.corrcoef(flat)[np.triu_indices(64, 1)]
     assert np.abs(correlation).max() < 6 / math.sqrt(flat.shape[1])
     assert np.abs(np.corrcoef(flat.T[:64])[np.triu_indices(64, 1)]).max() < 6 / 8
+
+
+class OtherDevice(torch.Tensor):
+    """A tensor that claims to be on a device that is neither a CPU nor CUDA, and whose memory numpy cannot read."""
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("meta")
+
+    def cpu(self) -> torch.Tensor:
+        return self.as_subclass(torch.Tensor)
+
+    def numpy(self) -> None:
+        raise TypeError("can't convert meta device type tensor to numpy")
+
+
+def test_noise_of_other_devices_is_drawn_on_the_host() -> None:
+    """The integers are those of the host, and are copied to the device."""
+    host = prepare_image(torch.randint(0, 256, (1, 8, 8)) / 255, Gaussian(0.5))
+    assert isinstance(host, QuantisedImage)
+    other = dataclasses.replace(host, k=host.k.as_subclass(OtherDevice))
+    expected = noisy_chunk(host, Gaussian(0.5), 1, 2, chunk=3)
+    out = torch.zeros_like(expected).as_subclass(OtherDevice)
+    assert noisy_chunk(other, Gaussian(0.5), 1, 2, chunk=3, out=out) is out
+    assert torch.equal(out.cpu(), expected)
+    assert noisy_chunk(other, Gaussian(0.5), 1, 2).device.type == "meta"
+
+
+def test_noise_of_a_gpu_is_drawn_there() -> None:
+    """Rows of runs on a GPU depend on it."""
+
+    class OnGpu(OtherDevice):
+        @property
+        def device(self) -> torch.device:
+            return torch.device("cuda:1")
+
+    image = quantise(torch.zeros(1, 8, 8))
+    on_gpu = dataclasses.replace(image, k=image.k.as_subclass(OnGpu))
+    assert (image.noise_device, on_gpu.noise_device) == (torch.device("cpu"), torch.device("cuda:1"))
 
 
 # ---- images

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from pprs.audit.result import Audit, AuditedImage
 from pprs.certificate import Certificate
 from pprs.classifier import SmoothedClassifier
 from pprs.data import check_indices
+from pprs.dataset import check_network
 from pprs.engine import EngineChoice, choose_engine
 from pprs.errors import ConfigurationError, PprsError, check_integer
 from pprs.model import Model
@@ -89,8 +90,9 @@ def audit_run(
     opened = run if isinstance(run, Run) else open_run(run)
     rows = _choose_rows(opened, images, limit)
     reporter = as_progress(progress)
-    subject = _Subject(opened.settings, rows, model, adapted, data, classes, seed, reporter)
-    results = _Results(None if out is None else Path(out), subject, options, seed)
+    attempts = _count_attempts(opened)
+    subject = _Subject(opened.settings, rows, attempts, model, adapted, data, classes, seed, reporter)
+    results = _Results(None if out is None else Path(out), subject, options, seed, attempts)
     done = {image.idx for image in results.images}
     todo = [row for row in rows if row.idx not in done]
     if len(todo) < len(rows):
@@ -121,7 +123,7 @@ def _choose_rows(run: Run, images: Iterable[int] | None, limit: int | None) -> l
     """Return the certified rows to attack."""
     if limit is not None:
         check_integer(limit, "limit", 1)
-    certified = {row.idx: row for row in run.iter_rows() if row.prediction is not None}
+    certified = {row.idx: row for row in run.rows() if row.prediction is not None}
     if not certified:
         raise ConfigurationError(f"{run.path} has no certified images, so there is nothing to audit")
     if images is None:
@@ -137,6 +139,18 @@ def _choose_rows(run: Run, images: Iterable[int] | None, limit: int | None) -> l
     return [certified[index] for index in chosen][:limit]
 
 
+def _count_attempts(run: Run) -> dict[int, int]:
+    """Return for each image of a run how many images the run attempted up to it, in the order of their indices.
+
+    A run with a target error attempts images in another order, and ends when its results are precise enough. Then all
+    images count.
+    """
+    indices = sorted([*(row.idx for row in run.iter_rows()), *(failure.idx for failure in run.failures())])
+    if run.fair_order() is not None:
+        return dict.fromkeys(indices, len(indices))
+    return {index: count for count, index in enumerate(indices, 1)}
+
+
 class _Subject:
     """The classifier and the images of a run, opened again."""
 
@@ -144,6 +158,7 @@ class _Subject:
         self,
         settings: RunSettings,
         rows: Sequence[Row],
+        attempted: Iterable[int],
         model: str | Model | torch.nn.Module | None,
         adapted: str | Path | None,
         data: Any,
@@ -154,7 +169,8 @@ class _Subject:
         self.settings, self.rows = settings, rows
         self.task = _load(settings, rows, model, adapted, data, classes)
         keep_memory()
-        choice = self._choose_engine(seed, progress)
+        trials = self._make_trials(attempted, seed)
+        choice = self._choose_engine(trials, progress)
         module = self.task.model.module
         is_onnx = any(isinstance(layer, OnnxNetwork) for layer in module.modules())
         has_weights = next(module.parameters(), None) is not None
@@ -164,12 +180,20 @@ class _Subject:
             self.task.base_classifier(choice.model.module), self.task.num_classes, settings.noise, settings.partition,
             seed=seed, device=settings.device, arithmetic=settings.arithmetic_option,
         )  # fmt: skip
+        check_network(self.classifier, trials, progress)  # also decides which votes are near ties
 
-    def _choose_engine(self, seed: int, progress: Progress) -> EngineChoice:
+    def _make_trials(self, attempted: Iterable[int], seed: int) -> torch.Tensor:
+        """Return the noisy images on which the run checked its network, if it recorded its seed."""
+        settings = self.settings
+        task = replace(self.task, images=[index for index in attempted if index < len(self.task.data)])
+        own_seed = seed if settings.seed is None else settings.seed
+        return task.trial_images(settings.noise, settings.partition, own_seed, settings.arithmetic_option)
+
+    def _choose_engine(self, trials: torch.Tensor, progress: Progress) -> EngineChoice:
         settings, task = self.settings, self.task
         return choose_engine(
-            task.model, task.trial_inputs(settings.noise, settings.partition, seed, settings.arithmetic_option),
-            engine=settings.engine or "auto", device=Local().check_device(settings.device), autocast=settings.autocast,
+            task.model, task.network_inputs(trials), engine=settings.engine or "auto",
+            device=Local().check_device(settings.device), autocast=settings.autocast,
             channels_last=settings.channels_last, message=progress.message,
         )  # fmt: skip
 
@@ -281,8 +305,10 @@ def restore_certificate(row: Row, settings: RunSettings, shape: tuple[int, ...])
 class _Results:
     """The images done so far, in memory and in a folder."""
 
-    def __init__(self, folder: Path | None, subject: _Subject, options: AttackOptions, seed: int) -> None:
-        self.folder, self._subject = folder, subject
+    def __init__(
+        self, folder: Path | None, subject: _Subject, options: AttackOptions, seed: int, attempts: Mapping[int, int]
+    ) -> None:
+        self.folder, self._subject, self._attempts = folder, subject, attempts
         names = subject.settings.class_names
         self._settings = {
             "run": _digest_run(subject.settings),
@@ -344,7 +370,8 @@ class _Results:
     def audit(self, indices: Sequence[int] | None = None) -> Audit:
         """Return the result for these images, or for all that are done."""
         images = [image for image in self.images if indices is None or image.idx in set(indices)]
-        return Audit(tuple(images), self._subject.settings.sampling.alpha, self._settings)
+        attempted = max((self._attempts.get(image.idx, len(self._attempts)) for image in images), default=0)
+        return Audit(tuple(images), self._subject.settings.sampling.alpha, self._settings, attempted)
 
     def draw(self) -> None:
         """Draw the plot and the gallery of what is done."""

@@ -12,7 +12,6 @@ from pprs.cli import options
 from pprs.cli.console import console, progress, say
 from pprs.cli.errors import FAILED, guarded, with_flags
 from pprs.cli.options import Panel
-from pprs.errors import ConfigurationError
 
 RunPath = Annotated[str, typer.Argument(metavar="RUN", help="Folder or url of the run.")]
 Images = Annotated[
@@ -74,7 +73,7 @@ def audit(
 
     Example: pprs audit runs/slic --limit 20 --out audit
     """
-    chosen = _parse_images(images)
+    chosen = options.parse_indices(images, "images")
     options.set_threads(threads)
     result = auditing.audit_run(
         run, images=chosen, limit=limit, model=model, adapted=adapted, data=data, steps=steps, samples=samples,
@@ -88,14 +87,3 @@ def audit(
     if not result.passed:
         typer.echo(f"pprs: labels change inside certified radii. The changed images are in {out / 'found'}", err=True)
         raise typer.Exit(FAILED)
-
-
-def _parse_images(text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ConfigurationError(
-            f'`images` must be indices separated by commas, for example 0,3,17, not "{text}"', parameter="images"
-        ) from None

@@ -214,6 +214,22 @@ def set_threads(threads: int | None) -> None:
     _threads.keep_memory()
 
 
+def parse_indices(text: str | None, parameter: str) -> list[int] | None:
+    """Parse the indices of images, such as 0,3,17. None if none are given.
+
+    >>> parse_indices("0, 3,17", "images")
+    [0, 3, 17]
+    """
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigurationError(
+            f'`{parameter}` must be indices separated by commas, for example 0,3,17, not "{text}"', parameter=parameter
+        ) from None
+
+
 def make_runner(
     name: str,
     workers: int | None,

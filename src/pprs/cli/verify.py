@@ -12,7 +12,6 @@ from pprs.cli import options
 from pprs.cli.console import CommandProgress
 from pprs.cli.errors import FAILED, guarded, with_flags
 from pprs.cli.options import Panel
-from pprs.errors import ConfigurationError
 from pprs.verification import verify_run
 
 
@@ -42,22 +41,10 @@ def verify(
 
     Example: pprs verify runs/slic --replay 10
     """
+    chosen = options.parse_indices(rows, "rows")
     options.set_threads(threads)
     progress = CommandProgress(Console(stderr=True))
-    result = verify_run(
-        run, model=model, adapted=adapted, data=data, replay=replay, rows=_parse_rows(rows), progress=progress
-    )
+    result = verify_run(run, model=model, adapted=adapted, data=data, replay=replay, rows=chosen, progress=progress)
     typer.echo(with_flags(str(result)))
     if not result.ok:
         raise typer.Exit(FAILED)
-
-
-def _parse_rows(text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ConfigurationError(
-            f'`rows` must be indices separated by commas, for example 3,7, not "{text}"', parameter="rows"
-        ) from None

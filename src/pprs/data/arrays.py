@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -16,7 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from pprs._files import usable_memory
 from pprs.data.base import ImageSet, read_image
+from pprs.data.depth import find_lost_depth
 from pprs.errors import ConfigurationError, PprsError, suggest
 
 Array = npt.NDArray[Any]
@@ -124,7 +125,7 @@ def open_npz(path: Path) -> Arrays:
 def _check_sizes(archive: zipfile.ZipFile, members: Sequence[zipfile.ZipInfo], path: Path) -> None:
     """Check the sizes that the headers claim, before memory for them is allocated: a small file can claim any size."""
     total = sum(max(info.file_size, _claimed_bytes(archive, info)) for info in members)
-    allowed = _memory_bytes() // 2
+    allowed = usable_memory()
     if total > allowed:
         raise PprsError(
             f"{path} expands to {total / 1e9:.1f} GB, but at most half of this machine's memory, {allowed / 1e9:.1f} "
@@ -148,14 +149,6 @@ def _claimed_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> int:
 def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
     with archive.open(info) as member:
         return np.lib.format.read_array(member, allow_pickle=False)
-
-
-def _memory_bytes() -> int:
-    """Return the size of this machine's memory."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # unknown on this system
-        return 2**34
 
 
 def from_arrays(images: Any, labels: Any, source: str, class_names: tuple[str, ...] | None = None) -> Arrays:
@@ -194,6 +187,12 @@ def _channels_first(images: Array, source: str) -> Array:
     )
 
 
-def open_image(path: Path) -> Arrays:
-    """Open a single image file, without a label."""
-    return Arrays(read_image(path).numpy()[None], None)
+class SingleImage(Arrays):
+    """A single image file, without a label."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(read_image(path).numpy()[None], None)
+        self._lost_depth = find_lost_depth(path)
+
+    def lost_depth(self, index: int) -> str | None:
+        return self._lost_depth

@@ -12,6 +12,7 @@ from PIL import Image
 
 from pprs.data.arrays import from_arrays
 from pprs.data.base import ImageSet, to_tensor
+from pprs.data.depth import lost_depth
 from pprs.errors import ConfigurationError, PprsError, describe_error
 
 IMAGE_KEYS, LABEL_KEYS = ("image", "img", "pixel_values", "x"), ("label", "labels", "fine_label", "y")
@@ -48,7 +49,7 @@ class MapDataset(ImageSet):
     """A data set whose items are `(image, label)`, an image, or a mapping with an image and an optional label."""
 
     def __init__(self, data: Any) -> None:
-        self._data = data
+        self._data, self._lost_depth = data, dict[int, str | None]()
         names = getattr(data, "classes", None)
         if names is None:
             features = getattr(data, "features", None)
@@ -63,11 +64,21 @@ class MapDataset(ImageSet):
     def _get(self, index: int) -> tuple[torch.Tensor, int | None]:
         with _name_image(index):
             item = self._data[index]
-            return _to_image(_find_image(item)), _to_label(_find_label(item))
+            return self._read(index, item), _to_label(_find_label(item))
 
     def image_of(self, index: int) -> torch.Tensor:
         with _name_image(index):
-            return _to_image(_find_image(self._data[index]))
+            return self._read(index, self._data[index])
+
+    def _read(self, index: int, item: Any) -> torch.Tensor:
+        image = _find_image(item)
+        if isinstance(image, Image.Image):
+            # Kept, since a data set may return the same object again, which is decoded then.
+            self._lost_depth[index] = self._lost_depth.get(index) or lost_depth(image)
+        return _to_image(image)
+
+    def lost_depth(self, index: int) -> str | None:
+        return self._lost_depth.get(index)
 
     def _labels_digest(self) -> bytes:
         for name in ("targets", "labels"):

@@ -106,6 +106,11 @@ class QuantisedImage:
     def device(self) -> torch.device:
         return self.k.device
 
+    @property
+    def noise_device(self) -> torch.device:
+        """Where its noise is drawn: on its own device if that is a CUDA GPU, else on the host."""
+        return self.device if self.device.type == "cuda" else torch.device("cpu")
+
     def numel(self) -> int:
         return self.k.numel()
 
@@ -171,14 +176,22 @@ class QuantisedGaussian:
     starts: npt.NDArray[np.int32]
 
     def sample(self, image: QuantisedImage, batch: int, rng: Rng, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Draw `batch` noisy copies of an image.
+        """Draw `batch` noisy copies of an image, with a generator on its `noise_device`.
 
         Returns:
-            float32 [batch, C, H, W] with values (k + J) / levels, on the generator's device.
+            float32 [batch, C, H, W] with values (k + J) / levels, on the image's device.
         """
         if isinstance(rng, torch.Generator):
             return self._sample_device(image.k, batch, rng, out)
-        out = torch.empty((batch, *image.shape)) if out is None else out
+        if image.device.type == "cpu":
+            return self._sample_host(image.k, batch, rng, out)
+        noisy = self._sample_host(image.k.cpu(), batch, rng, None)
+        return noisy.to(image.device) if out is None else out.copy_(noisy)
+
+    def _sample_host(
+        self, k: torch.Tensor, batch: int, rng: np.random.Generator, out: torch.Tensor | None
+    ) -> torch.Tensor:
+        out = torch.empty((batch, *k.shape)) if out is None else out
         kernel.add_rounded_noise(
             rng.integers(0, 2**32, STATE, dtype=np.uint32),
             rng.integers(0, 2**32, STATE, dtype=np.uint32),
@@ -186,7 +199,7 @@ class QuantisedGaussian:
             self.starts,
             self.thresholds,
             self.first,
-            image.k.numpy().reshape(-1),
+            k.numpy().reshape(-1),
             self.levels,
             out.numpy().reshape(batch, -1),
         )
