@@ -16,7 +16,7 @@ from onnx.external_data_helper import set_external_data
 from pprs import Model, PprsError, load_model
 from pprs._version import __version__
 from pprs.model import Preprocess
-from pprs.model.external_data import external_files
+from pprs._external_data import external_files
 from pprs.model.identity import identify
 from pprs.runs import describe_parts
 
