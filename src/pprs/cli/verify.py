@@ -29,6 +29,10 @@ def verify(
         str | None, typer.Option("--model", metavar="MODEL", help="Model, if not where the run says.")
     ] = None,
     data: Annotated[str | None, typer.Option("--data", metavar="DATA", help="Data, if not where the run says.")] = None,
+    denoiser: Annotated[
+        str | None,
+        typer.Option("--denoiser", metavar="FILE", help="Denoiser of the partition, if not where the run says."),
+    ] = None,
     threads: options.Threads = None,
 ) -> None:
     """Check that the bounds and radii of a run follow from its counts, and its votes from its model and images.
@@ -39,7 +43,9 @@ def verify(
     """
     options.set_threads(threads)
     progress = CommandProgress(Console(stderr=True))
-    result = verify_run(run, model=model, data=data, replay=replay, rows=_parse_rows(rows), progress=progress)
+    result = verify_run(
+        run, model=model, data=data, denoiser=denoiser, replay=replay, rows=_parse_rows(rows), progress=progress
+    )
     typer.echo(with_flags(str(result)))
     if not result.ok:
         raise typer.Exit(FAILED)
