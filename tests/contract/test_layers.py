@@ -16,9 +16,10 @@ import pprs
 ROOT = Path(pprs.__file__).parent
 ORDER = [
     "_version", "errors", "_checks", "_files", "_text", "_threads", "_external_data", "_onnx", "progress", "kernels",
-    "noise", "denoisers", "partition", "scores", "space", "data", "model", "bounds", "confidence_sequence", "sampling", "certificate", "theory", "voting",
-    "memory", "consistency", "classifier", "engine", "task", "runs", "metrics", "runners", "dataset", "verification",
-    "report", "audit", "train", "adaptation", "tuning", "reproduction", "app", "cli", "testing",
+    "noise", "denoisers", "partition", "scores", "space", "data", "model", "bounds", "confidence_sequence", "sampling",
+    "certificate", "theory", "voting", "memory", "consistency", "classifier", "engine", "task", "runs", "metrics",
+    "runners", "dataset", "verification", "report", "audit", "train", "adaptation", "tuning", "reproduction", "app",
+    "cli", "testing",
 ]  # fmt: skip
 PUBLIC = [
     "Blur", "Certificate", "Exponential", "Felzenszwalb", "Gaussian", "Grid", "ImageSet", "Model", "Partition",

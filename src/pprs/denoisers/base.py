@@ -14,7 +14,8 @@ class FileDenoiser(ABC):
     """A denoiser that was read from a file. It may be called from several threads.
 
     Attributes:
-        channels: The number of channels of its images, or None for any.
+        channels: The number of channels of its images, or None for any. One for grey images denoises the channels of
+            colour images one by one.
         sigmas: The smallest and the largest sigma that it was trained for, or None if that is unknown.
         takes_sigma: Whether its result depends on sigma.
     """
@@ -41,6 +42,8 @@ class FileDenoiser(ABC):
         Raises:
             ConfigurationError: If the network returns something else, or is not a function of its input.
         """
+        if self.channels == 1 and len(noisy) > 1:
+            return torch.cat([self.denoise(channel[None], sigma) for channel in noisy])
         result = self._denoise(noisy[None].clone(), sigma)
         if noisy.shape not in self._checked:
             self._check(noisy, sigma, result)

@@ -79,9 +79,10 @@ class Denoiser(Partition):
             return self  # nothing is missing, so that the file is not read before it is needed
         bound = self.bind_files()
         loaded = bound._load()
-        if loaded.channels not in (None, shape[0]):
+        if loaded.channels not in (None, 1, shape[0]):
             raise option_error(
-                f"denoiser {self.file} is for images of {loaded.channels} channels, and these have {shape[0]}"
+                f"denoiser {self.file} is for images of {loaded.channels} channels, and these have {shape[0]}. Train "
+                "one for these images."
             )
         if self.sigma != AUTO:
             return bound
