@@ -184,6 +184,7 @@ def certify_task(
     if sampling != requested:
         reporter.message(f"a budget needs a stop rule: using {sampling.stop}")
     choose_arithmetic(arithmetic, noise)
+    partition = None if partition is None else partition.bind_files()
     if task.pixels == FILE_PIXELS:
         task = fit_in_memory(task, runner, options, device)
     elif partition is not None and task.model.input_shape is not None:

@@ -85,6 +85,7 @@ def verify_run(
     model: str | Model | torch.nn.Module | None = None,
     adapted: str | Path | None = None,
     data: Any = None,
+    denoiser: str | Path | None = None,
     replay: int = 0,
     rows: Iterable[int] | None = None,
     progress: bool | Progress = True,
@@ -100,6 +101,8 @@ def verify_run(
         model: The model, as for `certify_dataset`. By default the one that the run names.
         adapted: The file of its adaptation, if it has one. By default the one that the run names.
         data: The data, as for `certify_dataset`. By default those that the run names.
+        denoiser: The file of the partition's denoiser. By default the one that the run names, which is only opened for
+            a replay.
         replay: Number of rows, chosen at random, whose votes are drawn again.
         rows: Indices of the images whose votes are drawn again, instead of `replay`.
         progress: True shows a progress bar, as for `certify_dataset`.
@@ -108,7 +111,8 @@ def verify_run(
         What was checked, what was not, and what does not follow.
 
     Raises:
-        ConfigurationError: If there is no run, or if it has no row of an index in `rows`.
+        ConfigurationError: If there is no run, if it has no row of an index in `rows`, or if `denoiser` is another one
+            than the run's.
 
     Example:
         ```python
@@ -121,7 +125,8 @@ def verify_run(
     stored, reporter, findings = opened.rows(), as_progress(progress), _Findings()
     chosen = _choose_rows(stored, replay, rows)
     _check_counts(opened, stored, findings)
-    task = _open_task(opened.settings, stored, model, adapted, data, findings)
+    settings = opened.settings if denoiser is None else opened.settings.find_denoiser(str(denoiser))
+    task = _open_task(settings, stored, model, adapted, data, findings)
     if task is not None:
         _check_binding(opened.binding, task, opened.settings, findings)
         with stage(reporter, "images", len(stored), "images"):
@@ -133,7 +138,7 @@ def verify_run(
     else:
         # The task of the run, so that the model is checked on the same noisy images.
         present = [row.idx for row in stored if row.idx < len(task.data)]
-        _replay(replace(task, images=present), opened.settings, chosen, findings, reporter)
+        _replay(replace(task, images=present), settings, chosen, findings, reporter)
     return Verification(
         opened.path, len(stored), tuple(findings.checked), tuple(findings.mismatches), tuple(findings.not_checked),
         tuple(findings.replayed),

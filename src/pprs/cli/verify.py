@@ -33,6 +33,10 @@ def verify(
         typer.Option("--adapted", metavar="FILE", help="Adaptation of the model, if not where the run says."),
     ] = None,
     data: Annotated[str | None, typer.Option("--data", metavar="DATA", help="Data, if not where the run says.")] = None,
+    denoiser: Annotated[
+        str | None,
+        typer.Option("--denoiser", metavar="FILE", help="Denoiser of the partition, if not where the run says."),
+    ] = None,
     threads: options.Threads = None,
 ) -> None:
     """Check that the bounds and radii of a run follow from its counts, and its votes from its model and images.
@@ -44,7 +48,9 @@ def verify(
     chosen = options.parse_indices(rows, "rows")
     options.set_threads(threads)
     progress = CommandProgress(Console(stderr=True))
-    result = verify_run(run, model=model, adapted=adapted, data=data, replay=replay, rows=chosen, progress=progress)
+    result = verify_run(
+        run, model=model, adapted=adapted, data=data, denoiser=denoiser, replay=replay, rows=chosen, progress=progress
+    )
     typer.echo(with_flags(str(result)))
     if not result.ok:
         raise typer.Exit(FAILED)

@@ -203,6 +203,10 @@ def _make_example(frames: Sequence[RunFrame], index: int, clean: torch.Tensor) -
         row = frame.idx == index
         outcome = figures.describe_outcome(int(frame.prediction[row][0]), label, float(frame.radius[row][0]), names)
         partition = frame.settings.partition
+        if partition is not None and partition.files:  # the run may come from somebody else
+            caption = f"noisy: {noise} (the file of the denoiser is not opened)"
+            tiles.append(Tile(_to_data_url(figures.to_rgb(noisy)), caption, frame.name, frame.full_name, outcome))
+            continue
         views = figures.render_views(noisy, partition, noise)
         if partition is None:  # the method classifies the noisy image itself
             tile = Tile(_to_data_url(views["noisy"]), f"noisy: {noise}", frame.name, frame.full_name, outcome)

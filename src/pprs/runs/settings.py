@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pprs.errors import PprsError
+from pprs.denoisers import digest_denoiser
+from pprs.errors import ConfigurationError, PprsError
 from pprs.model.overlay import join_adapted, split_adapted
 from pprs.noise import Noise, parse_noise
 from pprs.partition import Partition, parse_partition
@@ -137,6 +138,22 @@ class RunSettings:
         """The levels of every image, as in `Certificate`. None if they are not the same for all images."""
         return None if self.bit_depth is None else 2**self.bit_depth - 1
 
+    def find_denoiser(self, file: str) -> RunSettings:
+        """Return these settings with the denoiser in this file, which has moved since it was recorded.
+
+        Raises:
+            ConfigurationError: If no denoiser of the partition has the content of this file.
+        """
+        digest = digest_denoiser(file)
+        found = None if self.partition is None else self.partition.with_file(file, digest)
+        if found is None or file not in found.files:
+            raise ConfigurationError(
+                f"{file} is not a denoiser of this run: its digest is {digest}, and the partition is "
+                f"{self.partition_text}",
+                parameter="denoiser",
+            )
+        return dataclasses.replace(self, partition_text=str(found))
+
     @property
     def label_choice(self) -> str:
         """The labels that the classifier is restricted to, such as "3 labels (cat, dog, fox)", or "" if it is not.
@@ -174,7 +191,21 @@ class RunSettings:
         differing = {key: (own[key], other[key]) for key in sorted(IDENTITY) if own[key] != other[key]}
         if "model" in differing and _without_paths(self.model) == _without_paths(wanted.model):
             del differing["model"]  # the digest identifies a file; code, as in module:factory, has only its name
+        if "partition" in differing and _same_partition(*differing["partition"]):
+            del differing["partition"]
         return differing
+
+
+def _same_partition(own: str | None, wanted: str | None) -> bool:
+    """Whether two partitions are the same except for the paths of files with the same content."""
+    try:
+        pair = [None if text is None else parse_partition(text) for text in (own, wanted)]
+    except PprsError:  # of another version
+        return False
+    first, second = (
+        partition.without_paths() if partition is not None and partition.files else None for partition in pair
+    )
+    return first is not None and first == second
 
 
 def describe_labels(labels: Sequence[str] | None) -> str:
