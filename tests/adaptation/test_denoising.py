@@ -12,13 +12,15 @@ import pytest
 import torch
 from denoisers import Blind, digits, error
 from helpers import Record
+from tiny import NOISE, trained, unlabelled
 
-from pprs import PprsError, Slic, Soft
-from pprs.adaptation import denoising
+from pprs import PprsError, Slic, Soft, adapt
+from pprs.adaptation import denoising, ladder
 from pprs.adaptation.denoising import train_denoiser, write_denoiser
 from pprs.adaptation.problem import Changes, Problem, predict_scores
 from pprs.denoisers import DenoisingNetwork
 from pprs.model import Model
+from pprs.model.overlay import apply_overlay, load_overlay
 from pprs.noise import Gaussian
 from pprs.partition import Denoiser
 from pprs.progress import Silent
@@ -181,3 +183,17 @@ def test_the_denoiser_alone_as_a_partition(tmp_path: Path) -> None:
 def test_a_range_of_noise_that_is_none() -> None:
     with pytest.raises(PprsError, match="`sigmas` must be a range"):
         train_denoiser(problem(), Changes(), progress=Silent(), sigmas=(0.5, 0.1))
+
+
+def test_a_denoiser_is_stored_with_an_adaptation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = replace(ladder.METHODS["denoiser"], adapt=functools.partial(train_denoiser, steps=20))
+    monkeypatch.setitem(ladder.METHODS, "denoiser", method)
+    model, out = Model(trained(), "tiny", 4), tmp_path / "a.safetensors"
+    options = {"noise": NOISE, "method": "denoiser", "budget": "60s", "progress": False}
+    overlay = adapt(model, unlabelled(80), out=out, **options)
+    opened = load_overlay(out)
+    images = unlabelled(4, seed=7)
+    adapted = apply_overlay(model, opened).module
+    assert isinstance(opened.changes.denoiser, DenoisingNetwork)
+    assert torch.equal(predict_scores(adapted, images), predict_scores(overlay.changes.apply(trained()), images))
+    assert not torch.equal(predict_scores(adapted, images), predict_scores(trained(), images))

@@ -14,7 +14,7 @@ from tiny import problem, trained, unlabelled
 from torch import nn
 
 from pprs import Gaussian, Model
-from pprs.adaptation import ladder
+from pprs.adaptation import bias, criterion, denoising, distillation, ladder, statistics
 from pprs.adaptation.criterion import Judgement, judge, summarise_votes
 from pprs.adaptation.distillation import distil
 from pprs.adaptation.ladder import METHODS, Method, climb
@@ -97,8 +97,9 @@ def test_a_judgement_is_repeatable_and_leaves_the_network_alone() -> None:
 
 @pytest.fixture
 def methods(monkeypatch: pytest.MonkeyPatch) -> dict[str, Method]:
-    """The table of methods, with a short distillation. A test may change it."""
+    """The table of methods, with a short distillation and no denoiser. A test may change it."""
     table = METHODS | {"distill": replace(METHODS["distill"], adapt=functools.partial(distil, steps=30))}
+    del table["denoiser"]
     monkeypatch.setattr(ladder, "METHODS", table)
     return table
 
@@ -120,6 +121,25 @@ def test_auto_climbs_from_cheap_to_thorough(methods: dict[str, Method]) -> None:
     assert steps[-1].radius == judge(problem(), steps[-1].changes, HELD_BACK).radius
     assert record.messages[0].startswith("before: on 64 held-back images, ")
     assert record.messages[-1].endswith("; accepted")
+
+
+def test_methods_and_judgements_share_no_noise() -> None:
+    firsts = [module.FIRST_DRAW for module in (statistics, bias, denoising, distillation)]
+    assert len({*firsts, distillation.LAST_DRAW, criterion.FIRST_INDEX}) == 6
+
+
+def test_a_network_without_gradients_gets_a_denoiser(methods: dict[str, Method]) -> None:
+    class Frozen(nn.Module):
+        """Trained weights behind an operation without gradient, as in a network of ONNX Runtime."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.from_numpy(trained()(x.detach()).detach().numpy().copy())
+
+    short = functools.partial(denoising.train_denoiser, steps=20)
+    methods["denoiser"] = replace(METHODS["denoiser"], adapt=short)
+    steps = climb(problem(Frozen()), held_back=HELD_BACK, progress=Silent())
+    assert [step.method for step in steps] == ["none", "bias", "denoiser"]
+    assert steps[-1].changes.denoiser is not None
 
 
 def test_what_harms_is_rejected_and_not_built_on(methods: dict[str, Method]) -> None:

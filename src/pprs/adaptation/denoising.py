@@ -33,7 +33,7 @@ SAFETY = 0.9  # share of the time that is planned for
 WINDOW = 20  # steps over which the loss is averaged
 DIVERGED = 2.0  # times the loss at the start
 
-FIRST_DRAW = 3 << 32  # of the noise, so that no other method shares it
+FIRST_DRAW = 6 << 32  # of the noise, so that no other method shares it
 
 
 def train_denoiser(

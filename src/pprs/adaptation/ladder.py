@@ -10,6 +10,7 @@ import torch
 
 from pprs.adaptation.bias import adapt_bias
 from pprs.adaptation.criterion import SAMPLES, Judgement, judge
+from pprs.adaptation.denoising import train_denoiser
 from pprs.adaptation.distillation import distil
 from pprs.adaptation.problem import Changes, Problem
 from pprs.adaptation.statistics import adapt_statistics
@@ -42,6 +43,7 @@ METHODS = {
     "statistics": Method(adapt_statistics, 0.2),
     "bias": Method(adapt_bias, 0.2),
     "distill": Method(distil, 1.0, fresh=True),
+    "denoiser": Method(train_denoiser, 1.0),  # last, for networks without gradients: for others, distilling is better
 }
 
 

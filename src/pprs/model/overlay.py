@@ -19,6 +19,7 @@ from safetensors.torch import save as to_bytes
 
 from pprs._checks import validate
 from pprs._files import atomic_write
+from pprs.denoisers import DenoiserArchitecture, restore_denoiser
 from pprs.errors import ConfigurationError, PprsError
 from pprs.model.adaptation import FORMAT, METADATA, Adaptation
 from pprs.model.base import Model
@@ -33,7 +34,9 @@ MAX_BYTES, MAX_TEXT, MAX_TENSORS = 2**34, 2**22, 2**16  # of a file, of its desc
 Restore = Callable[[Any, dict[str, torch.Tensor]], torch.nn.Module]
 # The denoisers that a file may hold, by the names of their classes, each with the function that rebuilds one from
 # `denoiser.arch.to_dict()` and its weights. That function checks both, since a file may come from somebody else.
-DENOISERS: dict[str, Restore] = {}
+DENOISERS: dict[str, Restore] = {
+    "DenoisingNetwork": lambda arch, tensors: restore_denoiser(DenoiserArchitecture.from_dict(arch), tensors)
+}
 
 
 @dataclass(frozen=True)
