@@ -741,3 +741,16 @@ def test_tables_on_partitions() -> None:
     assert accuracies in page
     assert differences in page
     assert script["imagenet_table"](rows) in page
+
+
+def test_adapted_models_of_a_plan() -> None:
+    text = QUICK.read_text() + ADAPTED_PLAN
+    plan = plan_of(text)
+    line = Line("shifted", kind="bias")
+    assert plan.label(line) == "soft, 4 shifts (bias)"
+    assert plan.unadapted("digits", line) == Line("shifted")
+    assert plan.data_of("digits-bias") == "digits"
+    key = plan.model_key("digits-bias")
+    assert plan_of(text.replace("epochs = 3", "epochs = 4", 1)).model_key("digits-bias") != key  # another base
+    assert plan_of(text.replace('label = "bias"', 'label = "with a bias"')).model_key("digits-bias") == key
+    assert plan_of(QUICK.read_text()).model_key("digits") == plan.model_key("digits")
