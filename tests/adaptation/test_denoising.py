@@ -76,7 +76,7 @@ def test_the_same_steps_give_the_same_denoiser() -> None:
     state = {name: value.clone() for name, value in one.state_dict().items()}
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in state.items())
     assert not all(torch.equal(value, other.state_dict()[name]) for name, value in state.items())
-    assert float(one.sigma) == SIGMA
+    assert float(one.sigma) == float(train(problem(), 1, sigmas=(0.1, 0.8)).sigma) == SIGMA
 
 
 def test_the_prediction_counts_where_there_are_gradients(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from pprs.app.server.limits import check_partition
 from pprs.audit.gradient import pull_back
 from pprs.denoisers import (
     DenoiserArchitecture,
+    FileDenoiser,
     _open,
     denoise_in_one_step,
     digest_denoiser,
@@ -248,7 +249,7 @@ def test_noise_and_images_that_it_was_not_trained_for(folder: Path, tmp_path: Pa
         partition.resolve(2.0, (1, 14, 14))
     assert Denoiser(partition.file, sigma=0.5).resolve(2.0, (1, 14, 14)).sigma == 0.5
     save_denoiser(tmp_path / "rgb.safetensors", DenoiserArchitecture(3).build())
-    with pytest.raises(PprsError, match="for images of 3 channels, and these have 1"):
+    with pytest.raises(PprsError, match="for images of 3 channels, and this one has 1"):
         Denoiser(str(tmp_path / "rgb.safetensors")).resolve(0.25, (1, 14, 14))
     with pytest.raises(PprsError, match="does not say what it was trained for"):
         Denoiser(str(folder / "d.onnx")).apply(noisy(0.25, 1)[1])
@@ -319,6 +320,19 @@ def test_onnx_with_sigma_as_a_channel_and_fixed_sizes(tmp_path: Path) -> None:
     np.testing.assert_allclose(partition.apply(batch), (batch - 0.5) / 1.5 + 0.5, atol=1e-6)
     with pytest.raises(PprsError, match="takes images of 14x14 pixels, not 16x16"):
         partition.apply(torch.zeros(1, 1, 16, 16))
+
+
+class Crops(FileDenoiser):
+    def _denoise(self, noisy: torch.Tensor, sigma: float) -> torch.Tensor:
+        return noisy[..., 1:]
+
+
+def test_a_network_that_fails_or_returns_another_shape(tmp_path: Path) -> None:
+    with pytest.raises(PprsError, match=r"returned shape \(1, 14, 13\) for an image of shape \(1, 14, 14\)"):
+        Crops().denoise(digits()[0], 0.5)
+    path = write_onnx(tmp_path / "e.onnx", level=[1, 1, 3, 3])
+    with pytest.raises(PprsError, match=r"the denoiser failed on an image of shape \(1, 14, 14\): "):
+        Denoiser(str(path), sigma=0.5).apply(noisy(0.25, 1)[1])
 
 
 def test_a_random_network_is_refused(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def train_denoiser(
         deadline: When to finish, on the clock of `time.monotonic`. A few timed steps determine how many fit.
         steps: The number of steps, instead of as many as fit.
         sigmas: The smallest and the largest sigma to train for, for a denoiser that serves several. By default, that of
-            the noise.
+            the noise, which is also the one that the denoiser assumes if it is given none.
 
     Returns:
         The changes with the denoiser, without an earlier bias. If the training diverges, the denoiser is the one before
@@ -206,6 +206,7 @@ class _Trainer:
         """Return the denoiser in its last good state."""
         denoiser = copy.deepcopy(self._denoiser)
         denoiser.load_state_dict(self._good)
+        denoiser.sigma.fill_(self._problem.noise.sigma)
         return denoiser.requires_grad_(False).eval()
 
 

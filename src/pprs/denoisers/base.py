@@ -7,7 +7,7 @@ from typing import final
 
 import torch
 
-from pprs.errors import ConfigurationError
+from pprs.errors import ConfigurationError, PprsError
 
 
 class FileDenoiser(ABC):
@@ -40,15 +40,25 @@ class FileDenoiser(ABC):
         and with its place in memory, and a base classifier must be a function of the noisy image alone.
 
         Raises:
-            ConfigurationError: If the network returns something else, or is not a function of its input.
+            PprsError: If the network fails on the image.
+            ConfigurationError: If it returns something else than an image, or is not a function of its input.
         """
         if self.channels == 1 and len(noisy) > 1:
             return torch.cat([self.denoise(channel[None], sigma) for channel in noisy])
-        result = self._denoise(noisy[None].clone(), sigma)
+        result = self._call(noisy, sigma)
         if noisy.shape not in self._checked:
             self._check(noisy, sigma, result)
             self._checked.add(noisy.shape)
         return result[0]
+
+    def _call(self, noisy: torch.Tensor, sigma: float) -> torch.Tensor:
+        try:
+            return self._denoise(noisy[None].clone(), sigma)
+        except (PprsError, MemoryError):
+            raise
+        except Exception as error:  # a network in a file may raise anything
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise PprsError(f"the denoiser failed on an image of shape {tuple(noisy.shape)}: {reason}") from error
 
     def _check(self, noisy: torch.Tensor, sigma: float, result: torch.Tensor) -> None:
         if result.shape != (1, *noisy.shape):
@@ -57,7 +67,7 @@ class FileDenoiser(ABC):
                 "must return an image of the same shape.",
                 parameter="partition",
             )
-        if not torch.equal(result, self._denoise(noisy[None].clone(), sigma)):
+        if not torch.equal(result, self._call(noisy, sigma)):
             raise ConfigurationError(
                 "the denoiser is not a function of the noisy image, so nothing behind it can be certified: it returned "
                 "two different results for the same image. The likely cause is a layer that draws random numbers.",

@@ -8,7 +8,7 @@ import torch
 
 from pprs._threads import parallel_for_on_pool
 from pprs.denoisers import DIGITS, KINDS, FileDenoiser, NetworkDenoiser, digest_denoiser, open_denoiser
-from pprs.errors import suggest
+from pprs.errors import PprsError, suggest
 from pprs.partition.base import AUTO, Averaged, Partition, check_between, option_error
 
 DIGEST = re.compile(f"[0-9a-f]{{{DIGITS}}}")
@@ -73,16 +73,18 @@ class Denoiser(Partition):
         """Return a copy for noise of this sigma on images [C, H, W], with the digest of its file.
 
         Raises:
-            ConfigurationError: If the file cannot be used, is for other images, or was trained for other noise.
+            ConfigurationError: If the file cannot be used, or was trained for other noise.
+            PprsError: If it is for images with other channels.
         """
         if self.digest is not None and self.sigma != AUTO:
             return self  # nothing is missing, so that the file is not read before it is needed
         bound = self.bind_files()
         loaded = bound._load()
         if loaded.channels not in (None, 1, shape[0]):
-            raise option_error(
-                f"denoiser {self.file} is for images of {loaded.channels} channels, and these have {shape[0]}. Train "
-                "one for these images."
+            raise PprsError(  # of this image, which others of the data may not share
+                f"denoiser {self.file} is for images of {loaded.channels} channels, and this one has {shape[0]}. Train "
+                "one for such images.",
+                parameter="partition",
             )
         if self.sigma != AUTO:
             return bound
