@@ -310,7 +310,7 @@ sigmas = {{ digits = [0.25] }}
     edit_manifest(out, lambda content: content["models"]["digits"].update(digest="0" * 16))
     plan.write_text(text + curves.format('"rs", "slic", "soft"'))
     output = pprs("reproduce", "curves", "--plan", plan, "--out", out, "--threads", 1, code=2)
-    assert "is not the network that was trained in this folder" in output.stderr.replace("\n", " ")
+    assert "is not the network that was made in this folder" in output.stderr.replace("\n", " ")
 
 
 def test_training_and_choosing_on_certified_images_is_refused(tmp_path: Path) -> None:

@@ -271,7 +271,8 @@ def test_chance_fails_at_most_one_of_twenty_audits(share: float) -> None:
 
 def test_images_that_were_attempted_are_counted_up_to_the_last_audited() -> None:
     net = make_linear(0.4)
-    images = torch.stack([GREY, GREY - 0.4 * net.w / float(net.w.norm()), GREY, GREY])  # the second is on the boundary
+    boundary = (255 * (GREY - 0.4 * net.w / float(net.w.norm()))).round() / 255
+    images = torch.stack([GREY, boundary, GREY, GREY])
     data = (images, torch.tensor([1, 1, 1, 1]))
     sampling = Sampling(50, 200)
     plain, shuffled = (
