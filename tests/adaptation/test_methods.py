@@ -6,6 +6,7 @@ import copy
 import functools
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,8 +15,8 @@ from helpers import Record
 from tiny import problem, trained, unlabelled
 from torch import nn
 
-from pprs import Grid, Model
-from pprs.adaptation import distillation
+from pprs import Gaussian, Grid, Model
+from pprs.adaptation import bias, distillation
 from pprs.adaptation.bias import adapt_bias, match_label_mix
 from pprs.adaptation.criterion import Judgement, judge
 from pprs.adaptation.distillation import distil
@@ -154,12 +155,24 @@ def test_the_bias_matches_the_label_mix() -> None:
     assert torch.allclose(mix, torch.tensor([0.5, 0.2, 0.3]), atol=0.02)
 
 
+def test_the_bias_is_no_stronger_than_radii_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    noisy = replace(problem(), noise=Gaussian(0.3))
+
+    def radius_with(changes: Changes) -> float:
+        return judge(noisy, changes, unlabelled(64, seed=2), 32).radius
+
+    before = radius_with(Changes())
+    assert radius_with(adapt_bias(noisy, Changes(), progress=Silent())) > before - 0.01
+    monkeypatch.setattr(bias, "STRENGTHS", (1.0,))
+    assert radius_with(adapt_bias(noisy, Changes(), progress=Silent())) < before - 0.05
+
+
 def test_labels_that_do_not_occur_have_little_bias() -> None:
     logits = torch.randn(200, 50, generator=torch.Generator().manual_seed(0))
     logits[:, 25:] -= 20
-    bias = match_label_mix(logits, torch.arange(20))
-    assert bias.abs().max() < 5
-    assert bias.isfinite().all()
+    found = match_label_mix(logits, torch.arange(20))
+    assert found.abs().max() < 5
+    assert found.isfinite().all()
 
 
 @pytest.mark.parametrize("module", [Opaque(), Probabilities(trained())], ids=["opaque", "probabilities"])
@@ -172,9 +185,9 @@ def test_the_bias_suits_every_network(module: nn.Module) -> None:
 
 
 def test_a_bias_means_the_same_for_logits_and_probabilities() -> None:
-    x, bias = torch.randn(64, 1, 12, 12, generator=torch.Generator().manual_seed(0)), torch.tensor([3.0, 0, -2, 1])
-    logits = Adapted(trained(), bias, None).eval()(x)
-    logs = Adapted(Probabilities(trained()), bias, None, probabilities=True).eval()(x)
+    x, added = torch.randn(64, 1, 12, 12, generator=torch.Generator().manual_seed(0)), torch.tensor([3.0, 0, -2, 1])
+    logits = Adapted(trained(), added, None).eval()(x)
+    logs = Adapted(Probabilities(trained()), added, None, probabilities=True).eval()(x)
     assert torch.allclose(logits.softmax(1), logs.softmax(1), atol=1e-4)
     assert not torch.allclose(logits.softmax(1), trained()(x).softmax(1), atol=1e-4)
     certain = Adapted(nn.Identity(), torch.tensor([0.0, 50.0]), None, probabilities=True)
