@@ -7,6 +7,7 @@ import functools
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ from pprs.progress import Silent
 METHODS: dict[str, Callable[..., Changes]] = {
     "statistics": adapt_statistics,
     "bias": adapt_bias,
-    "norm": functools.partial(distil, layers="norm", steps=30),
+    "norm": functools.partial(distil, layers="norm", steps=60),
     "all": functools.partial(distil, layers="all", steps=30),
 }
 
@@ -239,6 +240,33 @@ def test_a_slow_network_trains_its_norm_layers(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(distillation, "LEAST_STEPS", 2)
     found = distil(problem(), Changes(), progress=Silent(), deadline=time.monotonic() - 1)
     assert {name.split(".")[0] for name in found.weights} == {"1", "4"}
+
+
+def test_a_slow_network_without_norm_layers_trains_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distillation, "LEAST_STEPS", 2)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(144, 4))
+    found = distil(problem(net), Changes(), progress=Silent(), deadline=time.monotonic() - 1)
+    assert set(found.weights) == {"1.weight", "1.bias"}
+
+
+def test_fewer_steps_are_made_if_they_take_longer_than_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distillation, "WINDOW", 4)
+    rates: list[float] = []
+    train = distillation._Trainer._train
+
+    def record_rate(trainer: Any, *args: Any) -> float:
+        rates.append(trainer._optimizer.param_groups[0]["lr"])
+        return train(trainer, *args)
+
+    monkeypatch.setattr(distillation._Trainer, "_train", record_rate)
+    distil(problem(), Changes(), progress=Silent(), deadline=time.monotonic() - 1, steps=40)
+    assert len(rates) == 8  # the window in which it is noticed, and one in which the learning rate falls
+    assert rates[:4] == sorted(rates[:4])
+    assert rates[4:] == sorted(rates[4:], reverse=True)
+    assert rates[-1] < 0.2 * max(rates)
+    rates.clear()
+    distil(problem(), Changes(), progress=Silent(), deadline=time.monotonic() + 3600, steps=9)
+    assert len(rates) == 9
 
 
 @pytest.mark.parametrize("rate", [1e30, 100.0], ids=["not finite", "too large"])

@@ -31,6 +31,7 @@ LEAST_STEPS, DEFAULT_STEPS = 20, 2000
 SLOW = 200  # with time for fewer steps, normalisation layers alone are trained
 TRIAL_STEPS = 3  # timed, to fix the number of steps
 SAFETY = 0.9  # share of the time that is planned for
+LATE = 0.75  # fewer steps are made if only this share of the remaining ones would be in time
 
 STATISTICS = (1024, 2048)  # noisy images, at least and at most, from which batch-norm statistics are estimated
 WINDOW = 20  # steps over which the loss is averaged
@@ -58,7 +59,8 @@ def distil(
         changes: Earlier changes to build on. A denoiser is kept as it is. A bias is dropped, since it was fitted to
             other weights.
         progress: Where to report progress.
-        deadline: When to finish, on the clock of `time.monotonic`. A few timed steps determine how many fit.
+        deadline: When to finish, on the clock of `time.monotonic`. A few timed steps determine how many fit. If steps
+            turn out to take much longer, fewer are made.
         layers: What to train: "all" weights, the weights of normalisation layers ("norm"), or "auto": all, unless the
             time suffices for few steps only.
         steps: The number of steps, instead of as many as fit.
@@ -76,7 +78,7 @@ def distil(
         steps, layers = _plan(problem, changes, deadline, layers)
     trainer = _Trainer(problem, changes, "all" if layers == "auto" else layers, steps)
     with stage(progress, "distill", steps, "steps"):
-        for loss in trainer.run():
+        for loss in trainer.run(deadline):
             progress.advance(1, f"loss {loss:.3f}")
     if trainer.diverged is not None:
         progress.message(
@@ -104,7 +106,10 @@ def _plan(problem: Problem, changes: Changes, deadline: float | None, layers: st
     """Return the number of steps that fit before the deadline, and the layers to train."""
     if deadline is None:
         return DEFAULT_STEPS, layers
-    for choice in ("all", "norm") if layers == "auto" else (layers,):
+    choices = [layers]
+    if layers == "auto":
+        choices = ["all", "norm"] if list_norm_weights(problem.model.module) else ["all"]
+    for choice in choices:
         trial = _Trainer(problem, changes, choice, TRIAL_STEPS + 1).run()
         next(trial)  # the first step allocates memory
         began = time.monotonic()
@@ -136,24 +141,20 @@ class _Trainer:
         self._optimizer = torch.optim.SGD(
             self._parameters, LEARNING_RATE, MOMENTUM, weight_decay=WEIGHT_DECAY, nesterov=True
         )
-        self._schedule = torch.optim.lr_scheduler.LambdaLR(self._optimizer, self._relative_rate)
+        self._phase = 0.0  # of the schedule, from 0 to 1
         self._generator = torch.Generator().manual_seed(problem.seed)
         self._good = self._copy_state()
         self.kept = 0
         self.diverged: int | None = None
 
-    def _relative_rate(self, step: int) -> float:
-        """Return the learning rate of a step: it rises linearly, then falls as a cosine."""
-        warm = max(1.0, WARM_UP * self._steps)
-        if step < warm:
-            return (step + 1) / (warm + 1)
-        return 0.5 * (1 + math.cos(math.pi * (step - warm) / (self._steps - warm + 1)))
-
-    def run(self) -> Iterator[float]:
+    def run(self, deadline: float | None = None) -> Iterator[float]:
         """Train, yielding the loss of each step, until the last step or divergence."""
-        limit, window = math.inf, 0.0
-        for step, images in enumerate(self._iter_images(), 1):
-            loss = self._train(images, step)
+        limit, window, step, began = math.inf, 0.0, 0, time.monotonic()
+        images = self._iter_images()
+        while step < self._steps:
+            self._advance_schedule(step)
+            loss = self._train(next(images), step)
+            step += 1
             yield loss
             if step == 1:
                 limit = DIVERGED * max(loss, math.log(self._problem.model.num_classes or 2))
@@ -163,6 +164,22 @@ class _Trainer:
                 return
             if step % WINDOW == 0 or step == self._steps:
                 window, self._good, self.kept = 0.0, self._copy_state(), step
+                if deadline is not None:
+                    self._shorten(step, (time.monotonic() - began) / step, deadline)
+
+    def _advance_schedule(self, step: int) -> None:
+        """Set the learning rate of a step: it rises linearly, then falls as a cosine, to 0 after the last step."""
+        self._phase += (1 - self._phase) / (self._steps - step + 1)
+        falling = (self._phase - WARM_UP) / (1 - WARM_UP)
+        relative = self._phase / WARM_UP if falling < 0 else 0.5 * (1 + math.cos(math.pi * falling))
+        for group in self._optimizer.param_groups:
+            group["lr"] = LEARNING_RATE * relative
+
+    def _shorten(self, step: int, seconds: float, deadline: float) -> None:
+        """Make fewer steps if they take so long that most of the remaining ones would be late."""
+        affordable = max(int((deadline - time.monotonic()) / seconds), WINDOW)
+        if affordable < LATE * (self._steps - step):
+            self._steps = step + affordable
 
     def _iter_images(self) -> Iterator[torch.Tensor]:
         """Yield the clean images of each step, shifted and mirrored at random."""
@@ -170,7 +187,7 @@ class _Trainer:
         channels, height = images.shape[1:3]
         size = max(LEAST_BATCH, min(BATCH, BATCH_VALUES // images[0].numel()))
         order = torch.empty(0, dtype=torch.long)
-        for _ in range(self._steps):
+        while True:
             while len(order) < size:
                 order = torch.cat([order, torch.randperm(len(images), generator=self._generator)])
             batch, order = images[order[:size]], order[size:]
@@ -189,7 +206,6 @@ class _Trainer:
             loss.backward()
             nn.utils.clip_grad_norm_(self._parameters, MAX_NORM)
             self._optimizer.step()
-            self._schedule.step()
         return float(loss.detach())
 
     def _predict_log(self, net: nn.Module, images: torch.Tensor) -> torch.Tensor:
@@ -225,7 +241,13 @@ def _select_parameters(net: nn.Module, layers: str) -> list[nn.Parameter]:
     net.eval().requires_grad_(False)
     for batch_norm in find_batch_norms(net).values():
         batch_norm.train()
-    for layer in [net] if layers == "all" else [layer for layer in net.modules() if isinstance(layer, NORMS)]:
-        for parameter in layer.parameters():
-            parameter.requires_grad_(parameter.is_floating_point())
-    return [parameter for parameter in net.parameters() if parameter.requires_grad]
+    chosen = list(net.parameters()) if layers == "all" else list_norm_weights(net)
+    parameters = [parameter for parameter in chosen if parameter.is_floating_point()]
+    for parameter in parameters:
+        parameter.requires_grad_(True)
+    return parameters
+
+
+def list_norm_weights(net: nn.Module) -> list[nn.Parameter]:
+    """Return the weights of the normalisation layers."""
+    return [weight for layer in net.modules() if isinstance(layer, NORMS) for weight in layer.parameters()]
