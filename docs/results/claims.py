@@ -5,11 +5,12 @@ python docs/results/claims.py [FOLDER]
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 
 from pprs.errors import PprsError
-from pprs.metrics import certified_accuracy, certified_f1
+from pprs.metrics import average_certified_radius, certified_accuracy, certified_f1, radius_difference
 from pprs.report.table import NONE, Table, format_number
 from pprs.reproduction import Reproduction, models_table, read_plan, tabulate
 from pprs.reproduction.plan import Line
@@ -96,6 +97,29 @@ def sweep_table(reproduction: Reproduction, experiment: str, radius: float) -> T
     return Table(("data", "sigma", "superpixels requested", "obtained", "certified, %"), tuple(lines))
 
 
+def adapt_table(reproduction: Reproduction, radius: float) -> Table:
+    """What adaptation without labels gives, compared with the same method and network before it."""
+    plan, lines = reproduction.plan, []
+    for data in plan.experiments["adapt"].data:
+        frames = experiment_frames(reproduction, "adapt", data)
+        for (sigma, line), frame in frames.items():
+            base, average = frames[sigma, plan.unadapted(data, line)], average_certified_radius(frame)
+            ratio = average / average_certified_radius(base) if average_certified_radius(base) else math.nan
+            gains = (NONE, NONE, NONE)
+            if base is not frame:
+                longer = radius_difference(frame, base)
+                gains = (
+                    format_gain(frame, base, radius),
+                    f"{longer.mean:+.3f} ± {longer.error:.3f}",
+                    format_number(ratio),
+                )
+            title = plan.title(data).partition(",")[0]
+            cells = format_accuracy(frame, radius), format_number(average, 3)
+            lines.append((title, f"{sigma:g}", plan.label(line), *cells, *gains))
+    heads = ("data", "sigma", "method", "certified, %", "ACR", "gain, %", "ACR gain", "times the ACR before")
+    return Table(heads, tuple(lines))
+
+
 def tables(folder: Path) -> dict[str, str]:
     """All tables for which there are rows, by name, as Markdown."""
     reproduction = Reproduction(read_plan(), folder, draw_only=True)
@@ -108,6 +132,7 @@ def tables(folder: Path) -> dict[str, str]:
         "methods": lines_table(reproduction, "methods", 0.1),
         "noises": lines_table(reproduction, "noises", 0.1),
         "training": lines_table(reproduction, "training", 0.25),
+        "adapt": adapt_table(reproduction, 0.25),
     }
     return {name: table.to_markdown() for name, table in by_name.items() if table.lines}
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pprs.metrics import accuracy_difference, summarize
+from pprs.metrics import Difference, accuracy_difference, radius_difference, summarize
 from pprs.report.table import NONE, Table, format_number, format_radius
 from pprs.reproduction.plan import Experiment, Line, Plan
 from pprs.runs import RunFrame
@@ -103,22 +103,25 @@ def radius_table(plan: Plan, experiment: Experiment, data: str, frames: Frames) 
 def adaptation_table(plan: Plan, experiment: Experiment, data: str, frames: Frames) -> Table:
     """Every line with its average certified radius, and compared with the same method of the unadapted classifier."""
     heads = (
-        "data", "sigma", "method", f"certified accuracy at {experiment.radius:g}, %", "95% low", "95% high", "ACR", "±",
-        "ACR, unadapted", "gain", "± (gain)", "most common label, %",
+        "data", "sigma", "method", f"certified accuracy at {experiment.radius:g}, %", "95% low", "95% high", "gain",
+        "± (gain)", "ACR", "±", "ACR, unadapted", "ACR gain", "± (ACR gain)", "most common label, %",
     )  # fmt: skip
     lines = []
     for (sigma, line), frame in frames.items():
         s = summarize(frame, np.array([experiment.radius]))
         base = frames.get((sigma, plan.unadapted(data, line)))
         before, gain, error = math.nan, math.nan, math.nan
+        longer = Difference(math.nan, math.nan, 0)
         if base is not None and base is not frame:
             before = summarize(base, np.array([experiment.radius])).average_radius
             gain, error = accuracy_gain(frame, base, experiment.radius)
+            longer = radius_difference(frame, base)
         share = most_common_share(frame, plan.data[data].labels_at_a_time)
         lines.append((
             data, f"{sigma:g}", plan.label(line), format_number(100 * s.accuracy[0]), format_number(100 * s.low[0]),
-            format_number(100 * s.high[0]), format_radius(s.average_radius), format_number(s.average_radius_error, 3),
-            format_radius(before), format_number(gain, sign=True), format_number(error), format_number(100 * share, 0),
+            format_number(100 * s.high[0]), format_number(gain, sign=True), format_number(error),
+            format_radius(s.average_radius), format_number(s.average_radius_error, 3), format_radius(before),
+            format_number(longer.mean, 3, sign=True), format_number(longer.error, 3), format_number(100 * share, 0),
         ))  # fmt: skip
     return Table(heads, tuple(lines))
 
