@@ -13,12 +13,13 @@ import pyarrow
 
 from pprs._files import atomic_write
 from pprs.adaptation import BUDGET, adapt
+from pprs.adaptation.images import choose_images
 from pprs.data import ImageSet, Selection, open_dataset
 from pprs.dataset import certify_dataset, describe_failures
 from pprs.errors import ConfigurationError, PprsError, suggest
 from pprs.model import load_model
 from pprs.model.overlay import ADAPTED, join_adapted
-from pprs.noise import Gaussian, noise_of
+from pprs.noise import Gaussian, digest_image, noise_of
 from pprs.partition import parse_partition
 from pprs.progress import Progress, as_progress, duration
 from pprs.reproduction.draw import ExperimentResult, draw_experiment, render_page, tabulate
@@ -33,6 +34,7 @@ from pprs.train import Recipe, accuracy, train_and_score
 from pprs.tuning import MeasurementCache, Search
 
 ALL = "all"
+MOST_LEFT_OUT = 0.01  # of the images to adapt with, because they are certified
 
 
 def reproduce(
@@ -288,18 +290,31 @@ class Reproduction:
         path.unlink(missing_ok=True)  # made by another plan
         adapt(
             self.model(base), photos, noise=Gaussian(spec.noise), partition=spec.partition, out=path, method=spec.adapt,
-            budget=spec.budget or BUDGET, images=Selection(limit=spec.images), seed=self.plan.seed,
+            budget=spec.budget or BUDGET, images=self._choose_photos(name, photos), seed=self.plan.seed,
             progress=self._progress,
         )  # fmt: skip
         task = load_task(join_adapted(self.model(base), path), self.images(data))
-        used = sum(task.was_adapted_with(task.data[i].image) for i in task.images)
-        if used:
-            path.unlink()
-            raise PprsError(
-                f"{used} images of {data} were used to adapt {name}, so certifying them would bias the results. Name "
-                "other images as `photos`."
-            )
         return accuracy(task.model.module, task.data), len(task.data)
+
+    def _choose_photos(self, name: str, photos: ImageSet) -> list[int]:
+        """The images to adapt a model with, none of which is certified.
+
+        Data sets have a few images in both of their splits. These are left out.
+        """
+        spec, data = self.plan.models[name], self.plan.data_of(name)
+        task = load_task(self.model(str(spec.of)), self.images(data))
+        certified = {digest_image(task.data[i].image) for i in task.images}
+        chosen = choose_images(photos, Selection(limit=spec.images), self.plan.seed)
+        others = [i for i in chosen if digest_image(task.model.prepare(photos.image_of(i))) not in certified]
+        left_out = len(chosen) - len(others)
+        if left_out > MOST_LEFT_OUT * len(chosen):
+            raise PprsError(
+                f"{left_out} of the {len(chosen)} images to adapt {name} with are among those of {data}, so certifying "
+                "them would bias the results. Name other images as `photos`."
+            )
+        if left_out:
+            self._progress.message(f"  leaving out {left_out} images that are among those of {data}")
+        return others
 
     def _certify(self, cell: Cell, key: str) -> list[Run]:
         """One run, or one for each group of labels."""
