@@ -18,12 +18,14 @@ import pandas
 import pyarrow
 import pyarrow.parquet
 import pytest
+import torch
 from helpers import pprs
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
 from pprs import PprsError
-from pprs.data import ImageSet
+from pprs.data import ImageSet, open_dataset
+from pprs.data.arrays import Arrays
 from pprs.noise import noise_of
 from pprs.report.table import Table, format_radius
 from pprs.reproduction import Results, charts, draw_experiment, experiment_cells, models_table, read_plan
@@ -773,6 +775,20 @@ def test_adapted_models_of_a_plan(tmp_path: Path) -> None:
     assert plan_of(text.replace("epochs = 3", "epochs = 4", 1)).model_key("digits-bias") != key  # another base
     assert plan_of(text.replace('label = "bias"', 'label = "with a bias"')).model_key("digits-bias") == key
     assert plan_of(QUICK.read_text()).model_key("digits") == plan.model_key("digits")
+
+
+def test_no_image_is_both_adapted_with_and_certified(quick: Path) -> None:
+    reproduction = Reproduction(read_plan(quick=True), quick)
+    digits = {split: open_dataset("builtin:mnist5k", split=split).stack()[0] for split in ("train", "test")}
+
+    def choose(certified: int) -> list[int]:
+        photos = torch.cat([digits["test"][:certified], digits["train"][certified:150]])
+        return reproduction._choose_photos("digits-adapted", Arrays(photos.numpy(), None))
+
+    assert sorted(choose(0)) == list(range(150))
+    assert sorted(choose(1)) == list(range(1, 150))
+    with pytest.raises(PprsError, match="2 of the 150 images to adapt digits-adapted with are among those of digits"):
+        choose(2)
 
 
 @pytest.mark.parametrize(
