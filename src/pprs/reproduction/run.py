@@ -30,7 +30,7 @@ from pprs.runs.export import to_arrow
 from pprs.sampling import Sampling
 from pprs.task import load_task
 from pprs.train import Recipe, accuracy, train_and_score
-from pprs.tuning import MeasurementCache, Search
+from pprs.tuning import Candidate, MeasurementCache, Search
 
 ALL = "all"
 
@@ -397,7 +397,7 @@ class Reproduction:
         )  # fmt: skip
 
         def estimated_radius(text: str) -> float:
-            return float(search.values(parse_partition(text), images, samples)[0].mean())
+            return float(search.values(Candidate(parse_partition(text)), images, samples)[0].mean())
 
         return max(candidates, key=estimated_radius)
 
