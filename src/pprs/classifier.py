@@ -265,7 +265,10 @@ class SmoothedClassifier:
             image, level = self._prepare(x), alpha
             quantisation = _quantisation_of(image)
             if quantisation is not None:
-                level = quantisation.reduced_alpha(alpha, self.noise.sigma, n, image.numel())
+                try:
+                    level = quantisation.reduced_alpha(alpha, self.noise.sigma, n, image.numel())
+                except ConfigurationError as error:  # other images may be smaller or on other levels
+                    raise PprsError(error.message, parameter=error.parameter) from error
             counts = count_votes(self._votes, image, n, index, PREDICT).counts
         second, first = np.argsort(counts, kind="stable")[-2:]
         p_value = binomial_test(int(counts[first]), int(counts[first] + counts[second]))

@@ -240,17 +240,24 @@ def _report_adaptation(task: Task, noise: Noise, partition: Partition | None, pr
         return
     for text in task.list_mismatches(noise, partition):
         progress.message(f"warning: {text}")
-    used = 0
-    with stage(progress, "compare with the images of the adaptation", len(task.images), "images"):
-        for index in task.images:
-            with contextlib.suppress(PprsError):  # the run reports images that cannot be read
-                used += task.was_adapted_with(task.data[index].image)
-            progress.advance(1)
-    if used:
+    if used := count_adapted_images(task, progress):
         progress.message(
             f"warning: the classifier was adapted with {used} of these {len(task.images)} images. Their certificates "
             "hold, but accuracy on them says little about other images: certify images that were not used."
         )
+
+
+def count_adapted_images(task: Task, progress: Progress) -> int:
+    """Return how many images of a task its model was adapted with."""
+    if task.model.adaptation is None:
+        return 0
+    used = 0
+    with stage(progress, "compare with the images of the adaptation", len(task.images), "images"):
+        for index in task.images:
+            with contextlib.suppress(PprsError):  # images that cannot be read are reported later
+                used += task.was_adapted_with(task.data[index].image)
+            progress.advance(1)
+    return used
 
 
 def check_network(classifier: SmoothedClassifier, inputs: torch.Tensor, progress: Progress) -> None:
@@ -454,10 +461,12 @@ def _check_outcome(run: StoredRun, images: Sequence[int]) -> None:
     raise PprsError("the budget was spent before the first sample. Give a larger `budget`.", parameter="budget")
 
 
-def describe_failures(failures: Sequence[Failure]) -> str:
-    """List the images that failed, and why."""
+def describe_failures(
+    failures: Sequence[Failure], outcome: str = "counted as not certified. Repeat to try again."
+) -> str:
+    """List the images that failed, and why. `outcome` says what they count as."""
     count = "1 image" if len(failures) == 1 else f"{len(failures)} images"
-    lines = [f"failed: {count}, counted as not certified. Repeat to try again."]
+    lines = [f"failed: {count}, {outcome}"]
     lines += [f"  {failure}" for failure in failures[:LISTED_FAILURES]]
     if len(failures) > LISTED_FAILURES:
         lines.append(f"  and {len(failures) - LISTED_FAILURES} more")

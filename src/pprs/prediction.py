@@ -10,10 +10,12 @@ from pprs.certificate import Prediction
 from pprs.classifier import SmoothedClassifier
 from pprs.dataset import EngineOptions, check_network, fit_in_memory
 from pprs.engine import choose_engine
+from pprs.errors import ConfigurationError, describe_error
 from pprs.noise import Noise, QuantisedImage
 from pprs.partition import Partition
 from pprs.progress import Progress, as_progress
 from pprs.runners import Local
+from pprs.runs import Failure
 from pprs.space import FILE
 from pprs.task import Task
 from pprs.voting import error_context, prepare_image
@@ -39,11 +41,11 @@ def predict_task(
     options: EngineOptions | None = None,
     progress: bool | Progress = False,
     arithmetic: str = "auto",
-) -> Iterator[PredictedImage]:
+) -> Iterator[PredictedImage | Failure]:
     """Predict every image with the smoothed classifier, abstaining where the vote is too close. There are no radii.
 
-    `arithmetic` is as for `certify_dataset`. Errors of the settings and the engine are raised by this call, before
-    the iterator is used.
+    An image that cannot be read or classified gives a failure, and the others are predicted. `arithmetic` is as for
+    `certify_dataset`. Errors of the settings and the engine are raised by this call, before the iterator is used.
     """
     reporter, options = as_progress(progress), options or EngineOptions()
     check_alpha(alpha)
@@ -66,11 +68,25 @@ def predict_task(
     )  # fmt: skip
     check_network(classifier, trials, reporter)
 
-    def predict(index: int) -> PredictedImage:
-        sample = task.data[index]
-        return PredictedImage(index, sample.label, classifier.predict(sample.image, n=n, alpha=alpha, index=index))
+    def predict(index: int) -> PredictedImage | Failure:
+        try:
+            sample = task.data[index]
+            prediction = classifier.predict(sample.image, n=n, alpha=alpha, index=index)
+        except ConfigurationError:
+            raise
+        except Exception as error:  # image libraries and a user's model may raise anything
+            return Failure(index, _find_label(task, index), describe_error(error))
+        return PredictedImage(index, sample.label, prediction)
 
     return map(predict, task.images)
+
+
+def _find_label(task: Task, index: int) -> int | None:
+    """Return the label of an image that failed, if its label can be read."""
+    try:
+        return task.data.label_of(index)
+    except Exception:  # image libraries raise many types
+        return None
 
 
 def _check_attainable(task: Task, noise: Noise, n: int, alpha: float, arithmetic: str) -> None:

@@ -412,3 +412,9 @@ def test_the_command(ladder: Ladder, tmp_path: Path, monkeypatch: pytest.MonkeyP
     np.savez("few.npz", x=(IMAGES[:20] * 255).byte().numpy())
     few = pprs(*command, "--data", "few.npz", code=2).stderr
     assert few.startswith("pprs: --data: 20 images are too few")
+    for option, message in (
+        (["--limit", 30], "pprs: a --limit of 30 images is too low to adapt a classifier. Give at least 50"),
+        (["--pixels", "file"], "pprs: a classifier is adapted to noise on the network's input, not on the pixels of"),
+        (["--device", "cuda"], 'pprs: adapting runs on the CPU, not on "cuda". Leave out --device.'),
+    ):
+        assert pprs(*command, *option, code=2).stderr.startswith(message)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from denoisers import write_onnx
 from helpers import Record, pprs
 from networks import IMAGES, make_overlay, save_network
 
@@ -20,6 +23,7 @@ from pprs.model.changes import Changes
 from pprs.model.onnx import OnnxNetwork
 from pprs.model.overlay import load_overlay, save_overlay
 from pprs.noise import digest_image
+from pprs.partition import Denoiser
 from pprs.progress import Silent
 from pprs.report import write_report
 from pprs.runners import Job, Work
@@ -174,6 +178,23 @@ def test_the_partition_is_compared_with_its_options_for_the_noise(folder: Path) 
     assert same.list_mismatches(Gaussian(0.5)) == []  # nothing was adapted
 
 
+def test_a_denoiser_that_moved_is_the_same_partition(folder: Path) -> None:
+    write_onnx(folder / "d.onnx")
+    task = load_task("m.safetensors", "x.npz")
+    text = str(Denoiser("d.onnx").resolve(0.25, (1, 8, 8)))
+    save_overlay(make_overlay(task.model, Changes(bias=torch.zeros(3)), partition=text), "b.safetensors")
+    shutil.copy("d.onnx", "moved.onnx")
+    adapted = load_task("m.safetensors", "x.npz", adapted="b.safetensors")
+    assert adapted.list_mismatches(Gaussian(0.25), Denoiser("moved.onnx")) == []
+    write_onnx(folder / "other.onnx", level=[])
+    (mismatch,) = adapted.list_mismatches(Gaussian(0.25), Denoiser("other.onnx"))
+    assert "adapted to the partition denoiser:d.onnx" in mismatch
+    adaptation = make_overlay(task.model, Changes(), partition=text).adaptation
+    moved = replace(adaptation, partition=text.replace("d.onnx", "moved.onnx"))
+    assert adaptation.differences(moved) == []  # so that it is continued
+    assert adaptation.differences(replace(adaptation, partition="none")) == ["partition"]
+
+
 # ---- commands, reports and the app
 
 
@@ -191,6 +212,25 @@ def test_commands_take_an_adaptation(folder: Path) -> None:
         assert refused.startswith("pprs: --adapted: a.safetensors adapts another network")
     missing = pprs("certify", *base, "--adapted", "no.safetensors", "--limit", 1, code=2).stderr
     assert missing.startswith("pprs: --adapted no.safetensors: there is no such file")
+
+
+def test_tuning_compares_the_adapted_network_with_the_unadapted_one(folder: Path) -> None:
+    base = ["tune", "--model", "m.safetensors", "--data", "x.npz", *SIGMA, "--budget", "0.2s", "--engine", "torch"]
+    adapted = ["--adapted", "a.safetensors"]
+    output = pprs(*base, *adapted, "--families", "none,adapted", "--out", "both").stdout
+    assert "adapted with 2 of these 60 images" in output
+    assert "The adapted classifier is " in output
+    finals = json.loads(Path("both/tune.json").read_text())["finals"]
+    assert {final["family"]: final["adapted"] for final in finals} == {"none": False, "adapted": True}
+    last = output.strip().splitlines()[-1]
+    assert ("--adapted a.safetensors" in last) is finals[0]["adapted"]
+    assert (
+        pprs(*base, *adapted, "--families", "adapted", "--out", "one")
+        .stdout.strip()
+        .endswith(" --adapted a.safetensors")
+    )
+    plain = pprs(*base, "--model", "m.safetensors+adapted:a.safetensors", "--families", "none", "--out", "text").stdout
+    assert plain.strip().splitlines()[-1] == "--partition none"
 
 
 def test_reports_say_that_a_network_was_adapted(folder: Path) -> None:

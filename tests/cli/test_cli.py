@@ -79,6 +79,32 @@ def test_predict_says_which_arithmetic_it_used(digits_model: Path) -> None:
     assert refused.stdout == ""  # refused before the first image
 
 
+def test_predict_goes_on_after_an_image_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fails_on_bright.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    num_classes, input_shape = 2, (1, 8, 8)\n"
+        "    def forward(self, x):\n"
+        "        if x.mean() > 0.7:\n"
+        "            raise ValueError('too bright')\n"
+        "        mean = x.mean((1, 2, 3))\n"
+        "        return torch.stack([mean, 0.5 - mean], 1)\n"
+    )
+    images = np.stack([np.full((1, 8, 8), grey, np.uint8) for grey in (20, 250, 110)])
+    np.savez("x.npz", x=images, y=np.array([1, 0, 0]))
+    command = ["predict", "--model", "fails_on_bright:Net", "--data", "x.npz", "--sigma", 0.1, "--n", 64]
+    output = pprs(*command, "--engine", "torch", code=1)
+    lines = [line.split("\t") for line in output.stdout.splitlines()[1:]]
+    assert [line[:3] for line in lines] == [["0", "1", "1"], ["1", "0", "-1"], ["2", "0", "0"]]
+    assert lines[1][3:] == ["1", "(failed)"]
+    assert "pprs: failed: 1 image, without a prediction." in output.stderr
+    assert "  image 1: " in output.stderr
+    assert "too bright" in output.stderr
+    alone = pprs(*command, "--engine", "torch", "--start", 1, "--limit", 1, code=2)
+    assert "no image could be predicted. failed: 1 image" in alone.stderr
+
+
 def test_show(tmp_path: Path) -> None:
     out = tmp_path / "row.png"
     pprs("show", "builtin:mnist5k", "--index", 2, "--sigma", 0.5, "--partition", "slic:n_segments=50", "--partition",

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import pprs
+from networks import make_overlay
 from PIL import Image
 from skimage import data as photos
 
@@ -22,7 +23,9 @@ from pprs.data import open_dataset, read_image, to_tensor
 from pprs.engine import choose_engine
 from pprs.model import Preprocess
 from pprs.model.base import Model, Normalised
+from pprs.model.changes import Changes
 from pprs.model.huggingface import read_processor
+from pprs.model.overlay import save_overlay
 from pprs.model.resnet import architecture
 from pprs.task import load_task
 
@@ -443,7 +446,40 @@ def test_processors_of_other_networks() -> None:
             read_processor(vit | bad, 3)
 
 
-def test_torchvision_and_timm(monkeypatch: pytest.MonkeyPatch) -> None:
+def check_adaptation(spec: str, path: Path, shape: tuple[int, int, int] = (3, 16, 16)) -> None:
+    """Check that an adaptation changes a model from this source, and leaves the model itself as it is."""
+    base, x = load_model(spec), torch.rand(2, *shape, generator=torch.Generator().manual_seed(2))
+    with torch.inference_mode():
+        before = base.module.eval()(x)
+        name = next(name for name in base.module.state_dict() if name.endswith("running_mean"))
+        weights = {name: base.module.state_dict()[name] + 1.0}
+        changes = Changes(weights, torch.arange(float(base.num_classes or 0)))
+        save_overlay(make_overlay(base, changes), path)
+        adapted = load_model(f"{spec}+adapted:{path}")
+        expected = copy.deepcopy(base.module)
+        expected.load_state_dict({**expected.state_dict(), **weights})
+        assert torch.allclose(adapted.module(x), expected(x) + changes.bias, atol=1e-5)
+        assert not torch.allclose(expected(x), before)
+        assert torch.equal(load_model(spec).module.eval()(x), before)
+    assert adapted.digest() != base.digest()
+    assert (adapted.preprocess, adapted.class_names) == (base.preprocess, base.class_names)
+
+
+@pytest.mark.slow
+def test_an_adaptation_of_a_transformers_checkpoint(checkpoint: Path, tmp_path: Path) -> None:
+    check_adaptation(str(checkpoint), tmp_path / "a.safetensors", (3, 32, 32))
+
+
+def test_an_adaptation_of_own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_code.py").write_text(
+        "import torch\nfrom test_model_sources import make_network\n"
+        "def make():\n    net = make_network()\n    net.num_classes = 4\n    return net\n"
+    )
+    check_adaptation("own_code:make", tmp_path / "a.safetensors")
+
+
+def test_torchvision_and_timm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Neither can be installed everywhere, so stand-ins with the same interface replace them."""
     transforms = types.SimpleNamespace(
         crop_size=[16], resize_size=[20], mean=MEAN, std=STD, interpolation=types.SimpleNamespace(value="bilinear")
@@ -467,6 +503,7 @@ def test_torchvision_and_timm(monkeypatch: pytest.MonkeyPatch) -> None:
     assert model.preprocess == Preprocess(16, 16, 20)
     assert model.class_names == tuple("abcd")
     assert_same_scores(model, Normalised(make_network(), MEAN, STD))
+    check_adaptation("torchvision:resnet18:IMAGENET1K_V1", tmp_path / "a.safetensors")
     with pytest.raises(PprsError, match='Did you mean "resnet18"'):
         load_model("torchvision:resnet81")
 
@@ -480,6 +517,7 @@ def test_torchvision_and_timm(monkeypatch: pytest.MonkeyPatch) -> None:
     model = load_model("timm:resnet18.a1_in1k")
     assert model.preprocess == Preprocess(16, 16, 20, "bicubic")
     assert_same_scores(model, Normalised(make_network(), MEAN, STD))
+    check_adaptation("timm:resnet18.a1_in1k", tmp_path / "b.safetensors")
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(PprsError, match="needs timm"):
         load_model("timm:resnet18")

@@ -18,6 +18,7 @@ import pytest
 import torch
 from helpers import Linear, Record, rows_in
 from helpers import pprs as command
+from networks import make_overlay
 from PIL import Image
 
 import pprs
@@ -25,6 +26,8 @@ from pprs.cost import BUDGET_STOP
 from pprs.data import Selection
 from pprs.errors import ConfigurationError
 from pprs.model import load_model
+from pprs.model.changes import Changes
+from pprs.model.overlay import save_overlay
 from pprs.runners import Budget
 from pprs.runs import FILE, Row, RunFile, RunSettings, RunWriter
 from pprs.runs.store import VERSION
@@ -190,8 +193,14 @@ def test_a_killed_program_leaves_a_run_to_resume(digits_model: Path, tmp_path: P
 
 @pytest.mark.slow
 def test_workers_give_the_same_rows(digits_model: Path, tmp_path: Path) -> None:
+    """With an adapted model, since workers then open two files."""
+    changes = Changes(bias=torch.linspace(0, 3, 10))
+    overlay = save_overlay(make_overlay(load_model(str(digits_model)), changes), tmp_path / "a.safetensors")
     options: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "images": range(3), "progress": False}
+    plain = without_time(pprs.certify_dataset(str(digits_model), "builtin:mnist5k", **options).rows())
+    options["adapted"] = overlay.path
     wanted = without_time(pprs.certify_dataset(str(digits_model), "builtin:mnist5k", **options).rows())
+    assert wanted != plain
     run = pprs.certify_dataset(str(digits_model), "builtin:mnist5k", **options, runner=pprs.Processes(1))
     assert without_time(run.rows()) == wanted
 

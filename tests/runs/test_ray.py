@@ -20,11 +20,15 @@ from pathlib import Path
 
 import pytest
 import ray
+import torch
 from helpers import pprs, rows_in, timeless
+from networks import make_overlay
 from pools import KILLS, MODEL, NOISE, Counting, images, job_for, local_execution, poisoned
 
-from pprs import PprsError, open_run
+from pprs import PprsError, load_model, open_run
 from pprs.data.arrays import Arrays
+from pprs.model.changes import Changes
+from pprs.model.overlay import save_overlay
 from pprs.runners import Execution, RayPool, run_images
 from pprs.runs import FILE, Run, RunSettings, RunWriter
 from pprs.sampling import Sampling
@@ -89,10 +93,12 @@ def test_rows_do_not_depend_on_killed_workers_and_failed_images(
 
 
 def test_the_run_of_a_killed_driver_is_resumed(cluster: str, digits_model: Path, tmp_path: Path) -> None:
-    """The resources of the killed driver's workers are free again, or there would be no room."""
+    """The resources of the killed driver's workers are free again, or there would be no room. The model is adapted."""
+    adapted, changes = tmp_path / "a.safetensors", Changes(bias=torch.linspace(0, 3, 10))
+    save_overlay(make_overlay(load_model(str(digits_model)), changes), adapted)
     command = [
-        "certify", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.5, "--n", 300, "--n0", 64,
-        "--engine", "torch", "--runner", "ray", "--workers", 2,
+        "certify", "--model", digits_model, "--adapted", adapted, "--data", "builtin:mnist5k", "--sigma", 0.5,
+        "--n", 300, "--n0", 64, "--engine", "torch", "--runner", "ray", "--workers", 2,
     ]  # fmt: skip
     run = tmp_path / "run"
     process = subprocess.Popen(
@@ -113,6 +119,7 @@ def test_the_run_of_a_killed_driver_is_resumed(cluster: str, digits_model: Path,
     a, b = open_run(run), open_run(tmp_path / "reference")
     assert timeless([row for row in a.rows() if row.idx < before + 4]) == timeless(b.rows())
     assert a.settings == b.settings
+    assert a.settings.model == f"{digits_model}+adapted:{adapted}"
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "nonsense", "host:port"])

@@ -9,22 +9,29 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import pprs
+from denoisers import write_onnx
+from helpers import Record, pprs
+from networks import make_overlay
 
 from pprs import Gaussian, Grid, Model, PprsError, Slic, SmoothedClassifier, tune
 from pprs.bounds import clopper_pearson_interval, mean_error
 from pprs.data import Selection, fair_order
 from pprs.data.arrays import Arrays
+from pprs.denoisers import _open
 from pprs.errors import ConfigurationError
-from pprs.partition import Mean, Shifts, Soft, parse_partition
+from pprs.model.changes import Changes
+from pprs.model.overlay import save_overlay
+from pprs.partition import Chain, Denoiser, Mean, Shifts, Soft, parse_partition
+from pprs.task import load_task
 from pprs.tuning import (
+    ALL_FAMILIES,
     FAMILIES,
+    Candidate,
     Final,
     MeasurementCache,
     Search,
     SearchStep,
     Tuned,
-    family_of,
     find_neighbours,
     list_notes,
     make_table,
@@ -70,14 +77,34 @@ def search(
 
 def test_candidates_and_their_neighbours() -> None:
     proposed = propose_candidates(Gaussian(0.25), (1, 28, 28))
-    assert proposed[0] is None
-    assert {family_of(p) for p in proposed} == set(FAMILIES)
+    assert proposed[0] == Candidate(None)
+    assert {c.family for c in proposed} == set(FAMILIES)
     assert len(set(proposed)) == len(proposed)
-    assert all(family_of(p) == "blur" for p in propose_candidates(Gaussian(0.25), (1, 28, 28), ["blur"]))
+    assert all(c.family == "blur" for c in propose_candidates(Gaussian(0.25), (1, 28, 28), ["blur"]))
     near = find_neighbours(Shifts(Soft(Slic(10, 0.2, 5), guide=0.7), 4))
     assert Shifts(Soft(Slic(14, 0.2, 5), guide=0.7), 4) in near
     assert all(p.of.of.blur == 5 for p in near)  # a change of it would have no effect
     assert find_neighbours(None) == find_neighbours(Mean([Grid(2), Slic(10)])) == []
+
+
+def test_candidates_with_a_denoiser_and_an_adapted_network(tmp_path: Path) -> None:
+    shape, adapted_to = (1, 16, 16), Slic(7, 0.3, 3)
+    fixed = Denoiser(str(write_onnx(tmp_path / "fixed.onnx"))).resolve(0.25, shape)
+    proposed = propose_candidates(Gaussian(0.25), shape, ALL_FAMILIES, denoiser=fixed, adapted_to=adapted_to)
+    assert {c.family for c in proposed} == set(ALL_FAMILIES)
+    assert len(set(proposed)) == len(proposed) == len({c.key for c in proposed})
+    adapted = [c.partition for c in proposed if c.adapted]
+    assert adapted == [adapted_to, *(c.partition for c in proposed if not c.adapted)]
+    assert [c for c in proposed if c.family in FAMILIES] == propose_candidates(Gaussian(0.25), shape)
+    with_denoiser = [c.partition for c in proposed if c.family == "denoiser"]
+    assert with_denoiser[0] == fixed
+    assert {type(p) for p in with_denoiser} == {Denoiser, Chain, Mean}
+    assert [parse_partition(str(p)) for p in with_denoiser] == with_denoiser
+    # A sigma is varied only if the network takes it.
+    aware = Denoiser(str(write_onnx(tmp_path / "aware.onnx", level=[]))).resolve(0.25, shape)
+    assert [near.sigma for near in find_neighbours(aware)] == pytest.approx([0.25 / 1.4, 0.25 * 1.4], rel=0.01)
+    assert find_neighbours(fixed) == []
+    assert Chain([fixed, Slic(10, 0.3, 3)]) in find_neighbours(Chain([fixed, adapted_to]))
 
 
 @pytest.mark.slow
@@ -110,7 +137,7 @@ def test_final_certificates_do_not_share_draws_with_later_ones() -> None:
     data = stripes()
     search = Search(Stripes(), 2, Gaussian(0.3), data, MeasurementCache(), seed=0, device="cpu")
     g = SmoothedClassifier(Stripes(), 2, Gaussian(0.3), None, seed=0)
-    final_radii = np.array([search.certified_radius(None, i, 1000) for i in range(20)])
+    final_radii = np.array([search.certified_radius(Candidate(None), i, 1000) for i in range(20)])
     later_radii = np.array([g.certify(data[i].image, n=1000, index=i).radius for i in range(20)])
     assert (
         0 < final_radii.min() < final_radii.max() < 0.5
@@ -145,6 +172,21 @@ def test_the_summary_is_judged_by_held_out_images() -> None:
     assert summary(0.0, 0.0).startswith(
         "It is not clear yet whether superpixels are the best choice: use a larger `budget` or"
     )
+
+
+def test_the_summary_says_whether_the_adaptation_helps() -> None:
+    radii = np.random.default_rng(0).random(50)
+
+    def summary(*finals: Final) -> str:
+        return summarize(Tuned((), finals, 1000, True))
+
+    adapted = Final("blur:size=3", "adapted", tuple(radii + 0.5), 9.0, adapted=True)
+    plain, slic = Final("none", "none", tuple(radii), 1.0), Final("slic", "superpixels", tuple(radii + 0.1), 2.0)
+    text = summary(adapted, slic, plain)
+    assert text.startswith("Superpixels help this classifier. In average certified radius on held-out images, they are")
+    assert text.endswith("The adapted classifier is ahead of the unadapted one with slic (+0.400 ± 0.000).")
+    assert summary(adapted).endswith("found for the adapted classifier is blur.")
+    assert "adapted" not in summary(slic, plain)
 
 
 def test_the_statistics_of_final_radii() -> None:
@@ -289,6 +331,93 @@ def test_noise_on_the_pixels_of_the_files(tmp_path: Path) -> None:
     assert max(radii) > 0
 
 
+class Biased(Stripes):
+    """Answers "horizontal" for every image, until its bias is corrected."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + torch.tensor([1.0, 0.0])
+
+
+def adapt_with(bias: float, path: Path, partition: str = "none") -> Path:
+    """Write an adaptation of the biased network."""
+    changes = Changes(bias=torch.tensor([bias, 0.0]))
+    save_overlay(make_overlay(load_task(Biased(), stripes()).model, changes, partition=partition), path)
+    return path
+
+
+def tune_biased(**options: object) -> Tuned:
+    chosen = {"noise": Gaussian(0.1), "budget": "0.3s", "engine": "torch", "progress": False} | options
+    return tune(Biased(), stripes(), **chosen)  # type: ignore[arg-type]
+
+
+def test_the_adapted_network_is_compared_with_the_unadapted_one(tmp_path: Path) -> None:
+    good, out = adapt_with(-1.0, tmp_path / "a.safetensors"), tmp_path / "out"
+    tuned = tune_biased(adapted=good, families=["none", "adapted"], out=out)
+    assert [(final.family, final.adapted) for final in tuned.finals] == [("adapted", True), ("none", False)]
+    assert {trial.adapted for trial in tuned.trials} == {True, False}
+    assert all(trial.adapted == (trial.family == "adapted") for trial in tuned.trials)
+    # Both are certified on the same held-out images, each with its network.
+    held_out = fair_order(range(40), 0)[20:][: len(tuned.best.radii)]
+    for final, net in zip(tuned.finals, (Stripes(), Biased()), strict=True):
+        g = SmoothedClassifier(net, 2, Gaussian(0.1), parse_partition(final.partition), seed=JUDGE)
+        certificates = [g.certify(stripes()[i].image, n=tuned.n, alpha=ALPHA, index=i) for i in held_out]
+        right = [c.prediction == stripes()[i].label for c, i in zip(certificates, held_out, strict=True)]
+        assert list(final.radii) == [c.radius if r else 0.0 for c, r in zip(certificates, right, strict=True)]
+    # The same search again measures nothing, and one with another adaptation is refused.
+    tried = (out / "tried.jsonl").read_text()
+    moved = good.rename(tmp_path / "moved.safetensors")
+    assert tune_biased(adapted=moved, families=["none", "adapted"], out=out).finals == tuned.finals
+    assert (out / "tried.jsonl").read_text() == tried
+    bad = adapt_with(9.0, tmp_path / "b.safetensors")
+    with pytest.raises(PprsError, match="other settings"):
+        tune_biased(adapted=bad, families=["none", "adapted"], out=out)
+
+
+def test_an_adapted_network_that_is_worse_does_not_win(tmp_path: Path) -> None:
+    """Without labels, the answer of the unadapted network counts for both."""
+    data, bad = stripes(labels=False), Changes(bias=torch.tensor([9.0, 0.0]))
+    path = tmp_path / "a.safetensors"
+    save_overlay(make_overlay(load_task(Stripes(), data).model, bad), path)
+    tuned = tune(
+        Stripes(), data, noise=Gaussian(0.1), budget="0.3s", families=["none", "adapted"], adapted=path,
+        engine="torch", progress=False,
+    )  # fmt: skip
+    assert (tuned.best.family, tuned.best.adapted) == ("none", False)
+    assert tuned.of("adapted").average_radius < tuned.best.average_radius  # type: ignore[union-attr]
+
+
+def test_a_search_with_a_denoiser_is_resumed_where_its_file_has_moved(tmp_path: Path) -> None:
+    file, out, moved = write_onnx(tmp_path / "d.onnx", level=[]), tmp_path / "out", tmp_path / "moved.onnx"
+    options = {"families": ["none", "denoiser"], "out": out, "noise": Gaussian(0.25)}
+    tuned = tune_biased(denoiser=file, **options)
+    partitions = [parse_partition(trial.partition) for trial in tuned.trials if trial.family == "denoiser"]
+    assert isinstance(partitions[0], Denoiser)
+    assert (partitions[0].file, partitions[0].sigma) == (str(file), 0.25)
+    assert tuned.of("denoiser") is not None
+    tried = (out / "tried.jsonl").read_text()
+    file.rename(moved)
+    again = tune_biased(denoiser=str(moved), **options)
+    assert (out / "tried.jsonl").read_text() == tried  # the digest identifies the file
+    assert str(moved) in again.of("denoiser").partition  # type: ignore[union-attr]
+    write_onnx(file)
+    with pytest.raises(PprsError, match="other settings"):
+        tune_biased(denoiser=file, **options)
+
+
+def test_a_network_adapted_behind_a_denoiser_that_is_gone(tmp_path: Path) -> None:
+    file = write_onnx(tmp_path / "d.onnx")
+    text = str(Denoiser(str(file)).resolve(0.1, (1, 16, 16)))
+    overlay = adapt_with(-1.0, tmp_path / "a.safetensors", text)
+    moved, progress = file.rename(tmp_path / "moved.onnx"), Record()
+    _open.cache_clear()  # as in another process
+    tuned = tune_biased(adapted=overlay, families=["adapted"], progress=progress)
+    assert any("which is not tried, since it fails" in message for message in progress.messages)
+    assert all("denoiser" not in trial.partition for trial in tuned.trials)
+    tuned = tune_biased(adapted=overlay, denoiser=moved, families=["adapted", "denoiser"])
+    assert str(moved) in tuned.trials[0].partition
+    assert tuned.trials[0].adapted
+
+
 class Centred(Stripes):
     """Subtracts the mean of the batch, so that the scores of an image depend on the others."""
 
@@ -309,6 +438,12 @@ def test_invalid_arguments(tmp_path: Path) -> None:
         ({"budget": "soon"}, "budget", "is not a budget"),
         ({"families": ["none", "blurs"]}, "families", 'Did you mean "blur"'),
         ({"families": []}, "families", "is empty"),
+        ({"families": ["none", "denoiser"]}, "denoiser", "needs a file: give `denoiser`"),
+        ({"families": "adapted"}, "adapted", "needs a file: give `adapted`"),
+        ({"families": "none", "adapted": "a.safetensors"}, "families", "Add adapted to `families`"),
+        ({"denoiser": "none.onnx"}, "denoiser", "none.onnx"),
+        ({"denoiser": "d.onnx/slic"}, "denoiser", "must be one file"),
+        ({"denoiser": "d.onnx,size=3"}, "denoiser", 'no option "size"'),
         ({"images": range(10)}, "images", "at least 16 images"),
         ({"engine": "tensorflow"}, "engine", "unknown engine"),
         ({"device": "nowhere"}, "device", "cannot be used here"),

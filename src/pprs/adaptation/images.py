@@ -66,6 +66,12 @@ def read_images(
     indices = choose_images(data, chosen, seed)
     images = _read(data, indices, model, progress)
     if len(images) < MIN_IMAGES:
+        if isinstance(chosen, Selection) and chosen.limit == len(indices):
+            raise ConfigurationError(
+                f"a `limit` of {chosen.limit} images is too low to adapt a classifier. Give at least {MIN_IMAGES}, "
+                "better 2000.",
+                parameter="limit",
+            )
         raise ConfigurationError(
             f"{len(images)} images are too few to adapt a classifier. Give at least {MIN_IMAGES}, better 2000.",
             parameter="data",

@@ -11,7 +11,9 @@ from pprs.cli.console import progress, say
 from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
 from pprs.data import Selection
+from pprs.errors import ConfigurationError
 from pprs.noise import noise_of
+from pprs.space import FILE
 
 Out = Annotated[
     Path,
@@ -35,6 +37,14 @@ Limit = Annotated[
     int, options.option("--limit", "INT", Panel.IMAGES, "Maximum number of images, which are drawn at random.")
 ]
 
+Pixels = Annotated[
+    Literal["network", "file"],
+    options.option(
+        "--pixels", "NAME", Panel.NOISE, "What noise is added to: only network, the network's input after resizing."
+    ),
+]
+Device = Annotated[str, options.option("--device", "NAME", Panel.SPEED, "Only cpu, where adapting runs.")]
+
 
 @guarded
 def adapt(
@@ -44,12 +54,14 @@ def adapt(
     out: Out,
     partition: options.PartitionText = "none",
     noise: options.NoiseText = "gaussian",
+    pixels: Pixels = "network",
     method: Method = "auto",
     budget: Budget = adaptation.BUDGET,
     split: Split = None,
     limit: Limit = adaptation.LIMIT,
     seed: options.Seed = 0,
     threads: options.Threads = None,
+    device: Device = "cpu",
 ) -> None:
     """Adapt a classifier to its noise and partition with unlabelled images.
 
@@ -57,6 +69,7 @@ def adapt(
 
     Example: pprs adapt --model M.safetensors --data mnist --sigma 0.5 --partition slic/soft --out A.safetensors
     """
+    _check_supported(pixels, device)
     images = Selection(limit=limit)
     options.set_threads(threads)
     adaptation.adapt(
@@ -64,3 +77,19 @@ def adapt(
         images=images, seed=seed, progress=progress, split=split,
     )  # fmt: skip
     say(f"wrote {out}. Use it with: pprs certify --model {model} --adapted {out} ...")
+
+
+def _check_supported(pixels: str, device: str) -> None:
+    """Refuse what other commands offer and adapting does not."""
+    if pixels == FILE:
+        raise ConfigurationError(
+            "a classifier is adapted to noise on the network's input, not on the pixels of the files. Leave out "
+            "`pixels`. The adapted classifier can be used with --pixels file, though its radii may be smaller there.",
+            parameter="pixels",
+        )
+    if device != "cpu":
+        raise ConfigurationError(
+            f'adapting runs on the CPU, not on "{device}". Leave out `device`. The adapted classifier can be used on '
+            "any device.",
+            parameter="device",
+        )

@@ -9,15 +9,17 @@ from rich.console import Console
 
 from pprs.certificate import confidence, state_label_arithmetic
 from pprs.cli import options
-from pprs.cli.errors import guarded
+from pprs.cli.errors import FAILED, guarded, with_flags
 from pprs.cli.options import Panel
 from pprs.data import Selection
-from pprs.dataset import EngineOptions
+from pprs.dataset import EngineOptions, describe_failures
+from pprs.errors import PprsError
 from pprs.noise import noise_of
 from pprs.partition import parse_partition
 from pprs.prediction import predict_task
 from pprs.progress import TerminalProgress
 from pprs.runners import Local
+from pprs.runs import Failure
 from pprs.runs.settings import describe_labels
 from pprs.space import state_pixels
 from pprs.task import load_task
@@ -57,6 +59,8 @@ def predict(
 
     Prints a tab-separated table. There are no radii, so this takes fewer samples than `pprs certify`.
 
+    An image that cannot be read or classified is listed at the end, with exit code 1, or 2 if there is no other image.
+
     Example: pprs predict --model M.safetensors --data builtin:mnist5k --sigma 0.25 --limit 10
     """
     run_noise, run_partition = noise_of(noise, sigma), parse_partition(partition)
@@ -79,8 +83,23 @@ def predict(
         f"each label is the smoothed classifier's with {confidence(alpha)} confidence{state_label_arithmetic(used)}"
     )
     typer.echo("idx\tlabel\tpredict\tp_value\tname")
+    failures = []
     for image in predicted:
-        label, prediction = image.label, image.prediction.prediction
+        if isinstance(image, Failure):
+            failures.append(image)
+            typer.echo(_format_line(image.idx, image.label, None, 1.0, "(failed)"))
+            continue
+        prediction = image.prediction.prediction
         name = "(abstained)" if prediction is None else names[prediction] if names else str(prediction)
-        numbers = [image.index, -1 if label is None else label, -1 if prediction is None else prediction]
-        typer.echo("\t".join(map(str, numbers)) + f"\t{image.prediction.p_value:.3g}\t{name}")
+        typer.echo(_format_line(image.index, image.label, prediction, image.prediction.p_value, name))
+    if failures:
+        text = describe_failures(failures, "without a prediction.")
+        if len(failures) == len(task.images):
+            raise PprsError(f"no image could be predicted. {text}")
+        typer.echo(f"pprs: {with_flags(text)}", err=True)
+        raise typer.Exit(FAILED)
+
+
+def _format_line(index: int, label: int | None, prediction: int | None, p_value: float, name: str) -> str:
+    numbers = [index, -1 if label is None else label, -1 if prediction is None else prediction]
+    return "\t".join(map(str, numbers)) + f"\t{p_value:.3g}\t{name}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -13,13 +14,34 @@ from pprs.cli.options import Panel
 from pprs.data import Selection
 from pprs.noise import noise_of
 
-ALL_FAMILIES = ",".join(tuning.FAMILIES)
-
 Budget = Annotated[str, options.option("--budget", "TIME", Panel.SAMPLING, "How long to search: 90s, 5m, 1h.")]
 Families = Annotated[
-    str,
+    str | None,
     options.option(
-        "--families", "LIST", Panel.NOISE, "Families of partitions to try: any of none,blur,filter,superpixels."
+        "--families",
+        "LIST",
+        Panel.NOISE,
+        f"What to try: any of {','.join(tuning.ALL_FAMILIES)}. Default: the first four, and denoiser and adapted if "
+        "--denoiser and --adapted are given.",
+    ),
+]
+Adapted = Annotated[
+    Path | None,
+    options.option(
+        "--adapted",
+        "FILE",
+        Panel.INPUT,
+        "Adaptation of the classifier, written by `pprs adapt`. The search compares the adapted classifier, with any "
+        "partition, with the classifier as it is.",
+    ),
+]
+DenoiserFile = Annotated[
+    str | None,
+    options.option(
+        "--denoiser",
+        "FILE",
+        Panel.NOISE,
+        "Denoiser to try alone and with superpixels: D.safetensors, D.onnx, or with options D.onnx,kind=epsilon.",
     ),
 ]
 Out = Annotated[
@@ -35,11 +57,12 @@ def tune(
     model: options.Model,
     data: options.Data,
     sigma: options.Sigma,
-    adapted: options.Adapted = None,
+    adapted: Adapted = None,
     noise: options.NoiseText = "gaussian",
     pixels: options.PixelsName = "network",
     budget: Budget = "5m",
-    families: Families = ALL_FAMILIES,
+    families: Families = None,
+    denoiser: DenoiserFile = None,
     out: Out = Path("pprs-tune"),
     split: options.Split = None,
     classes: options.Classes = None,
@@ -54,6 +77,8 @@ def tune(
 ) -> None:
     """Search for the partition that gives a classifier the largest certified radii.
 
+    Also tells whether a denoiser or an adaptation of the classifier makes them larger, if given.
+
     Searches on half of the images and compares the best partition of each family on the other half.
 
     An image without a label counts with the label that the classifier gives it without noise.
@@ -65,7 +90,7 @@ def tune(
     tuned = tuning.tune(
         model, data, noise=run_noise, budget=budget, families=families, images=images, out=out, seed=seed,
         progress=progress, split=split, classes=classes, labels=labels, engine=engine, device=device,
-        pixels=pixels, adapted=adapted,
+        pixels=pixels, adapted=adapted, denoiser=denoiser,
     )  # fmt: skip
     console.print(tuning.make_table(tuned, (0.0, sigma / 2, sigma)).to_rich())
     for final in tuned.finals:
@@ -74,4 +99,5 @@ def tune(
         say(note)
     say(with_flags(tuning.summarize(tuned)))
     say(f"wrote {out / tuning.CHART} and {out / tuning.RESULT}")
-    say(f"\n--partition {tuned.best.partition}{' --pixels file' if pixels == 'file' else ''}")
+    used = f" --adapted {shlex.quote(str(adapted))}" if tuned.best.adapted else ""
+    say(f"\n--partition {tuned.best.partition}{used}{' --pixels file' if pixels == 'file' else ''}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+
+from pprs.errors import PprsError
+from pprs.partition import parse_partition
 
 FORMAT = 1
 METADATA = "pprs-adaptation"  # the key of the description in a safetensors file
@@ -88,6 +90,8 @@ class Adaptation:
         """Name the settings in which another adaptation differs, so that one cannot continue the other."""
         names = ("base_digest", "noise", "partition", "seed", "method", "budget")
         found = [name for name in names if getattr(self, name) != getattr(other, name)]
+        if "partition" in found and _is_same_partition(self.partition, other.partition):
+            found.remove("partition")
         return [*found, *(["images"] if self.image_digests != other.image_digests else [])]
 
     def list_mismatches(self, noise: str, partition: str | None) -> list[str]:
@@ -100,10 +104,24 @@ class Adaptation:
         Returns:
             A sentence for each mismatch. None of them affects the validity of certificates.
         """
-        pairs: list[tuple[str, str, Any]] = [("noise", self.noise, noise), ("partition", self.partition, partition)]
+        differing = [("noise", self.noise, noise)] if self.noise != noise else []
+        if partition is not None and not _is_same_partition(self.partition, partition):
+            differing.append(("partition", self.partition, partition))
         return [
             f"the classifier was adapted to the {name} {own}, and is used with {used}. Certificates hold, but radii "
             f"may be smaller: adapt it to this {name}."
-            for name, own, used in pairs
-            if used is not None and own != used and self.methods
+            for name, own, used in differing
+            if self.methods
         ]
+
+
+def _is_same_partition(one: str, other: str) -> bool:
+    """Return whether two texts name the same partition. Files with the same digest may lie in different places."""
+    if one == other:
+        return True
+    try:
+        parsed = [parse_partition(text) for text in (one, other)]
+    except PprsError:  # of another version
+        return False
+    first, second = (None if partition is None else partition.without_paths() for partition in parsed)
+    return first == second

@@ -60,6 +60,11 @@ class Denoiser(Partition):
     def files(self) -> tuple[str, ...]:
         return (self.file,)
 
+    @property
+    def takes_sigma(self) -> bool:
+        """Whether the result depends on sigma, according to the file."""
+        return self._load().takes_sigma
+
     def bind_files(self) -> Self:
         return self if self.digest is not None else self._replace({"digest": digest_denoiser(self.file)})
 

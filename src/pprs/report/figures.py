@@ -87,7 +87,7 @@ def plot_tuning(
         of_family = [(ms, score, error) for f, ms, score, error in points if f == family]
         ms, score, error = (np.array(v) for v in zip(*of_family, strict=True))
         axes.errorbar(
-            ms, score, error, fmt="os^D"[i % 4], ms=5, color=COLOURS[i % len(COLOURS)], alpha=0.7, elinewidth=0.3,
+            ms, score, error, fmt="os^Dvp"[i % 6], ms=5, color=COLOURS[i % len(COLOURS)], alpha=0.7, elinewidth=0.3,
             label=f"{family} ({len(of_family)} tried)",
         )  # fmt: skip
     for family, name, x, y in best:

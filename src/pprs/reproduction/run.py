@@ -31,7 +31,7 @@ from pprs.runs.export import to_arrow
 from pprs.sampling import Sampling
 from pprs.task import load_task
 from pprs.train import Recipe, accuracy, train_and_score
-from pprs.tuning import MeasurementCache, Search
+from pprs.tuning import Candidate, MeasurementCache, Search
 
 ALL = "all"
 MOST_LEFT_OUT = 0.01  # of the images to adapt with, because they are certified
@@ -412,7 +412,7 @@ class Reproduction:
         )  # fmt: skip
 
         def estimated_radius(text: str) -> float:
-            return float(search.values(parse_partition(text), images, samples)[0].mean())
+            return float(search.values(Candidate(parse_partition(text)), images, samples)[0].mean())
 
         return max(candidates, key=estimated_radius)
 

@@ -8,20 +8,23 @@ draws its own noise, so certificates computed later with the chosen partition ke
 
 from __future__ import annotations
 
-from pprs.tuning.candidates import FAMILIES, family_of, find_neighbours, propose_candidates
+from pprs.tuning.candidates import ALL_FAMILIES, FAMILIES, Candidate, family_of, find_neighbours, propose_candidates
 from pprs.tuning.describe import draw_chart, list_notes, make_table, shorten, summarize
 from pprs.tuning.measurement import MeasurementCache, recorded_engine
 from pprs.tuning.result import Final, Trial, Tuned
 from pprs.tuning.run import CHART, LIMIT, MEASUREMENTS, RESULT, tune
-from pprs.tuning.search import ALPHA, Search, SearchStep, search_partitions
+from pprs.tuning.search import ALPHA, AdaptedNetwork, Search, SearchStep, search_partitions
 
 __all__ = [
+    "ALL_FAMILIES",
     "ALPHA",
     "CHART",
     "FAMILIES",
     "LIMIT",
     "MEASUREMENTS",
     "RESULT",
+    "AdaptedNetwork",
+    "Candidate",
     "Final",
     "MeasurementCache",
     "Search",

@@ -1,11 +1,13 @@
-"""The partitions that a search tries: those that suit the noise, and variations of them."""
+"""What a search tries: partitions that suit the noise and variations of them, each with one of the networks."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, cast
 
 from pprs.errors import PprsError
@@ -13,6 +15,7 @@ from pprs.noise import Noise
 from pprs.partition import (
     Blur,
     Chain,
+    Denoiser,
     Felzenszwalb,
     Filter,
     GaussianFilter,
@@ -27,31 +30,82 @@ from pprs.partition import (
     TotalVariation,
 )
 
-FAMILIES = ("none", "blur", "filter", "superpixels")
+FAMILIES = ("none", "blur", "filter", "superpixels")  # partitions that need no file
+DENOISER, ADAPTED = "denoiser", "adapted"
+ALL_FAMILIES = (*FAMILIES, DENOISER, ADAPTED)
 STEP = 1.4  # ratio between a number and the next one that is tried
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """A partition, None for plain smoothing, and whether the adapted network classifies behind it."""
+
+    partition: Partition | None
+    adapted: bool = False
+
+    @property
+    def family(self) -> str:
+        """The family of the partition, or "adapted" for every partition in front of the adapted network."""
+        return ADAPTED if self.adapted else family_of(self.partition)
+
+    @property
+    def text(self) -> str:
+        """The text of the partition."""
+        return "none" if self.partition is None else str(self.partition)
+
+    @property
+    def key(self) -> str:
+        """A name in the cache of a search, which does not depend on where files are."""
+        text = "none" if self.partition is None else str(self.partition.without_paths())
+        return f"{text} adapted" if self.adapted else text
+
+
 def family_of(partition: Partition | None) -> str:
-    """Return "none", "blur" (linear, the same for every image), "filter" or "superpixels"."""
+    """Return "none", "blur" (linear, the same for every image), "filter", "superpixels" or "denoiser"."""
     if partition is None:
         return "none"
+    if partition.files:
+        return DENOISER
     if isinstance(partition, Blur | GaussianFilter):
         return "blur"
     return "filter" if isinstance(partition, Filter) else "superpixels"
 
 
-def text_of(partition: Partition | None) -> str:
-    """Return the text of a partition; "none" for plain smoothing."""
-    return "none" if partition is None else str(partition)
-
-
 def propose_candidates(
-    noise: Noise, shape: tuple[int, int, int], families: Iterable[str] = FAMILIES
-) -> list[Partition | None]:
-    """Return the first candidates of every family: partitions that suit the noise and the image size, and variations.
+    noise: Noise,
+    shape: tuple[int, int, int],
+    families: Iterable[str] = FAMILIES,
+    *,
+    denoiser: Denoiser | None = None,
+    adapted_to: Partition | None = None,
+) -> list[Candidate]:
+    """Return the first candidates of every family.
 
-    The most promising come first, since a small budget may not reach the last. Classifiers prefer less smoothing than
-    the eye does, so some candidates are made for less noise than there is.
+    The most promising come first, since a small budget may not reach the last.
+
+    Args:
+        noise: The noise.
+        shape: The shape [C, H, W] of the images.
+        families: Which families to return.
+        denoiser: The denoiser of the family "denoiser".
+        adapted_to: The partition that the network of the family "adapted" was adapted to.
+
+    Returns:
+        The candidates. The adapted network is tried with every partition.
+    """
+    partitions = _propose_partitions(noise, shape, denoiser)
+    adapted = [adapted_to, *partitions]
+    pairs = itertools.zip_longest(
+        (Candidate(p) for p in partitions), (Candidate(p, adapted=True) for p in dict.fromkeys(adapted))
+    )
+    allowed = set(families)
+    return [c for pair in pairs for c in pair if c is not None and c.family in allowed]
+
+
+def _propose_partitions(noise: Noise, shape: tuple[int, int, int], denoiser: Denoiser | None) -> list[Partition | None]:
+    """Return partitions that suit the noise and the image size, and variations, the most promising first.
+
+    Classifiers prefer less smoothing than the eye does, so some are made for less noise than there is.
     """
     sigma, side = noise.sigma, round(math.sqrt(shape[1] * shape[2]))
 
@@ -67,6 +121,10 @@ def propose_candidates(
     tv, nlm = TotalVariation.for_noise(sigma, side), NonLocalMeans.for_noise(sigma, side)
     # One of each family first.
     proposed: list[Partition | None] = [None, Blur(3), Shifts(soft(1.0, compactness=0.7), 4), tv]
+    if denoiser is not None:
+        # A denoised image needs less smoothing, so its superpixels are made for less noise.
+        proposed += [denoiser, *(Chain([denoiser, Shifts(soft(scale), 4)]) for scale in (0.4, 0.65, 0.2))]
+        proposed += [Mean([denoiser, Shifts(soft(0.65), 4)]), Chain([Shifts(soft(0.4), 4), denoiser])]
     proposed += [GaussianFilter(_round(GaussianFilter.for_noise(sigma, side).sigma * f)) for f in (0.71, 1, 0.5, 0.35)]
     proposed += [Shifts(soft(scale), 4) for scale in (0.65, 1.0, 0.4, 2.5)]
     proposed += [Shifts(soft(scale, compactness=0.7), 4) for scale in (0.65, 1.5)]
@@ -82,13 +140,16 @@ def propose_candidates(
     proposed += [Median(3), Felzenszwalb.for_noise(0.65 * sigma, side), Quickshift.for_noise(0.65 * sigma, side)]
     proposed += [*hard, soft(0.4), soft(1.0), Shifts(hard[0], 8), Blur(7)]
     proposed += [Felzenszwalb.for_noise(sigma, side), Quickshift.for_noise(sigma, side), Median.for_noise(sigma, side)]
-    allowed = set(families)
-    return [p for p in dict.fromkeys(proposed) if family_of(p) in allowed]
+    return list(dict.fromkeys(proposed))
 
 
 def find_neighbours(partition: Partition | None) -> list[Partition]:
     """Return the partitions that differ from this one by a small change of one option."""
-    if partition is None or isinstance(partition, Mean | Chain):
+    if partition is None or isinstance(partition, Mean):
+        return []
+    if isinstance(partition, Chain):
+        return _find_neighbours_of_chain(partition)
+    if isinstance(partition, Denoiser) and not partition.takes_sigma:
         return []
     neighbours: list[Partition] = []
     for option in dataclasses.fields(cast(Any, partition)):
@@ -103,6 +164,15 @@ def find_neighbours(partition: Partition | None) -> list[Partition]:
             with contextlib.suppress(PprsError):  # outside the range of the option
                 neighbours.append(dataclasses.replace(cast(Any, partition), **{option.name: changed}))
     return [near for near in dict.fromkeys(neighbours) if near != partition]
+
+
+def _find_neighbours_of_chain(chain: Chain) -> list[Partition]:
+    stages = list(chain.stages)
+    return [
+        Chain([*stages[:i], near, *stages[i + 1 :]])
+        for i, stage in enumerate(stages)
+        for near in find_neighbours(stage)
+    ]
 
 
 def _nearby_values(name: str, value: Any) -> list[Any]:

@@ -9,6 +9,7 @@ from pprs.noise import Noise
 from pprs.partition import parse_partition
 from pprs.report import figures
 from pprs.report.table import Cell, Table
+from pprs.tuning.candidates import ADAPTED
 from pprs.tuning.result import Final, Trial, Tuned
 from pprs.tuning.search import ALPHA
 
@@ -23,11 +24,26 @@ def shorten(text: str) -> str:
 
 
 def summarize(tuned: Tuned) -> str:
-    """Say whether superpixels help this classifier, judged by the held-out images."""
-    superpixels = tuned.of("superpixels")
-    others = [f for f in tuned.finals if f.family != "superpixels"]
+    """Say whether superpixels help this classifier, and whether its adaptation does, judged by the held-out images."""
+    adapted, unadapted = tuned.of(ADAPTED), [f for f in tuned.finals if not f.adapted]
+    if adapted is None:
+        return _judge_superpixels(tuned, unadapted)
+    if not unadapted:
+        return f"The best partition found for the adapted classifier is {shorten(adapted.partition)}."
+    best = unadapted[0]
+    difference = tuned.compare(adapted, best)
+    return (
+        f"{_judge_superpixels(tuned, unadapted)} The adapted classifier is {VERDICTS[difference.verdict]} the "
+        f"unadapted one with {'no partition' if best.family == 'none' else shorten(best.partition)} "
+        f"({difference.mean:+.3f} ± {difference.error:.3f})."
+    )
+
+
+def _judge_superpixels(tuned: Tuned, finals: Sequence[Final]) -> str:
+    superpixels = next((f for f in finals if f.family == "superpixels"), None)
+    others = [f for f in finals if f.family != "superpixels"]
     if superpixels is None or not others:
-        return f"The best partition found is {shorten(tuned.best.partition)}."
+        return f"The best partition found is {shorten(finals[0].partition)}."
     differences = [tuned.compare(superpixels, other) for other in others]
     if all(difference.verdict == "ahead" for difference in differences):
         head = "Superpixels help this classifier"
@@ -73,7 +89,7 @@ def list_notes(tuned: Tuned) -> list[str]:
 
 def draw_chart(trials: Sequence[Trial], finals: Sequence[Final], noise: Noise) -> bytes:
     """Plot radius against time, one point per partition by its last measurement, with the best of each family named."""
-    last = {trial.partition: trial for trial in trials}
+    last = {(trial.partition, trial.adapted): trial for trial in trials}
     points = [(t.family, 1000 * t.seconds, t.score, t.error) for t in last.values()]
-    best = [(f.family, shorten(f.partition), 1000 * last[f.partition].seconds, f.tuned) for f in finals]
+    best = [(f.family, shorten(f.partition), 1000 * last[f.partition, f.adapted].seconds, f.tuned) for f in finals]
     return figures.to_bytes(figures.plot_tuning(points, best, str(noise)), "png")

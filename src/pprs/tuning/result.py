@@ -28,7 +28,8 @@ Floats = npt.NDArray[np.float64]
 class Trial:
     """The measurement of one candidate in one round.
 
-    `score` is its estimated average radius, `error` half the width of the 95% interval of the score.
+    `score` is its estimated average radius, `error` half the width of the 95% interval of the score. `adapted` says
+    that it was measured with the adapted network.
     """
 
     partition: str
@@ -39,6 +40,7 @@ class Trial:
     score: float
     error: float
     seconds: float  # per sample
+    adapted: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Final:
     family: str
     radii: tuple[float, ...]  # one per image, 0 if it is not certified with the correct label
     tuned: float  # its score in the search
+    adapted: bool = False  # whether it was certified with the adapted network
 
     @functools.cached_property
     def credited_radii(self) -> Floats:
@@ -91,7 +94,10 @@ class Tuned:
 
     @property
     def best(self) -> Final:
-        """The winner of the search. `best.partition` is a text that `certify_dataset` accepts."""
+        """The winner of the search. `best.partition` is a text that `certify_dataset` accepts.
+
+        If `best.adapted`, it is to be used with the adapted network.
+        """
         return self.finals[0]
 
     def of(self, family: str) -> Final | None:

@@ -13,20 +13,21 @@ from pprs._files import atomic_write
 from pprs._threads import keep_memory
 from pprs.classifier import SmoothedClassifier
 from pprs.data import Selection
-from pprs.dataset import EngineOptions, check_network, fit_in_memory
+from pprs.dataset import EngineOptions, check_network, count_adapted_images, fit_in_memory
 from pprs.engine import EngineChoice, check_engine, choose_engine
-from pprs.errors import ConfigurationError, suggest
+from pprs.errors import ConfigurationError, PprsError, suggest
 from pprs.model import Model
 from pprs.noise import Noise, parse_noise
+from pprs.partition import Denoiser, Partition, parse_partition
 from pprs.progress import Progress, as_progress, stage
 from pprs.runners import Local, parse_budget
 from pprs.space import FILE, NETWORK, state_pixels
-from pprs.task import Task, load_task
-from pprs.tuning.candidates import FAMILIES
+from pprs.task import Task, load_task, open_data, open_model
+from pprs.tuning.candidates import ADAPTED, ALL_FAMILIES, DENOISER, FAMILIES
 from pprs.tuning.describe import draw_chart, shorten
 from pprs.tuning.measurement import MeasurementCache, recorded_engine
 from pprs.tuning.result import Tuned
-from pprs.tuning.search import SearchStep, check_number_of_images, search_partitions
+from pprs.tuning.search import AdaptedNetwork, SearchStep, check_number_of_images, search_partitions
 from pprs.voting import choose_arithmetic
 
 LIMIT = 1000  # images by default
@@ -40,7 +41,7 @@ def tune(
     *,
     noise: Noise | str,
     budget: str = "5m",
-    families: str | Sequence[str] = FAMILIES,
+    families: str | Sequence[str] | None = None,
     images: Iterable[int] | Selection | None = None,
     out: str | Path | None = None,
     seed: int = 0,
@@ -52,8 +53,11 @@ def tune(
     device: str = "cpu",
     pixels: str = NETWORK,
     adapted: str | Path | None = None,
+    denoiser: str | Path | Denoiser | None = None,
 ) -> Tuned:
     """Search for the partition that makes the certificates of a classifier largest, if any does.
+
+    With `adapted`, the adapted classifier takes part in the search beside the classifier as it is.
 
     The search runs on half of the images. The best partition of each family is then certified on the other half. Images
     without labels count with the label that the classifier assigns to the clean image.
@@ -66,8 +70,9 @@ def tune(
         data: The images, as for `certify_dataset`.
         noise: The smoothing noise, or its text.
         budget: How long to search, such as "90s", "5m" or "1h".
-        families: Which partitions to try: some of "none", "blur", "filter" and "superpixels", as a list or as text with
-            commas.
+        families: What to try: some of "none", "blur", "filter", "superpixels", "denoiser" and "adapted", as a list or
+            as text with commas. By default the first four, "denoiser" if `denoiser` is given, and "adapted" if
+            `adapted` is given.
         images: Indices of the images to use, at least 16; the first 1000 by default.
         out: A folder for the measurements, the result and a chart. The same call again resumes the search, even after
             Ctrl-C or a crash. A folder that holds a search with other settings is refused.
@@ -80,10 +85,14 @@ def tune(
         device: The torch device, such as "cpu" or "cuda".
         pixels: As for `certify_dataset`. The files should be of similar size, since the candidates are made for the
             size of one of them.
-        adapted: As for `certify_dataset`.
+        adapted: File of an adaptation of the classifier. The family "adapted" is the adapted classifier with any
+            partition. The other families are the classifier as it is.
+        denoiser: File of a denoiser, which the family "denoiser" tries alone and with superpixels. Options may follow
+            the file, as in "D.onnx,kind=epsilon".
 
     Returns:
-        The result of the search. `tuned.best.partition` is the text of the best partition.
+        The result of the search. `tuned.best.partition` is the text of the best partition, and `tuned.best.adapted`
+        says whether to use it with `adapted`.
 
     Raises:
         ConfigurationError: If an argument is invalid, if `out` holds a search with other settings, or if the network is
@@ -91,17 +100,21 @@ def tune(
     """
     # Arguments are checked before anything is loaded.
     noise = parse_noise(noise) if isinstance(noise, str) else noise
-    seconds, chosen = _check_budget(budget), _check_families(families)
+    seconds, chosen = _check_budget(budget), _check_families(families, denoiser, adapted)
+    file_denoiser = None if denoiser is None else _parse_denoiser(denoiser)
     check_engine(engine)
     device = Local().check_device(device)
     reporter, folder = as_progress(progress), None if out is None else Path(out)
     selection = Selection(limit=LIMIT) if images is None else images
-    task = load_task(
-        model, data, split=split, classes=classes, labels=labels, images=selection, pixels=pixels, adapted=adapted
-    )
-    for text in task.list_mismatches(noise, varies=True):
-        reporter.message(f"warning: {text}")
+    opened, net = open_data(data, split=split, classes=classes), open_model(model)[0]
+    task = load_task(net, opened, labels=labels, images=selection, pixels=pixels)
+    adapted_task = None
+    if adapted is not None:
+        adapted_task = load_task(net, opened, labels=labels, images=task.images, pixels=pixels, adapted=adapted)
     check_number_of_images(len(task.images))
+    _report_adaptation(adapted_task or task, noise, reporter)
+    if file_denoiser is not None:
+        file_denoiser = _resolve_denoiser(file_denoiser, noise, task)
     if task.pixels == FILE:
         task = fit_in_memory(task, Local(), EngineOptions(), device)
     if folder is not None and engine == "auto":
@@ -112,15 +125,30 @@ def tune(
         task.model, task.network_inputs(trials), engine=engine, device=device, samples=SAMPLES,
         message=reporter.message,
     )  # fmt: skip
-    network = task.base_classifier(choice.model.module)
-    check_network(SmoothedClassifier(network, task.num_classes, noise, device=device), trials, reporter)
+
+    def prepare(module: torch.nn.Module) -> torch.nn.Module:
+        network = task.base_classifier(module)
+        check_network(SmoothedClassifier(network, task.num_classes, noise, device=device), trials, reporter)
+        return network
+
+    network, adapted_network = prepare(choice.model.module), None
+    if adapted_task is not None:
+        same_engine = choose_engine(
+            adapted_task.model, task.network_inputs(trials), engine=choice.engine, device=device
+        )
+        adapted_to = _find_adapted_partition(adapted_task, file_denoiser, trials, reporter)
+        adapted_network = AdaptedNetwork(prepare(same_engine.model.module), adapted_to)
     cache = MeasurementCache()
     if folder is not None:
         settings = _collect_settings(task, selection, noise, seed, budget, chosen, choice)
+        if adapted_task is not None:
+            settings[ADAPTED] = adapted_task.model.digest()
+        if file_denoiser is not None:
+            settings[DENOISER] = str(file_denoiser.without_paths())
         cache = MeasurementCache(folder / MEASUREMENTS, settings)
     steps = search_partitions(
         network, task.num_classes, noise, task.data, task.images, seconds=seconds, families=chosen, seed=seed,
-        device=device, cache=cache,
+        device=device, cache=cache, denoiser=file_denoiser, adapted=adapted_network,
     )  # fmt: skip
     hint = "" if folder is None else "; Ctrl-C keeps the measurements"
     reporter.message(f"searching on {len(task.images) // 2} images under {noise} for about {budget}{hint}")
@@ -141,17 +169,90 @@ def _check_budget(budget: str) -> float:
     return seconds
 
 
-def _check_families(families: str | Sequence[str]) -> list[str]:
-    """Return the families named by a list or by text with commas."""
+def _check_families(
+    families: str | Sequence[str] | None, denoiser: str | Path | Denoiser | None, adapted: str | Path | None
+) -> list[str]:
+    """Return the families named by a list or by text with commas, by default all that are possible."""
+    given = {DENOISER: denoiser is not None, ADAPTED: adapted is not None}
+    if families is None:
+        return [*FAMILIES, *(family for family, is_given in given.items() if is_given)]
     chosen = [family.strip() for family in families.split(",")] if isinstance(families, str) else list(families)
     for family in chosen:
-        if family not in FAMILIES:
+        if family not in ALL_FAMILIES:
             raise ConfigurationError(
-                f'unknown family of partitions "{family}". {suggest(family, FAMILIES)}', parameter="families"
+                f'unknown family of partitions "{family}". {suggest(family, ALL_FAMILIES)}', parameter="families"
             )
     if not chosen:
-        raise ConfigurationError(f"`families` is empty. Choose from: {', '.join(FAMILIES)}.", parameter="families")
+        raise ConfigurationError(f"`families` is empty. Choose from: {', '.join(ALL_FAMILIES)}.", parameter="families")
+    for family, is_given in given.items():
+        if is_given and family not in chosen:
+            raise ConfigurationError(
+                f"`{family}` is given, but `families` leaves it out. Add {family} to `families`, or leave out "
+                f"`{family}`.",
+                parameter="families",
+            )
+        if family in chosen and not is_given:
+            raise ConfigurationError(f"the family {family} needs a file: give `{family}`", parameter=family)
     return chosen
+
+
+def _parse_denoiser(denoiser: str | Path | Denoiser) -> Denoiser:
+    """Return the denoiser in a file, with the options that follow the file's name."""
+    if isinstance(denoiser, Denoiser):
+        return denoiser
+    text = str(denoiser).removeprefix(f"{Denoiser.name}:")
+    if Path(text).exists():
+        return Denoiser(text)
+    try:
+        parsed = parse_partition(f"{Denoiser.name}:{text}")
+    except PprsError as error:
+        raise ConfigurationError(error.message, parameter="denoiser") from error
+    if not isinstance(parsed, Denoiser):
+        raise ConfigurationError(
+            f'`denoiser` must be one file, such as D.onnx, not "{text}". The search combines it with superpixels.',
+            parameter="denoiser",
+        )
+    return parsed
+
+
+def _resolve_denoiser(denoiser: Denoiser, noise: Noise, task: Task) -> Denoiser:
+    """Return the denoiser with all options, after opening its file."""
+    try:
+        return denoiser.resolve(noise.sigma, tuple(task.sample.image.shape))
+    except PprsError as error:
+        raise ConfigurationError(error.message, parameter="denoiser") from error
+
+
+def _report_adaptation(task: Task, noise: Noise, progress: Progress) -> None:
+    """Warn if an adapted model is used with other noise, or if the images favour it."""
+    for text in task.list_mismatches(noise, varies=True):
+        progress.message(f"warning: {text}")
+    if used := count_adapted_images(task, progress):
+        progress.message(
+            f"warning: the classifier was adapted with {used} of these {len(task.images)} images, on which it does "
+            "better than on others. Give images that were not used."
+        )
+
+
+def _find_adapted_partition(
+    task: Task, denoiser: Denoiser | None, trials: torch.Tensor, progress: Progress
+) -> Partition | None:
+    """Return the partition that the model was adapted to, None if it is plain smoothing or cannot be used here."""
+    assert task.model.adaptation is not None
+    partition = parse_partition(task.model.adaptation.partition)
+    if partition is None:
+        return None
+    if denoiser is not None and denoiser.digest is not None:
+        partition = partition.with_file(denoiser.file, denoiser.digest)  # its file may have moved
+    try:
+        partition.run(trials[:1])
+    except PprsError as error:
+        progress.message(
+            f"warning: the classifier was adapted to {partition.short}, which is not tried, since it fails: "
+            f"{error.message}"
+        )
+        return None
+    return partition
 
 
 def _collect_settings(

@@ -355,7 +355,7 @@ def build_tab(context: Context) -> tuple[Controls, tuple[dict[str, Any], dict[st
 def initial_values(entry: CatalogEntry) -> list[Any]:
     """Return the initial values of all controls except the model."""
     titles = [e.title for e in entry.examples]
-    methods = [[gr.Dropdown(value=form), *update_options(form, values)] for form, values in (entry.first, entry.second)]
+    methods = [[form, *update_options(form, values)] for form, values in (entry.first, entry.second)]
     return [
         gr.Radio(titles, value=titles[0]), None, entry.examples[0].labels, "gaussian", entry.sigma, *methods[0],
         *methods[1], entry.samples, 0.001, 0, NETWORK,
