@@ -72,6 +72,14 @@ def test_larger_radii_do_not_make_up_for_lost_agreement() -> None:
     assert not narrow.improves_on(base)
 
 
+def test_agreement_is_compared_with_the_unadapted_classifier() -> None:
+    unadapted, better = votes([64] * 20 + [20] * 20), votes([36] * 40)
+    best = votes([64] * 30 + [20] * 10)  # larger radii than the better one, and agreement between the two
+    assert not best.improves_on(better)
+    assert best.improves_on(better, unadapted)
+    assert not unadapted.improves_on(better, better)
+
+
 def test_a_collapse_to_one_label_never_counts_as_better() -> None:
     base = votes([33] * 40)
     collapsed = votes([64, 30] * 20)

@@ -47,14 +47,17 @@ class Judgement:
     def radius(self) -> float:
         return float(self.radii.mean())
 
-    def improves_on(self, other: Judgement) -> bool:
+    def improves_on(self, other: Judgement, unadapted: Judgement | None = None) -> bool:
         """Return whether this classifier is better than another, beyond the error of the comparison.
 
-        The radius must be larger by more than the 95% error of the paired difference, and the agreement not smaller by
-        more than its error. A classifier that predicts the same label for most images is never better: its votes are
-        unanimous and promise large radii.
+        The radius must be larger by more than the 95% error of the paired difference. It counts votes for the label of
+        the clean image only, so it falls where agreement is lost. Still, larger radii on fewer images are not what
+        users expect: the agreement must not be smaller than that of the unadapted classifier (by default the other
+        one) by more than its error. A classifier that predicts the same label for most images is never better: its
+        votes are unanimous and promise large radii.
         """
-        gain, loss = self.radii - other.radii, other.agrees.astype(float) - self.agrees
+        reference = other if unadapted is None else unadapted
+        gain, loss = self.radii - other.radii, reference.agrees.astype(float) - self.agrees
         has_collapsed = self.excess > max(MOST_EXCESS, other.excess)
         return bool(gain.mean() > mean_error(gain) and loss.mean() <= mean_error(loss) and not has_collapsed)
 

@@ -99,12 +99,15 @@ class _Climb:
         self._deadline = None if seconds is None else time.monotonic() + seconds
         self._held_back, self._samples = _limit_judgement(problem, held_back, seconds)
         self._judging = 0.0  # seconds that the last judgement took
+        self._unadapted: Judgement | None = None
 
     def run(self) -> list[Step]:
         """Try the methods that are not finished yet."""
         began = time.monotonic()
-        changes = next((step.changes for step in reversed(self._steps) if step.accepted), Changes())
-        best = self._judge(changes)
+        changes, best = Changes(), self._judge(Changes())
+        self._unadapted = best
+        if (last := next((step for step in reversed(self._steps) if step.accepted), None)) is not None:
+            changes, best = last.changes, self._judge(last.changes)
         if not self._steps:
             self._progress.message(f"before: {_describe(best)}")
             seconds = time.monotonic() - began
@@ -142,7 +145,7 @@ class _Climb:
         start = Changes() if method.fresh else changes
         new = method.adapt(self._problem, start, progress=self._progress, deadline=deadline)
         judgement = self._judge(new)
-        improves = judgement.improves_on(best)
+        improves = judgement.improves_on(best, self._unadapted)
         verdict = "accepted" if improves else "not better beyond the error"
         self._progress.message(f"{name}: {_describe(judgement)}; {verdict}")
         accepted, seconds = improves or self._method == name, time.monotonic() - began
