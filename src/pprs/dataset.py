@@ -23,7 +23,7 @@ from pprs.metrics import accuracy_error
 from pprs.model import Model
 from pprs.model.identity import identify
 from pprs.noise import Noise, Quantisation, QuantisedImage, digest_image, parse_noise
-from pprs.partition import Partition, parse_partition
+from pprs.partition import AUTO, Auto, Partition, parse_request
 from pprs.progress import Progress, as_progress, duration, stage
 from pprs.runners import Budget, Local, Processes, Runner, RunProgress, Work, parse_budget, run_budget, run_images
 from pprs.runs import (
@@ -41,7 +41,7 @@ from pprs.runs import (
 from pprs.sampling import Sampling, check_radii_attainable, max_radius, min_samples_for_radius
 from pprs.scores import Probe
 from pprs.space import FILE as FILE_PIXELS
-from pprs.task import Task, find_usable, load_task
+from pprs.task import Task, find_usable, load_task, recommend_for_model
 from pprs.voting import check_image, choose_arithmetic, prepare_image, trial_inputs
 
 ESTIMATE_FROM = 20_000  # samples from which a run's time is estimated before it starts
@@ -135,7 +135,8 @@ def certify_dataset(
         data: Text as for `open_dataset`, an `ImageSet`, a map-style `Dataset`, or a pair `(images, labels)`.
         noise: The noise, as an object or as text such as "gaussian:sigma=0.25".
         partition: The partition, as an object or as text such as "slic:n_segments=100". None means plain randomized
-            smoothing.
+            smoothing, and "auto" the partition that is recommended for the noise, the image size and the model. Under
+            "auto", a resumed run keeps its own.
         sampling: Sample sizes, failure probability, bound and stop rule. `Sampling()` by default.
         images: Indices of the images to certify. All images by default.
         seed: Random seed.
@@ -179,11 +180,11 @@ def certify_dataset(
     options = EngineOptions(engine, device, batch_size, threads, autocast, channels_last)
     limits = RunLimits(parse_budget(budget) if isinstance(budget, str) else budget, target_error)
     noise = parse_noise(noise) if isinstance(noise, str) else noise
-    partition = parse_partition(partition) if isinstance(partition, str) else partition
-    _check_request(noise, partition, sampling, seed, out, runner or Local(), options, limits)
+    requested = parse_request(partition) if isinstance(partition, str) else partition
+    _check_request(noise, requested, sampling, seed, out, runner or Local(), options, limits)
     task = load_task(model, data, split=split, classes=classes, labels=labels, images=images, pixels=pixels)
     return certify_task(
-        task, noise, partition, sampling or Sampling(), seed=seed, out=out, runner=runner, options=options,
+        task, noise, requested, sampling or Sampling(), seed=seed, out=out, runner=runner, options=options,
         limits=limits, progress=progress, arithmetic=arithmetic,
     )  # fmt: skip
 
@@ -191,7 +192,7 @@ def certify_dataset(
 def certify_task(
     task: Task,
     noise: Noise,
-    partition: Partition | None,
+    partition: Partition | Auto | None,
     sampling: Sampling,
     *,
     seed: int = 0,
@@ -212,9 +213,6 @@ def certify_task(
     choose_arithmetic(arithmetic, noise)
     if task.pixels == FILE_PIXELS:
         task = _fit_in_memory(task, runner, options, device)
-    elif partition is not None and task.model.input_shape is not None:
-        # The run records the resolved options, so that it stays valid when the rules for "auto" change.
-        partition = partition.resolve(noise.sigma, task.model.input_shape)
     keep_memory()
     with open_run_folder(out, reporter.message) as folder:
         scratch = None
@@ -222,6 +220,7 @@ def certify_task(
             scratch = tempfile.TemporaryDirectory(prefix="pprs-")
             folder = Path(scratch.name) / "run"
         recorded = _recorded_settings(folder)
+        partition = _choose_partition(task, noise, partition, recorded, reporter)
         arithmetic = recorded.arithmetic_option if recorded is not None and arithmetic == "auto" else arithmetic
         engine = recorded.engine if recorded is not None and options.engine == "auto" else options.engine
         check_radii_attainable(sampling, *_problem(task, noise, arithmetic))
@@ -257,6 +256,25 @@ def certify_task(
     return run
 
 
+def _choose_partition(
+    task: Task, noise: Noise, requested: Partition | Auto | None, recorded: RunSettings | None, progress: Progress
+) -> Partition | None:
+    """Return the partition with resolved options, or None for plain smoothing.
+
+    The run records the resolved options, so that it stays valid when the rules for "auto" change. They are not resolved
+    if every image has a size of its own.
+    """
+    if isinstance(requested, str):
+        if recorded is not None:
+            return recorded.partition
+        recommendation = recommend_for_model(task.model, noise, tuple(task.sample.image.shape))
+        progress.message(f"partition: {recommendation}")
+        requested = recommendation.partition
+    if requested is None or task.pixels == FILE_PIXELS or task.model.input_shape is None:
+        return requested
+    return requested.resolve(noise.sigma, task.model.input_shape)
+
+
 def check_network(classifier: SmoothedClassifier, inputs: torch.Tensor, progress: Progress) -> None:
     """Check that the network is a function of one image, unless it fails on these noisy images altogether.
 
@@ -289,7 +307,7 @@ def _take_probe(task: Task, classifier: SmoothedClassifier) -> Probe | None:
 
 def _check_request(
     noise: Noise,
-    partition: Partition | None,
+    partition: Partition | Auto | None,
     sampling: Sampling | None,
     seed: int,
     out: str | Path | None,
@@ -299,7 +317,8 @@ def _check_request(
 ) -> Sampling:
     """Reject invalid arguments before anything is loaded, and return the sampling with the limits applied."""
     check_type(noise, Noise, "noise", 'pprs.Gaussian(0.25) or "gaussian:sigma=0.25"')
-    check_type(partition, Partition | None, "partition", 'pprs.Slic() or "slic:n_segments=100"')
+    if partition != AUTO:
+        check_type(partition, Partition | None, "partition", 'pprs.Slic() or "slic:n_segments=100"')
     check_type(sampling, Sampling | None, "sampling", "pprs.Sampling(n=1000)")
     check_type(runner, Runner, "runner", "pprs.Processes(8)")
     check_integer(seed, "seed")
@@ -519,7 +538,7 @@ class PredictedImage:
 def predict_task(
     task: Task,
     noise: Noise,
-    partition: Partition | None,
+    partition: Partition | Auto | None,
     *,
     n: int = 1_000,
     alpha: float = 0.001,
@@ -535,6 +554,7 @@ def predict_task(
     device = Local().check_device(options.device)
     if task.pixels == FILE_PIXELS:
         task = _fit_in_memory(task, Local(), options, device)
+    partition = _choose_partition(task, noise, partition, None, reporter)
     trials = task.trial_images(noise, partition, seed)
     choice = choose_engine(
         task.model, task.network_inputs(trials), engine=options.engine, device=device,

@@ -20,7 +20,7 @@ from pprs.model.base import class_indices, normalise_name
 from pprs.model.factory import Factory
 from pprs.model.file_input import FileInput
 from pprs.noise import Noise
-from pprs.partition import Partition
+from pprs.partition import Partition, Recommendation, parse_partition, recommend_partition
 from pprs.partition.base import check_image_shape, check_values
 from pprs.space import FILE, NETWORK, check_pixels
 from pprs.voting import prepare_image, trial_inputs
@@ -76,6 +76,15 @@ class Task:
         """The number of the model's classes."""
         assert self.model.num_classes is not None
         return self.model.num_classes
+
+
+def recommend_for_model(model: Model, noise: Noise, shape: tuple[int, ...]) -> Recommendation:
+    """Return the partition that "auto" stands for. A network that was trained under noise keeps the one it was trained for."""
+    if model.trained_behind is None:
+        return recommend_partition(noise.sigma, shape)
+    partition = parse_partition(model.trained_behind)
+    behind = "without a partition" if partition is None else "behind it"
+    return Recommendation(partition, f"since the network was trained under noise {behind}")
 
 
 def load_task(

@@ -16,7 +16,7 @@ from pprs.data import ImageSet, Selection
 from pprs.dataset import EngineOptions, RunLimits, apply_limits, certify_task
 from pprs.errors import ConfigurationError
 from pprs.noise import noise_of
-from pprs.partition import parse_partition
+from pprs.partition import parse_request
 from pprs.report import write_image_rows
 from pprs.runners import parse_budget
 from pprs.runs import check_out
@@ -101,7 +101,7 @@ def certify(
     model: options.Model,
     data: options.Data,
     sigma: options.Sigma,
-    partition: options.PartitionText = "none",
+    partition: options.PartitionText = "auto",
     noise: options.NoiseText = "gaussian",
     pixels: options.PixelsName = "network",
     out: Out = None,
@@ -138,10 +138,10 @@ def certify(
 
     The certificates hold for the smoothed classifier, each with a failure probability of at most --alpha.
 
-    Example: pprs certify --model M.safetensors --data mnist --sigma 0.25 --partition slic --limit 100 --out runs/slic
+    Example: pprs certify --model M.safetensors --data mnist --sigma 0.25 --limit 100 --out runs/soft
     """
     # Invalid options are reported before anything is loaded.
-    run_noise, run_partition = noise_of(noise, sigma), parse_partition(partition)
+    run_noise, run_partition = noise_of(noise, sigma), parse_request(partition)
     limits = RunLimits(None if budget is None else parse_budget(budget), target_error)
     sampling = Sampling(n0, n, alpha, bound, stop)
     engine_options = EngineOptions(engine, device, batch_size, None, autocast, channels_last)

@@ -13,7 +13,7 @@ from pprs.cli.options import Panel
 from pprs.data import Selection
 from pprs.dataset import EngineOptions, predict_task
 from pprs.noise import noise_of
-from pprs.partition import parse_partition
+from pprs.partition import parse_request
 from pprs.progress import TerminalProgress
 from pprs.runners import Local
 from pprs.runs.settings import describe_labels
@@ -25,7 +25,7 @@ def predict(
     model: options.Model,
     data: options.Data,
     sigma: options.Sigma,
-    partition: options.PartitionText = "none",
+    partition: options.PartitionText = "auto",
     noise: options.NoiseText = "gaussian",
     pixels: options.PixelsName = "network",
     n: Annotated[int, options.option("--n", "INT", Panel.SAMPLING, "Samples per image.")] = 1_000,
@@ -53,7 +53,7 @@ def predict(
 
     Example: pprs predict --model M.safetensors --data builtin:mnist5k --sigma 0.25 --limit 10
     """
-    run_noise, run_partition = noise_of(noise, sigma), parse_partition(partition)
+    run_noise, run_partition = noise_of(noise, sigma), parse_request(partition)
     engine_options, images = EngineOptions(engine, device, batch_size), Selection(start, stride, limit)
     Local().check_device(device)
     options.set_threads(threads)

@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic_core import CoreSchema, core_schema
 
+from pprs.reproduction.former_rules import FORMER, PRESENT
 from pprs.sampling import decided_radii
 
 VALUE = "{}"  # placeholder of a sweep's value in a partition
@@ -147,6 +148,7 @@ class Plan:
     models: Mapping[str, Model]
     methods: Mapping[str, Method]
     experiments: Mapping[str, Experiment]
+    rules: str = PRESENT  # by which options that are left out follow the noise
 
     def cell(self, experiment: Experiment, data: str, line: Line, sigma: float) -> Cell:
         """The cell of an experiment's line at this sigma.
@@ -215,7 +217,8 @@ class Plan:
         spec = self.models[model]
         data = self.data[spec.data] if spec.data else None
         order = [data.classes] if data and data.classes else []  # since they give the labels their meaning
-        return _digest(dataclasses.asdict(spec), data and data.source, self.seed, *order)
+        rules = self._hashed_rules if spec.partition != "none" else []
+        return _digest(dataclasses.asdict(spec), data and data.source, self.seed, *order, *rules)
 
     def cell_key(self, cell: Cell) -> str:
         """A hash of everything that a cell's rows depend on."""
@@ -227,7 +230,13 @@ class Plan:
             data.source, data.split, data.classes, data.images, data.stride, data.labels, data.labels_at_a_time
         ]  # fmt: skip
         sizes = [data.n0 or self.n0, data.n or self.n, self.alpha, self.seed]
-        return _digest(dataclasses.asdict(cell), self.model_key(cell.model), images, sizes, choice)
+        rules = self._hashed_rules if cell.partition != "none" else []
+        return _digest(dataclasses.asdict(cell), self.model_key(cell.model), images, sizes, choice, *rules)
+
+    @property
+    def _hashed_rules(self) -> list[str]:
+        """The rules as part of a key. The keys of rows that are older than the present rules do not name any."""
+        return [] if self.rules == FORMER else [self.rules]
 
 
 def _coverage(own: str | None, other: str | None) -> int:

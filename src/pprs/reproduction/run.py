@@ -20,6 +20,7 @@ from pprs.noise import Gaussian, noise_of
 from pprs.partition import parse_partition
 from pprs.progress import Progress, as_progress, duration
 from pprs.reproduction.draw import ExperimentResult, draw_experiment, render_page, tabulate
+from pprs.reproduction.former_rules import resolve_by
 from pprs.reproduction.plan import Cell, Experiment, Plan
 from pprs.reproduction.read import read_plan
 from pprs.reproduction.results import Entry, Results
@@ -256,12 +257,13 @@ class Reproduction:
         self._check_split(training, spec.data, f"training {name}", "")
         colour = training[0].image.shape[0] == 3
         recipe = Recipe(spec.arch, spec.width, spec.epochs, flip=colour, shift=spec.shift, seed=self.plan.seed)
-        noise = None if spec.noise is None else Gaussian(spec.noise)
+        noise, partition = None if spec.noise is None else Gaussian(spec.noise), parse_partition(spec.partition)
+        if noise is not None:
+            partition = resolve_by(self.plan.rules, partition, noise.sigma, tuple(training[0].image.shape))
         self._progress.message(f"training {name}")
         accuracy, images = train_and_score(
-            training, recipe, source, path, noise=noise, partition=parse_partition(spec.partition), classes=classes,
-            progress=self._progress,
-        )  # fmt: skip
+            training, recipe, source, path, noise=noise, partition=partition, classes=classes, progress=self._progress
+        )
         digest = load_model(str(path)).digest()
         values = {"clean_accuracy": accuracy, "digest": digest, "images": images, "key": key}
         self.results.add_model(name, values)
@@ -270,7 +272,9 @@ class Reproduction:
     def _certify(self, cell: Cell, key: str) -> list[Run]:
         """One run, or one for each group of labels."""
         data, plan = self.plan.data[cell.data], self.plan
-        model, partition = self.model(cell.model), self._partition(cell)
+        model, partition = self.model(cell.model), parse_partition(self._partition(cell))
+        if partition is not None:
+            partition = resolve_by(self.plan.rules, partition, cell.sigma, self._input_shape(cell))
         runs = []
         for i, (labels, count) in enumerate(self._groups(cell.data, cell.model)):
             run = certify_dataset(
@@ -286,6 +290,10 @@ class Reproduction:
                 )
             runs.append(run)
         return runs
+
+    def _input_shape(self, cell: Cell) -> tuple[int, ...]:
+        """The shape of the images that the network of a cell receives."""
+        return load_model(self.model(cell.model)).input_shape or tuple(self.images(cell.data)[0].image.shape)
 
     def _network(self, model: str) -> str:
         """The digest of a model that this plan trained in this folder, or an empty text."""
@@ -363,7 +371,8 @@ class Reproduction:
         )  # fmt: skip
 
         def estimated_radius(text: str) -> float:
-            return float(search.values(parse_partition(text), images, samples)[0].mean())
+            partition = resolve_by(self.plan.rules, parse_partition(text), cell.sigma, tuple(task.sample.image.shape))
+            return float(search.values(partition, images, samples)[0].mean())
 
         return max(candidates, key=estimated_radius)
 
