@@ -79,7 +79,7 @@ class Task:
 
 
 def recommend_for_model(model: Model, noise: Noise, shape: tuple[int, ...]) -> Recommendation:
-    """Return the partition that "auto" stands for. A network that was trained under noise keeps the one it was trained for."""
+    """Return the partition that "auto" stands for, which for a network trained under noise is that of its training."""
     if model.trained_behind is None:
         return recommend_partition(noise.sigma, shape)
     partition = parse_partition(model.trained_behind)

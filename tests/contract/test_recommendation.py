@@ -86,7 +86,11 @@ def save_network(path: Path, noise: str, partition: str) -> None:
 
 def test_a_network_that_was_trained_under_noise_keeps_its_partition(tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
-    cases = [("None", "None", None), ("gaussian:sigma=0.5", "None", "none"), ("gaussian:sigma=0.5", "blur:size=5", "blur:size=5")]
+    cases = [
+        ("None", "None", None),
+        ("gaussian:sigma=0.5", "None", "none"),
+        ("gaussian:sigma=0.5", "blur:size=5", "blur:size=5"),
+    ]
     for noise, partition, trained_behind in cases:
         save_network(path, noise, partition)
         model = load_model(str(path))
@@ -111,7 +115,9 @@ def test_commands_use_it_by_default(digits_model: Path, tmp_path: Path) -> None:
     assert "  plain smoothing: " not in little  # nothing to compare it with
     assert f"partition: {SOFT}" in pprs("predict", *base, "--sigma", 0.25, "--n", 16).stderr
     assert "recommended" not in pprs("certify", *base, "--sigma", 0.25, "--n", 64, "--partition", "none").stdout
-    refused = pprs("train", "--data", "builtin:mnist5k", "--noise", 0.5, "--partition", "auto", "--out", "m.safetensors", code=2)
+    refused = pprs(
+        "train", "--data", "builtin:mnist5k", "--noise", 0.5, "--partition", "auto", "--out", "m.safetensors", code=2
+    )
     assert '--partition: "auto" depends on the noise and the images' in refused.stderr
 
 

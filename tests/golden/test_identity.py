@@ -35,8 +35,10 @@ from helpers import pprs
 # All that these tests know of the package's internals.
 from pprs.model import load_model
 from pprs.model.base import Model, Normalised, Restricted
+from pprs.partition import parse_partition
 from pprs.reproduction import read_plan
-from pprs.reproduction.plan import Cell
+from pprs.reproduction.former_rules import resolve_by
+from pprs.reproduction.plan import Cell, Line
 
 HERE = Path(__file__).parent / "identity"
 ROWS, NETWORK = HERE / "rows.json", "digits.safetensors"
@@ -51,9 +53,10 @@ BASE = [
 ]  # fmt: skip
 # The options that followed from the noise when the expected rows were written. The rules for them may change, and these
 # rows must not.
+SOFT = "slic:n_segments=9,compactness=0.297,blur=5,iterations=2/soft:near=12.0,guide=0.962"
 RESOLVED = {
     "slic": "slic:n_segments=29,compactness=0.212,blur=5,iterations=2",
-    "slic/soft/shifts:k=2": "slic:n_segments=9,compactness=0.297,blur=5,iterations=2/soft:near=12.0,guide=0.962/shifts:k=2",
+    "slic/soft/shifts:k=2": f"{SOFT}/shifts:k=2",
     "felzenszwalb": "felzenszwalb:scale=10.6,min_size=25,blur=5",
     "quickshift": "quickshift:kernel_size=2.64,max_dist=9.0,ratio=0.56,blur=7",
 }
@@ -304,6 +307,33 @@ def test_committed_rows_have_these_keys() -> None:
         assert cells[key]["name"] == name
         assert {field: cells[key][field] for field in fields} == fields, name
         assert key in keys[fields["data"]], name
+
+
+def test_the_plan_names_the_rules_of_the_committed_rows() -> None:
+    """Options that a plan leaves out followed the noise by rules that have changed since."""
+    plan, checked = read_plan(), 0
+    shapes = {"imagenet": (3, 224, 224), "cat": (3, 224, 224), "cifar10": (3, 32, 32)}
+    for data in ("mnist", "fashion-mnist", "cifar10", "imagenet", "digits", "cat"):
+        table = pyarrow.parquet.read_table(RESULTS / f"{data}.parquet", columns=["cell", "partition_text"])
+        used = dict(zip(*(table[name].to_pylist() for name in ("cell", "partition_text")), strict=True))
+        cells = json.loads((RESULTS / "manifest.json").read_text())["cells"]
+        for key, partition in used.items():
+            cell = cells[key]
+            method = plan.methods.get(cell["method"])
+            tried = method.best_of if method and method.best_of and plan.data[data].training else (cell["partition"],)
+            shape = shapes.get(data, (1, 28, 28))
+            resolved = [resolve_by(plan.rules, parse_partition(text), cell["sigma"], shape) for text in tried]
+            assert partition in [str(p or "none") for p in resolved], (data, cell)
+            checked += "slic" in partition
+    assert checked > 100
+
+
+def test_keys_name_other_rules_than_the_former() -> None:
+    former = read_plan()
+    present = dataclasses.replace(former, rules="radius")
+    for name in ("slic", "rs"):
+        cell = former.cell(former.experiments["curves"], "mnist", Line(name), 0.25)
+        assert (former.cell_key(cell) == present.cell_key(cell)) == (name == "rs")
 
 
 def test_a_key_is_a_hash_of_what_rows_depend_on() -> None:

@@ -62,7 +62,7 @@ class Weights:
 
 
 def _read_training_partition(description: dict[str, Any]) -> str | None:
-    """Return the partition behind which the network was trained under noise, or None if it was trained without noise."""
+    """Return the partition behind which the network was trained under noise, or None if there was no noise."""
     training = description.get("training") or {}
     if training.get("noise", "None") == "None":
         return None
