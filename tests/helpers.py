@@ -3,12 +3,15 @@ from __future__ import annotations
 import math
 import os
 import sqlite3
+import struct
 import subprocess
 import sys
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from typer.testing import CliRunner
 
@@ -17,8 +20,8 @@ from pprs.cli import root
 from pprs.data import ImageSet
 from pprs.progress import Silent
 from pprs.runners import LocalExecution, RunProgress, run_images
-from pprs.runs import FILE, Row, RunFile, RunWriter
-from pprs.sampling import Sampling
+from pprs.runs import FILE, Row, RunFile, RunSettings, RunWriter
+from pprs.sampling import Evidence, Sampling
 
 
 class Linear(torch.nn.Module):
@@ -40,6 +43,21 @@ class Linear(torch.nn.Module):
             cells = w.reshape(*w.shape[:-2], side, cell, side, cell).mean((-3, -1), keepdim=True)
             w = cells.expand(*w.shape[:-2], side, cell, side, cell).reshape(w.shape)
         return abs(float((w * x.double()).sum() + self.b)) / float(w.norm())
+
+
+class NearlyTied(torch.nn.Module):
+    """Class 0 if the mean is below a threshold, otherwise nearly a tie, which a batch turns from class 1 to class 0.
+
+    The scores change with the batch by as little as those of a network do by rounding.
+    """
+
+    def __init__(self, threshold: float) -> None:
+        super().__init__()
+        self.threshold = threshold
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        score = (x.mean((1, 2, 3)) < self.threshold) * -1.0 + (1e-4 if len(x) == 1 else -1e-4)
+        return torch.stack([-score, score], dim=1)
 
 
 @dataclass(frozen=True)
@@ -96,6 +114,20 @@ def pprs_process(*args: object, cwd: Path | None = None, code: int = 0) -> Outpu
     return Output(result.stdout, result.stderr)
 
 
+def deep_png(pixels: np.ndarray) -> bytes:
+    """A PNG file of 16 bits per channel with these pixels [H, W, C], which Pillow cannot write."""
+    height, width, channels = pixels.shape
+    lines = b"".join(b"\0" + line.astype(">u2").tobytes() for line in pixels)
+    kind = {1: 0, 2: 4, 3: 2, 4: 6}[channels]
+    parts = [
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 16, kind, 0, 0, 0)),
+        (b"IDAT", zlib.compress(lines)),
+        (b"IEND", b""),
+    ]
+    chunks = (struct.pack(">I", len(c)) + n + c + struct.pack(">I", zlib.crc32(n + c)) for n, c in parts)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
 def rows_in(run: Path) -> int:
     """Count the rows of a run, which may be in progress or not exist yet."""
     try:
@@ -112,6 +144,16 @@ def rows_of(run: RunFile | RunWriter | Path) -> list[Row]:
     """Return the rows of a run, ordered by index."""
     file = RunFile(run) if isinstance(run, Path) else run.file if isinstance(run, RunWriter) else run
     return list(file.iter_rows())
+
+
+def certify_counts(row: Row, settings: RunSettings) -> Row:
+    """The row with the bound, the radius and the prediction that its counts certify under these settings."""
+    evidence = Evidence(settings.sampling, settings.noise, 64, len(row.counts), row.selected)
+    evidence.add(row.counts)
+    return replace(
+        row, p_lower=evidence.p_lower, p_upper=evidence.p_upper, radius=evidence.radius,
+        prediction=row.selected if evidence.certified else None,
+    )  # fmt: skip
 
 
 def timeless(rows: Sequence[Row]) -> list[Row]:

@@ -3,6 +3,7 @@ from . import data as data
 from . import metrics as metrics
 from . import noise as noise
 from . import partition as partition
+from .adaptation import adapt as adapt
 from .audit import audit_run as audit_run
 from .certificate import Certificate as Certificate
 from .classifier import SmoothedClassifier as SmoothedClassifier

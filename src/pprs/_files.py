@@ -1,4 +1,4 @@
-"""Atomic writes and the cache folder."""
+"""Atomic writes, the cache folder, and the memory that files may take."""
 
 from __future__ import annotations
 
@@ -16,6 +16,14 @@ def cache_folder() -> Path:
     return Path(
         os.environ.get("PPRS_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pprs"
     )
+
+
+def usable_memory() -> int:
+    """Return the bytes that the content of a file may take in memory: half of what this machine has."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    except (AttributeError, ValueError, OSError):  # unknown on this system
+        return 2**33
 
 
 @contextlib.contextmanager

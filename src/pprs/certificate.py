@@ -61,6 +61,20 @@ def state_arithmetic(arithmetic: str, levels: int | None = None) -> str:
     return ", among 8-bit images" if levels == EIGHT_BIT else ", among images rounded to 16 bits"
 
 
+def state_label_arithmetic(arithmetic: str, levels: int | None = None) -> str:
+    """Return what must be added to a statement about the label of one image in this arithmetic."""
+    if arithmetic != "exact":
+        return state_arithmetic(arithmetic)
+    if levels is None:
+        return ", in exact arithmetic on 8-bit or 16-bit levels"
+    return f", in exact arithmetic on {'8-bit levels' if levels == EIGHT_BIT else 'the image rounded to 16 bits'}"
+
+
+def is_lost_to_rounding(prediction: int | None, p_lower: float, p_upper: float | None) -> bool:
+    """Return whether these bounds prove a label, but rounding to 16 bits took off all of its radius."""
+    return prediction is None and p_lower > (0.5 if p_upper is None else p_upper)
+
+
 class _EqualByValue:
     """Equality by value for results whose counts are arrays."""
 
@@ -215,6 +229,11 @@ class Certificate(_EqualByValue):
         return self.prediction is None
 
     @property
+    def lost_to_rounding(self) -> bool:
+        """Whether the classifier abstained only because rounding the image to 16 bits used up the radius."""
+        return is_lost_to_rounding(self.prediction, self.p_lower, self.p_upper)
+
+    @property
     def dim(self) -> int:
         """Number of values in the image, C * H * W."""
         return math.prod(self.shape)
@@ -276,6 +295,9 @@ class Certificate(_EqualByValue):
         if self.abstained:
             if self.stopped == "hopeless":
                 return f"abstained (given up as hopeless{self._samples})"
+            if self.lost_to_rounding:
+                lower = round_down(self.p_lower)
+                return f"abstained (rounding to 16 bits used up the radius of p_lower {lower}{self._samples})"
             other = "1/2" if self.p_upper is None else f"every other class's {self.p_upper:.3f}"
             return f"abstained (p_lower {round_down(self.p_lower)} is not above {other}{self._samples})"
         image = f"this {describe_shape(self.shape)} image"
@@ -296,6 +318,9 @@ class Prediction(_EqualByValue):
         p_value: p-value of the test that the two leading classes are equally likely.
         n: Number of noisy samples.
         alpha: Failure probability.
+        arithmetic: "exact" if noise was drawn in integers on the levels of the image, "real" if it was added in
+            floating point, so that the statement disregards rounding.
+        levels: In exact arithmetic, the values of the image are multiples of 1 / levels, else None.
     """
 
     prediction: int | None
@@ -303,8 +328,21 @@ class Prediction(_EqualByValue):
     p_value: float
     n: int
     alpha: float
+    arithmetic: str = "real"
+    levels: int | None = None
 
     @property
     def abstained(self) -> bool:
         """Whether the classifier abstained."""
         return self.prediction is None
+
+    def __str__(self) -> str:
+        if self.abstained:
+            return (
+                f"abstained (the p-value {self.p_value:.3g} of the two leading classes does not separate them at alpha "
+                f"{self.alpha:g})"
+            )
+        return (
+            f"class {self.prediction} is the smoothed classifier's label for this image, with "
+            f"{confidence(self.alpha)} confidence{state_label_arithmetic(self.arithmetic, self.levels)}"
+        )

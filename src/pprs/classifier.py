@@ -17,10 +17,10 @@ from pprs.bounds import binomial_test, check_alpha
 from pprs.certificate import Certificate, Counts, Prediction
 from pprs.consistency import check_function_of_one_image
 from pprs.errors import ConfigurationError, PprsError
-from pprs.noise import Noise, QuantisedImage, digest_image
+from pprs.noise import Noise, Quantisation, QuantisedImage, digest_image
 from pprs.partition import Partition
 from pprs.progress import Progress, as_progress, stage
-from pprs.sampling import Evidence, Sampling, check_radii_attainable
+from pprs.sampling import Evidence, Sampling, check_certifiable
 from pprs.voting import (
     ESTIMATE,
     PREDICT,
@@ -77,9 +77,11 @@ class SmoothedClassifier:
         threads: The number of batches that run in parallel on a CPU. Defaults to the number of cores.
         device: The torch device on which to run the base classifier.
         arithmetic: "exact" draws Gaussian noise in integers on the levels of an 8-bit or 16-bit image, so that the
-            certificate holds as stated. "real" adds noise in floating point, so that the certificate disregards
-            rounding. "auto" is exact for Gaussian noise, and rounds an image that is on neither kind of level, which
-            the radius takes into account.
+            certificate holds as stated. "8-bit" and "16-bit" do so on these levels only. "rounded" rounds every image
+            to 16 bits first, which the radius takes into account. "real" adds noise in floating point, so that the
+            certificate disregards rounding. "auto" is exact for Gaussian noise, and rounds an image that is on neither
+            kind of level. Images of different bit depth are classified differently by "auto" and "exact", and each
+            certificate says for which it holds. Give one of the others for a single classifier.
 
     Raises:
         PprsError: If `num_classes`, `seed`, `batch_size` or `threads` is out of range.
@@ -241,7 +243,8 @@ class SmoothedClassifier:
         """Return the smoothed classifier's label, or abstain.
 
         The label is wrong with probability at most `alpha`. The classifier abstains unless an exact binomial test
-        separates the two classes with the most votes. This is the procedure PREDICT of Cohen et al. (2019).
+        separates the two classes with the most votes. This is the procedure PREDICT of Cohen et al. (2019). In exact
+        arithmetic, the probability that a draw differs from one of the exact distribution is taken off `alpha`.
 
         Args:
             x: The image [C, H, W], with values in [0, 1].
@@ -253,13 +256,28 @@ class SmoothedClassifier:
             The prediction. Its `prediction` is None if the classifier abstains.
 
         Raises:
-            PprsError: If an argument or the image is invalid, or if the base classifier fails.
+            PprsError: If an argument or the image is invalid, if the base classifier fails, or if exact arithmetic
+                cannot keep `alpha` with so many samples.
         """
         check_alpha(alpha)
-        counts = self.counts(x, n=n, index=index)
+        _check_number(n)
+        with error_context(x, index, self.partition):
+            image, level = self._prepare(x), alpha
+            quantisation = _quantisation_of(image)
+            if quantisation is not None:
+                level = quantisation.reduced_alpha(alpha, self.noise.sigma, n, image.numel())
+            counts = count_votes(self._votes, image, n, index, PREDICT).counts
         second, first = np.argsort(counts, kind="stable")[-2:]
         p_value = binomial_test(int(counts[first]), int(counts[first] + counts[second]))
-        return Prediction(int(first) if p_value <= alpha else None, counts, p_value, n, alpha)
+        return Prediction(
+            int(first) if p_value <= level else None,
+            counts,
+            p_value,
+            n,
+            alpha,
+            arithmetic="real" if quantisation is None else "exact",
+            levels=None if quantisation is None else quantisation.levels,
+        )
 
     def counts(self, x: torch.Tensor, *, n: int = 1_000, index: int = 0, phase: int = PREDICT) -> Counts:
         """Count the base classifier's votes on noisy samples of an image.
@@ -276,11 +294,9 @@ class SmoothedClassifier:
         Raises:
             PprsError: If an argument or the image is invalid, or if the base classifier fails.
         """
-        if n < 1:
-            raise PprsError(f"`n` must be at least 1, not {n}", parameter="n")
+        _check_number(n)
         with error_context(x, index, self.partition):
-            image = self._votes.quantise(check_image(x, self._votes.device))
-            return count_votes(self._votes, image, n, index, phase).counts
+            return count_votes(self._votes, self._prepare(x), n, index, phase).counts
 
     def check_model(self, x: torch.Tensor, *, index: int = 0) -> None:
         """Check that the base classifier is a function of one image, as every certificate assumes.
@@ -297,8 +313,7 @@ class SmoothedClassifier:
             PprsError: If the image is invalid, or if the base classifier fails.
         """
         with error_context(x, index, self.partition):
-            image = self._votes.quantise(check_image(x, self._votes.device))
-            self.check_inputs(trial_inputs(image, self.noise, self.partition, self._votes.seed, index))
+            self.check_inputs(trial_inputs(self._prepare(x), self.noise, self.partition, self._votes.seed, index))
 
     def check_inputs(self, inputs: torch.Tensor) -> None:
         """Check the base classifier as `check_model` does, on noisy samples that are partitioned already.
@@ -310,7 +325,7 @@ class SmoothedClassifier:
     def seconds_per_sample(self, x: torch.Tensor) -> float:
         """Measure the seconds that one noisy sample of the image takes, with noise used for nothing else."""
         with error_context(x, 0, self.partition):
-            image = self._votes.quantise(check_image(x, self._votes.device))
+            image = self._prepare(x)
             on_cpu = self._votes.device.type == "cpu"
             workers = self._votes.threads or _threads.get_threads()
             n = chunk_size(x.numel()) * (workers if on_cpu else 1)
@@ -318,6 +333,20 @@ class SmoothedClassifier:
             began = time.perf_counter()
             count_votes(self._votes, image, n, 0, TRIAL)
         return (time.perf_counter() - began) / n
+
+    def _prepare(self, x: torch.Tensor) -> torch.Tensor | QuantisedImage:
+        """Validate an image and return it in the form in which noise is added to it."""
+        return self._votes.quantise(check_image(x, self._votes.device))
+
+
+def _check_number(n: int) -> None:
+    if n < 1:
+        raise PprsError(f"`n` must be at least 1, not {n}", parameter="n")
+
+
+def _quantisation_of(image: torch.Tensor | QuantisedImage) -> Quantisation | None:
+    """Return the levels of a prepared image, or None in real arithmetic."""
+    return image.quantisation if isinstance(image, QuantisedImage) else None
 
 
 class Certification:
@@ -387,13 +416,16 @@ class Certification:
             on_samples: Called with the number of new samples after every chunk.
 
         Raises:
-            PprsError: If the image is invalid, the base classifier fails, or the sampling can never certify.
+            PprsError: If the image is invalid, the base classifier fails, or the sampling can never certify the image.
         """
         source, sampling, checkpoint = self._source, self.sampling, self._checkpoint
         with self._check_image(x) as image:
-            quantisation = image.quantisation if isinstance(image, QuantisedImage) else None
+            quantisation = _quantisation_of(image)
             problem = (source.noise, image.numel(), source.num_classes)
-            check_radii_attainable(sampling, *problem, quantisation)
+            try:
+                check_certifiable(sampling, *problem, quantisation)
+            except ConfigurationError as error:  # other images of a run may be smaller or on other levels
+                raise PprsError(error.message, parameter=error.parameter) from error
             if checkpoint is None:
                 selected = int(count_votes(source, image, sampling.n0, self._index, SELECT, on_samples).counts.argmax())
                 votes = Votes.none(source.num_classes)
@@ -458,7 +490,7 @@ class Certification:
 
         Returns:
             A certified radius if the lower bound is above 1/2 (or, if two-sided, above the upper bound of every other
-            class), otherwise an abstention.
+            class) and rounding to 16 bits does not use up the radius, otherwise an abstention.
 
         Raises:
             PprsError: If no sample has been drawn yet.
@@ -467,7 +499,7 @@ class Certification:
             raise PprsError("no sample has been drawn yet: call `advance` first")
         source, sampling, n, (votes, evidence) = self._source, self.sampling, self.samples, self._state
         channels, height, width = self._image.shape
-        quantisation = self._image.quantisation if isinstance(self._image, QuantisedImage) else None
+        quantisation = _quantisation_of(self._image)
         return Certificate(
             prediction=evidence.selected if evidence.certified else None,
             radius=evidence.radius if evidence.certified else 0.0,

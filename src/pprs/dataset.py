@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
-import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from pprs._threads import cpu_count, get_threads, keep_memory
-from pprs.certificate import Prediction, round_down
 from pprs.classifier import SmoothedClassifier
+from pprs.cost import RunLimits, apply_limits, describe_problem, estimate_cost, progress_total
 from pprs.data import Selection, View, fair_order
 from pprs.engine import EngineChoice, check_engine, choose_engine
 from pprs.errors import ConfigurationError, PprsError, check_integer, check_type, describe_error
@@ -22,9 +22,9 @@ from pprs.memory import check_memory
 from pprs.metrics import accuracy_error
 from pprs.model import Model
 from pprs.model.identity import identify
-from pprs.noise import Noise, Quantisation, QuantisedImage, digest_image, parse_noise
+from pprs.noise import Noise, digest_image, parse_noise
 from pprs.partition import AUTO, Auto, Partition, parse_request
-from pprs.progress import Progress, as_progress, duration, stage
+from pprs.progress import Progress, as_progress, stage
 from pprs.runners import Budget, Local, Processes, Runner, RunProgress, Work, parse_budget, run_budget, run_images
 from pprs.runs import (
     FILE,
@@ -38,14 +38,12 @@ from pprs.runs import (
     check_out,
     open_run_folder,
 )
-from pprs.sampling import Sampling, check_radii_attainable, max_radius, min_samples_for_radius
+from pprs.sampling import Sampling, check_certifiable
 from pprs.scores import Probe
 from pprs.space import FILE as FILE_PIXELS
 from pprs.task import Task, find_usable, load_task, recommend_for_model
-from pprs.voting import check_image, choose_arithmetic, prepare_image, trial_inputs
+from pprs.voting import BIT_DEPTHS, check_image, choose_arithmetic, trial_inputs
 
-ESTIMATE_FROM = 20_000  # samples from which a run's time is estimated before it starts
-BUDGET_STOP = "width:0.01"  # a budget may end an image's sampling at any time, so its bound must hold at all times
 LISTED_FAILURES = 5  # failed images that an error lists one by one
 
 
@@ -66,36 +64,6 @@ class EngineOptions:
         for name in ("batch_size", "threads"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, check_integer(getattr(self, name), name, 1))
-
-
-@dataclass(frozen=True)
-class RunLimits:
-    """When a run ends before its last image, if at all."""
-
-    budget: Budget | None = None
-    target_error: float | None = None
-    started: float = field(default_factory=time.monotonic)
-
-    def __post_init__(self) -> None:
-        error = self.target_error
-        if self.budget is not None:
-            check_type(self.budget, Budget, "budget", '"10m" or "2e6samples"')
-        if error is not None:
-            check_type(error, float | int, "target_error", "0.02")
-        if error is not None and not 0 < error < 0.5:
-            raise ConfigurationError(
-                f"`target_error` must lie between 0 and 0.5, for example 0.02, not {error}", parameter="target_error"
-            )
-        if self.budget is not None and error is not None:
-            raise ConfigurationError(
-                "give `budget` or `target_error`, not both: each decides when a run ends", parameter="budget"
-            )
-
-    def remaining(self) -> Budget | None:
-        """The budget without the time that loading has already taken."""
-        if self.budget is None:
-            return None
-        return replace(self.budget, seconds=max(0.0, self.budget.seconds - (time.monotonic() - self.started)))
 
 
 def certify_dataset(
@@ -123,6 +91,7 @@ def certify_dataset(
     target_error: float | None = None,
     arithmetic: str = "auto",
     pixels: str = "network",
+    adapted: str | Path | None = None,
 ) -> Run:
     """Certify the images of a data set.
 
@@ -158,10 +127,13 @@ def certify_dataset(
             result they can still change.
         target_error: Certify images in random order until certified accuracy is known to within this error, with 95%
             confidence.
-        arithmetic: "exact", "real" or "auto", as for `SmoothedClassifier`. Under "auto", a resumed run keeps its own.
+        arithmetic: "auto", "exact", "8-bit", "16-bit", "rounded" or "real", as for `SmoothedClassifier`. Under "auto"
+            and "exact", the first image of the data decides the bit depth of all. Under "auto", a resumed run keeps
+            its own arithmetic.
         pixels: What noise is added to, and so what the radii measure: "network" is the network's input, after resizing
             and the conversion to its channels. "file" is the image as it is, with its own size and channels, and
             resizing becomes part of the base classifier.
+        adapted: File with an adaptation of the model, written by `adapt`.
 
     Returns:
         The run, with the rows of all its images.
@@ -182,7 +154,9 @@ def certify_dataset(
     noise = parse_noise(noise) if isinstance(noise, str) else noise
     requested = parse_request(partition) if isinstance(partition, str) else partition
     _check_request(noise, requested, sampling, seed, out, runner or Local(), options, limits)
-    task = load_task(model, data, split=split, classes=classes, labels=labels, images=images, pixels=pixels)
+    task = load_task(
+        model, data, split=split, classes=classes, labels=labels, images=images, pixels=pixels, adapted=adapted
+    )
     return certify_task(
         task, noise, requested, sampling or Sampling(), seed=seed, out=out, runner=runner, options=options,
         limits=limits, progress=progress, arithmetic=arithmetic,
@@ -211,8 +185,10 @@ def certify_task(
     if sampling != requested:
         reporter.message(f"a budget needs a stop rule: using {sampling.stop}")
     choose_arithmetic(arithmetic, noise)
+    if isinstance(partition, Partition):
+        partition = partition.bind_files()
     if task.pixels == FILE_PIXELS:
-        task = _fit_in_memory(task, runner, options, device)
+        task = fit_in_memory(task, runner, options, device)
     keep_memory()
     with open_run_folder(out, reporter.message) as folder:
         scratch = None
@@ -220,10 +196,11 @@ def certify_task(
             scratch = tempfile.TemporaryDirectory(prefix="pprs-")
             folder = Path(scratch.name) / "run"
         recorded = _recorded_settings(folder)
-        partition = _choose_partition(task, noise, partition, recorded, reporter)
-        arithmetic = recorded.arithmetic_option if recorded is not None and arithmetic == "auto" else arithmetic
+        partition = choose_partition(task, noise, partition, recorded, reporter)
+        _report_adaptation(task, noise, partition, reporter)
+        arithmetic = _choose_arithmetic(arithmetic, task, noise, recorded)
         engine = recorded.engine if recorded is not None and options.engine == "auto" else options.engine
-        check_radii_attainable(sampling, *_problem(task, noise, arithmetic))
+        check_certifiable(sampling, *describe_problem(task, noise, arithmetic))
         trials = task.trial_images(noise, partition, seed, arithmetic)
         choice = choose_engine(
             task.model, task.network_inputs(trials), engine=engine or "auto", device=device,
@@ -240,6 +217,7 @@ def certify_task(
         settings = replace(
             _make_settings(task, noise, partition, sampling, seed, choice, device, options),
             arithmetic=classifier.votes.arithmetic,
+            bit_depth=BIT_DEPTHS.get(arithmetic),
         )
         work = Work(
             task, choice, classifier, sampling, device, options.autocast, options.channels_last, reporter.message
@@ -256,7 +234,7 @@ def certify_task(
     return run
 
 
-def _choose_partition(
+def choose_partition(
     task: Task, noise: Noise, requested: Partition | Auto | None, recorded: RunSettings | None, progress: Progress
 ) -> Partition | None:
     """Return the partition with resolved options, or None for plain smoothing.
@@ -270,9 +248,31 @@ def _choose_partition(
         recommendation = recommend_for_model(task.model, noise, tuple(task.sample.image.shape))
         progress.message(f"partition: {recommendation}")
         requested = recommendation.partition
-    if requested is None or task.pixels == FILE_PIXELS or task.model.input_shape is None:
+    if requested is None:
+        return None
+    requested = requested.bind_files()
+    if task.pixels == FILE_PIXELS or task.model.input_shape is None:
         return requested
     return requested.resolve(noise.sigma, task.model.input_shape)
+
+
+def _report_adaptation(task: Task, noise: Noise, partition: Partition | None, progress: Progress) -> None:
+    """Warn if an adapted model is used for something else, or for the images that it was adapted with."""
+    if task.model.adaptation is None:
+        return
+    for text in task.list_mismatches(noise, partition):
+        progress.message(f"warning: {text}")
+    used = 0
+    with stage(progress, "compare with the images of the adaptation", len(task.images), "images"):
+        for index in task.images:
+            with contextlib.suppress(PprsError):  # the run reports images that cannot be read
+                used += task.was_adapted_with(task.data[index].image)
+            progress.advance(1)
+    if used:
+        progress.message(
+            f"warning: the classifier was adapted with {used} of these {len(task.images)} images. Their certificates "
+            "hold, but accuracy on them says little about other images: certify images that were not used."
+        )
 
 
 def check_network(classifier: SmoothedClassifier, inputs: torch.Tensor, progress: Progress) -> None:
@@ -331,19 +331,6 @@ def _check_request(
     return apply_limits(sampling or Sampling(), limits, runner)
 
 
-def apply_limits(sampling: Sampling, limits: RunLimits, runner: Runner) -> Sampling:
-    """The sampling under these limits: a budget needs a stop rule, and a runner without workers."""
-    if limits.budget is None:
-        return sampling
-    if runner.parallel:
-        raise ConfigurationError(
-            "a `budget` is spent in rounds by a single process. Leave out the workers, or use `stop` to end an image's "
-            "sampling early and `target_error` to end the run early.",
-            parameter="budget",
-        )
-    return sampling if sampling.stop is not None else replace(sampling, stop=BUDGET_STOP)
-
-
 def _recorded_settings(folder: Path) -> RunSettings | None:
     """The settings of the run in this folder, if there is one. It keeps them where the caller asks for "auto"."""
     file = folder / FILE
@@ -352,11 +339,13 @@ def _recorded_settings(folder: Path) -> RunSettings | None:
     return RunFile(folder).settings
 
 
-def _problem(task: Task, noise: Noise, arithmetic: str) -> tuple[Noise, int, int, Quantisation | None]:
-    """What the largest possible radius depends on besides the sampling, for the first usable image."""
-    image = prepare_image(task.sample.image, noise, arithmetic)
-    quantisation = image.quantisation if isinstance(image, QuantisedImage) else None
-    return noise, image.numel(), task.num_classes, quantisation
+def _choose_arithmetic(arithmetic: str, task: Task, noise: Noise, recorded: RunSettings | None) -> str:
+    """The arithmetic of a run: its own if it is resumed, otherwise that of the first image of the data."""
+    if recorded is not None and arithmetic == "auto":
+        return recorded.arithmetic_option
+    if recorded is not None and (recorded.arithmetic, recorded.bit_depth) == (arithmetic, None):
+        return arithmetic  # a run of an earlier version, in which each image has its own bit depth
+    return task.fix_arithmetic(noise, arithmetic)
 
 
 def _make_settings(
@@ -396,14 +385,15 @@ def _make_settings(
     )
 
 
-def _fit_in_memory(task: Task, runner: Runner, options: EngineOptions, device: str) -> Task:
+def fit_in_memory(task: Task, runner: Runner, options: EngineOptions, device: str) -> Task:
     """Return the task with images that are refused if their noisy copies do not fit in memory."""
     if device != "cpu" or not isinstance(task.data, View):
         return task
     # Workers of Ray may be on other machines, so only the memory of one is certain to be this machine's.
     workers = (runner.workers or cpu_count()) if isinstance(runner, Processes) else 1
     threads = workers * runner.threads if runner.parallel else options.threads or get_threads()
-    task = replace(task, data=task.data.checked(partial(check_memory, threads=threads, batch_size=options.batch_size)))
+    check = partial(check_memory, threads=threads, batch_size=options.batch_size, pixels=task.pixels)
+    task = replace(task, data=task.data.checked(check))
     task.sample  # noqa: B018  refused before the run if none of the first images fits
     return task
 
@@ -429,7 +419,7 @@ def _certify(
     else:  # no need to start workers
         runner = Local()
     budget = limits.remaining()
-    total, unit = _progress_total(len(todo), sampling, budget)
+    total, unit = progress_total(len(todo), sampling, budget)
     with runner.start(work) as execution, stage(progress, "certify", total, unit):
         run_progress = RunProgress(progress, len(todo), unit, execution.rates)
         if budget is not None:
@@ -465,13 +455,6 @@ def _check_unchanged(run: RunFile, images: Sequence[int], work: Work, progress: 
         )
 
 
-def _progress_total(images: int, sampling: Sampling, budget: Budget | None) -> tuple[float, str]:
-    """The total and the unit of the progress bar."""
-    if budget is not None:
-        return (budget.seconds, "s") if budget.seconds < float("inf") else (budget.samples, "samples")
-    return (images, "images") if sampling.stop else (images * (sampling.n0 + sampling.n), "samples")
-
-
 def _report_error(run: RunFile, images: Sequence[int], sampling: Sampling, target: float, progress: Progress) -> None:
     chosen = set(images)
     rows = [replace(row, counts=()) for row in run.iter_rows() if row.idx in chosen]
@@ -502,73 +485,3 @@ def describe_failures(failures: Sequence[Failure]) -> str:
     if len(failures) > LISTED_FAILURES:
         lines.append(f"  and {len(failures) - LISTED_FAILURES} more")
     return "\n".join(lines)
-
-
-def estimate_cost(work: Work, images: int, limits: RunLimits, runner: Runner, progress: Progress) -> None:
-    """Print the largest possible radius and, for a long run, the time it will take."""
-    classifier, sampling, image = work.classifier, work.sampling, work.task.sample.image
-    problem = _problem(work.task, classifier.noise, classifier.votes.requested_arithmetic)
-    most = "at most " if sampling.stop else ""
-    progress.message(
-        f"{classifier.partition or 'none'} under {classifier.noise}: {images} images, {sampling.n0} + {most}"
-        f"{sampling.n} samples each; n and alpha allow a radius of at most {round_down(max_radius(sampling, *problem))}"
-    )
-    for radius in sampling.decided_radii or ():
-        smallest = min_samples_for_radius(radius, sampling, *problem)
-        progress.message(f"  a radius of {radius:g} takes at least {smallest} samples")
-    samples = images * (sampling.n0 + sampling.n)
-    workers_known = not runner.parallel or runner.workers is not None
-    if samples >= ESTIMATE_FROM and limits.budget is None and not runner.gpus_per_worker and workers_known:
-        seconds = samples * classifier.seconds_per_sample(image)
-        if runner.workers is not None:
-            seconds *= get_threads() / (runner.workers * runner.threads)
-        bound = "at most " if sampling.stop or limits.target_error is not None else "about "
-        progress.message(f"  expected time: {bound}{duration(seconds)}")
-
-
-@dataclass(frozen=True)
-class PredictedImage:
-    """The smoothed classifier's prediction for one image, with the true label if it is known."""
-
-    index: int
-    label: int | None
-    prediction: Prediction
-
-
-def predict_task(
-    task: Task,
-    noise: Noise,
-    partition: Partition | Auto | None,
-    *,
-    n: int = 1_000,
-    alpha: float = 0.001,
-    seed: int = 0,
-    options: EngineOptions | None = None,
-    progress: bool | Progress = False,
-) -> Iterator[PredictedImage]:
-    """Predict every image with the smoothed classifier, abstaining where the vote is too close. There are no radii.
-
-    Engine errors are raised by this call, before the iterator is used.
-    """
-    reporter, options = as_progress(progress), options or EngineOptions()
-    device = Local().check_device(options.device)
-    if task.pixels == FILE_PIXELS:
-        task = _fit_in_memory(task, Local(), options, device)
-    partition = _choose_partition(task, noise, partition, None, reporter)
-    trials = task.trial_images(noise, partition, seed)
-    choice = choose_engine(
-        task.model, task.network_inputs(trials), engine=options.engine, device=device,
-        samples=n * len(task.images), autocast=options.autocast, channels_last=options.channels_last,
-        message=reporter.message,
-    )  # fmt: skip
-    classifier = SmoothedClassifier(
-        task.base_classifier(choice.model.module), task.num_classes, noise, partition, seed=seed,
-        batch_size=options.batch_size, threads=options.threads, device=device,
-    )  # fmt: skip
-    check_network(classifier, trials, reporter)
-
-    def predict(index: int) -> PredictedImage:
-        sample = task.data[index]
-        return PredictedImage(index, sample.label, classifier.predict(sample.image, n=n, alpha=alpha, index=index))
-
-    return map(predict, task.images)

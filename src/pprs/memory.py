@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from pprs.errors import PprsError
-from pprs.space import describe_shape
+from pprs.space import FILE, NETWORK, describe_shape
 from pprs.voting import chunk_size
 
 # Measured on images of 0.4 to 6 megapixels. Each byte of the image takes up to 10 while it is rounded to integers and
@@ -48,16 +48,36 @@ def available_memory() -> int | None:
         return None
 
 
-def check_memory(image: torch.Tensor, *, threads: int, batch_size: int | None = None) -> torch.Tensor:
-    """Return the image, or raise an error if its noisy copies on this many threads do not fit in memory."""
+def check_memory(
+    image: torch.Tensor, *, threads: int, batch_size: int | None = None, pixels: str = NETWORK
+) -> torch.Tensor:
+    """Return the image, or raise an error if its noisy copies on this many threads do not fit in memory.
+
+    `pixels` says what the image is, "network" input or "file". A file can be resized before noise is added.
+    """
     shape, available = tuple(image.shape), available_memory()
     needed = estimate_memory(shape, threads, batch_size)
     if available is None or needed <= available:
         return image
-    fewer = "fewer `threads`, " if threads > 1 else ""
+    remedies = {
+        "fewer `threads`": threads > 1,
+        "a smaller `batch_size`": (batch_size or 0) > chunk_size(math.prod(shape)),
+        "a smaller image": True,
+        '"network" as `pixels`, so that noise is added after resizing': pixels == FILE,
+    }
     raise PprsError(
         f"noisy copies of this {describe_shape(shape)} image need about {needed / GB:.1f} GB on {threads} "
-        f"thread{'s' if threads > 1 else ''}, but {available / GB:.1f} GB are free. Use {fewer}a smaller image, or "
-        '"network" as `pixels`, so that noise is added after resizing.',
+        f"thread{'s' if threads > 1 else ''}, but {available / GB:.1f} GB are free. Use "
+        f"{_list([remedy for remedy, helps in remedies.items() if helps])}.",
         parameter="data",
     )
+
+
+def _list(alternatives: list[str]) -> str:
+    """Join alternatives.
+
+    >>> _list(["a"]), _list(["a", "b"]), _list(["a", "b", "c"])
+    ('a', 'a, or b', 'a, b, or c')
+    """
+    *others, last = alternatives
+    return ", ".join([*others, f"or {last}"] if others else [last])

@@ -315,6 +315,20 @@ def min_samples_for_radius(
     return high
 
 
+def check_certifiable(
+    sampling: Sampling, noise: Noise, dim: int, num_classes: int, quantisation: Quantisation | None = None
+) -> None:
+    """Raise if an image of this size and these levels cannot be certified as the settings ask.
+
+    Raises:
+        ConfigurationError: If exact arithmetic is not possible, or if a radius of the stop rule is not attainable.
+    """
+    if quantisation is not None:
+        quantisation.check_thresholds(noise.sigma)
+        quantisation.reduced_alpha(sampling.alpha, noise.sigma, sampling.n, dim)
+    check_radii_attainable(sampling, noise, dim, num_classes, quantisation)
+
+
 def check_radii_attainable(
     sampling: Sampling, noise: Noise, dim: int, num_classes: int, quantisation: Quantisation | None = None
 ) -> None:

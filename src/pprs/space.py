@@ -29,6 +29,15 @@ def check_pixels(pixels: str) -> str:
     return pixels
 
 
+def state_pixels(pixels: str) -> str:
+    """State what noise is added to, where the images are not known yet.
+
+    >>> state_pixels("file")
+    'noise is added to the pixels of the files'
+    """
+    return f"noise is added to {'the pixels of the files' if pixels == FILE else 'the input of the network'}"
+
+
 def describe_shape(shape: Shape) -> str:
     """Describe a shape [C, H, W] as width x height and kind.
 
@@ -47,7 +56,8 @@ class Space:
         pixels: "network" if noise was added to the network's input, "file" if it was added to the pixels of the file.
         preprocess: Description of the preprocessing, None for the default.
         shapes: The different shapes [C, H, W] of the images that noise was added to. Empty if they are unknown.
-        file_shapes: The different shapes of the files. Empty if they are unknown.
+        file_shapes: The different shapes of the files. Empty if any of them is unknown, as for a file whose bits per
+            channel are not all read.
 
     >>> print(Space(shapes=((3, 64, 64),), file_shapes=((1, 8, 8),)).describe_one())
     the 64x64 RGB image that the network takes, made from your 8x8 grey file
@@ -65,7 +75,8 @@ class Space:
         cls, pixels: str, preprocess: str | None, shapes: Iterable[Shape | None], file_shapes: Iterable[Shape | None]
     ) -> Space:
         """Return the space of images with these shapes, which may repeat."""
-        return cls(pixels, preprocess, _distinct(shapes), _distinct(file_shapes))
+        files = list(file_shapes)
+        return cls(pixels, preprocess, _distinct(shapes), () if None in files else _distinct(files))
 
     @property
     def is_file(self) -> bool:

@@ -19,11 +19,12 @@ from pprs.model import SOURCES, Model, load_model
 from pprs.model.base import class_indices, normalise_name
 from pprs.model.factory import Factory
 from pprs.model.file_input import FileInput
-from pprs.noise import Noise
+from pprs.model.overlay import ADAPTED, apply_overlay, join_adapted, load_overlay, split_adapted
+from pprs.noise import Noise, digest_image
 from pprs.partition import Partition, Recommendation, parse_partition, recommend_partition
 from pprs.partition.base import check_image_shape, check_values
 from pprs.space import FILE, NETWORK, check_pixels
-from pprs.voting import prepare_image, trial_inputs
+from pprs.voting import fix_levels, prepare_image, trial_inputs
 
 MAX_UNUSABLE = 10  # if this many images in a row cannot be used, the images are not the cause
 
@@ -49,6 +50,17 @@ class Task:
         """The first usable image, for trials and measurements before a run."""
         return find_usable(self.data, self.images)
 
+    def fix_arithmetic(self, noise: Noise, arithmetic: str = "auto") -> str:
+        """Return the arithmetic with the bit depth of the first image of the data.
+
+        All images are rounded to the same bit depth, so that claims about them are about one classifier.
+        """
+        try:
+            first = find_usable(self.data, range(len(self.data)))
+        except PprsError:
+            first = self.sample
+        return fix_levels(first.image, noise, arithmetic)
+
     def trial_images(
         self, noise: Noise, partition: Partition | None, seed: int, arithmetic: str = "auto"
     ) -> torch.Tensor:
@@ -71,6 +83,27 @@ class Task:
         """Return the module that classifies noisy images, for the model's module on any engine."""
         return self.model.wrap_file_input(module) if self.pixels == FILE else module
 
+    def list_mismatches(self, noise: Noise, partition: Partition | None = None, *, varies: bool = False) -> list[str]:
+        """Say to what the model was not adapted, if it was adapted. `varies` says that the partition is not fixed."""
+        adaptation = self.model.adaptation
+        if adaptation is None:
+            return []
+        if self.pixels == FILE:
+            return [
+                "the classifier was adapted to noise on the input of the network, and noise is added to the pixels of "
+                "the files. Certificates hold, but radii may be smaller."
+            ]
+        if partition is not None:
+            partition = partition.resolve(noise.sigma, self.model.input_shape or tuple(self.sample.image.shape))
+        return adaptation.list_mismatches(str(noise), None if varies else str(partition or "none"))
+
+    def was_adapted_with(self, image: torch.Tensor) -> bool:
+        """Return whether the model was adapted with an image of `data`."""
+        if self.model.adaptation is None:
+            return False
+        prepared = self.model.prepare(image) if self.pixels == FILE else image
+        return digest_image(prepared) in self.model.adaptation.image_digests
+
     @property
     def num_classes(self) -> int:
         """The number of the model's classes."""
@@ -79,12 +112,23 @@ class Task:
 
 
 def recommend_for_model(model: Model, noise: Noise, shape: tuple[int, ...]) -> Recommendation:
-    """Return the partition that "auto" stands for, which for a network trained under noise is that of its training."""
-    if model.trained_behind is None:
+    """Return the partition that "auto" stands for.
+
+    For a network that was adapted or trained to classify noisy images, it is the one that came before it then, unless
+    the noise is added to images of another size.
+    """
+    if model.adaptation is not None and model.adaptation.methods:
+        own, verb = model.adaptation.partition, "adapted to noise"
+    elif model.trained_behind is not None:
+        own, verb = model.trained_behind, "trained under noise"
+    else:
         return recommend_partition(noise.sigma, shape)
-    partition = parse_partition(model.trained_behind)
-    behind = "without a partition" if partition is None else "behind it"
-    return Recommendation(partition, f"since the network was trained under noise {behind}")
+    partition = parse_partition(own)
+    if partition is None:
+        return Recommendation(None, f"since the network was {verb} without a partition")
+    if model.input_shape not in (None, shape):
+        return recommend_partition(noise.sigma, shape)
+    return Recommendation(partition, f"since the network was {verb} behind it")
 
 
 def load_task(
@@ -96,11 +140,12 @@ def load_task(
     labels: str | Sequence[str] | None = None,
     images: Iterable[int] | Selection | None = None,
     pixels: str = NETWORK,
+    adapted: str | Path | None = None,
 ) -> Task:
     """Load a model and its data, check that their classes match, and choose the images.
 
     With `labels`, the classifier chooses among these labels only, and images with other labels are left out. With
-    `pixels="file"`, the images keep their own size and channels.
+    `pixels="file"`, the images keep their own size and channels. `adapted` is the file of an adaptation of the model.
     """
     check_pixels(pixels)
     image_set = open_data(data, split=split, classes=classes)
@@ -110,13 +155,13 @@ def load_task(
         indices: Sequence[int] = selection.of(total) if labels is None else selection.without_limit(total)
     else:
         indices = check_indices(selection, total)
-    net, text = _open_model(model)
+    net, text = open_model(model, adapted)
     if net.num_classes is None:
-        net = replace(net, num_classes=_count_classes(net, find_usable(image_set, indices).image))
+        net = replace(net, num_classes=count_classes(net, find_usable(image_set, indices).image))
     order = _match_classes(net, image_set)
     names = net.class_names or image_set.class_names
     if labels is None:
-        view = View(image_set, _preparation(net, pixels), order, names)
+        view = View(image_set, _preparation(net, pixels), order, names, exact=pixels == FILE)
     else:
         labels = tuple(read_labels(labels) if isinstance(labels, str) else (str(label) for label in labels))
         net, view = _restrict(net, image_set, labels, order, names, pixels)
@@ -144,10 +189,12 @@ def _check_file(image: torch.Tensor) -> torch.Tensor:
     return image
 
 
-def open_data(data: Any, *, split: str | None = None, classes: str | Path | None = None) -> ImageSet:
-    """Open the data that a text names, or wrap data in memory."""
+def open_data(
+    data: Any, *, split: str | None = None, classes: str | Path | None = None, prefer: str = "test"
+) -> ImageSet:
+    """Open the data that a text names, or wrap data in memory. `prefer` is the split if none is given."""
     if isinstance(data, str | Path):
-        return open_dataset(str(data), split=split, classes=None if classes is None else Path(classes))
+        return open_dataset(str(data), split=split, classes=None if classes is None else Path(classes), prefer=prefer)
     for name, value in (("split", split), ("classes", classes)):
         if value is not None:
             raise ConfigurationError(
@@ -156,20 +203,33 @@ def open_data(data: Any, *, split: str | None = None, classes: str | Path | None
     return as_image_set(data)
 
 
-def _open_model(model: str | Model | torch.nn.Module) -> tuple[Model, str | None]:
-    """Return the model, and the text that opens it again in another process."""
+def open_model(model: str | Model | torch.nn.Module, adapted: str | Path | None = None) -> tuple[Model, str | None]:
+    """Return the model, and the text that opens it again in another process.
+
+    Args:
+        model: The model, or the text that names it.
+        adapted: The file of an adaptation of the model.
+
+    Returns:
+        The adapted model, and its text or None.
+    """
+    if isinstance(model, str | Path):
+        text = join_adapted(str(model), adapted)
+        return load_model(text), text
     if isinstance(model, Model):
-        return model, model.source
-    if isinstance(model, torch.nn.Module):
+        opened, source = model, model.source
+    elif isinstance(model, torch.nn.Module):
         # The code cannot be fingerprinted. The name of its class and its printed layers stand in for it.
         name = f"{type(model).__module__}.{type(model).__qualname__}"
-        return Model(model.eval(), name, fingerprint=f"{name} {model!r}"), None
-    if isinstance(model, str | Path):
-        return load_model(str(model)), str(model)
-    raise ConfigurationError(
-        f"`model` must be a text for load_model, a pprs.Model or a torch.nn.Module, not a {type(model).__name__}",
-        parameter="model",
-    )
+        opened, source = Model(model.eval(), name, fingerprint=f"{name} {model!r}"), None
+    else:
+        raise ConfigurationError(
+            f"`model` must be a text for load_model, a pprs.Model or a torch.nn.Module, not a {type(model).__name__}",
+            parameter="model",
+        )
+    if adapted is None:
+        return opened, source
+    return apply_overlay(opened, load_overlay(adapted)), None if source is None else join_adapted(source, adapted)
 
 
 def _restrict(
@@ -187,17 +247,37 @@ def _restrict(
     count = len(image_set.class_names) if image_set.class_names else (full.num_classes or 0)
     model_indices: Sequence[int | None] = order if order is not None else range(count)
     label_map = [None if i is None else new_index.get(i) for i in model_indices]
-    return restricted, View(image_set, _preparation(restricted, pixels), label_map, restricted.class_names)
+    prepare = _preparation(restricted, pixels)
+    return restricted, View(image_set, prepare, label_map, restricted.class_names, exact=pixels == FILE)
 
 
-def refuse_code(recorded: str | None, model: object) -> None:
-    """Raise if code would be imported only because a run names it: a run may come from somebody else."""
-    if model is None and recorded is not None and next((s for s in SOURCES if s.claims(recorded)), None) is Factory:
+def reopen_model(
+    recorded: str | None, model: str | Model | torch.nn.Module | None, adapted: str | Path | None
+) -> tuple[str | Model | torch.nn.Module | None, str | Path | None]:
+    """Return the model of a run and its adaptation, each where the run recorded it unless it is given.
+
+    Args:
+        recorded: The text of the model in the run's settings.
+        model: The model, if it is not where the run recorded it. One that is adapted already is taken as it is.
+        adapted: The file of its adaptation, if it is not where the run recorded it.
+
+    Returns:
+        The model, None if it is neither given nor recorded, and its adaptation, if any.
+
+    Raises:
+        ConfigurationError: If code would be imported only because a run names it: a run may come from somebody else.
+    """
+    base, overlay = (None, None) if recorded is None else split_adapted(recorded)
+    if model is None and base is not None and next((s for s in SOURCES if s.claims(base)), None) is Factory:
         raise ConfigurationError(
-            f"the run names code ({recorded}), which is not imported automatically. If you trust it, give it as "
-            "`model`.",
+            f"the run names code ({base}), which is not imported automatically. If you trust it, give it as `model`.",
             parameter="model",
         )
+    if isinstance(model, Model):
+        is_adapted = model.adaptation is not None
+    else:
+        is_adapted = isinstance(model, str | Path) and ADAPTED in str(model)
+    return base if model is None else model, overlay if adapted is None and not is_adapted else adapted
 
 
 def find_usable(image_set: ImageSet, indices: Sequence[int]) -> Example:
@@ -239,7 +319,7 @@ def read_labels(text: str) -> list[str]:
     return [line.split()[0] if line[:1] == "n" and line[1:9].isdigit() else line for line in lines if line]
 
 
-def _count_classes(net: Model, image: torch.Tensor) -> int:
+def count_classes(net: Model, image: torch.Tensor) -> int:
     """Count the classes from the network's scores for an image."""
     with torch.inference_mode():
         net.module.eval()

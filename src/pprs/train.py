@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 
 from pprs._files import check_writable
+from pprs.augment import mirror_images, shift_images
 from pprs.data import ImageSet, open_dataset
 from pprs.errors import ConfigurationError, PprsError
 from pprs.model import weights
@@ -166,16 +167,10 @@ def _fit(
 
 
 def _augment(x: torch.Tensor, recipe: Recipe, generator: torch.Generator) -> torch.Tensor:
-    """Mirror and shift each image at random. Shifted images are padded by repeating their border."""
+    """Mirror and shift each image at random."""
     if recipe.flip:
-        mirrored = torch.rand(len(x), generator=generator) < 0.5
-        x = torch.where(mirrored.view(-1, 1, 1, 1), x.flip(3), x)
-    if recipe.shift:
-        s, (height, width) = recipe.shift, x.shape[2:]
-        padded = functional.pad(x, (s, s, s, s), mode="replicate")
-        offsets = torch.randint(0, 2 * s + 1, (len(x), 2), generator=generator).tolist()
-        x = torch.stack([p[:, dy : dy + height, dx : dx + width] for p, (dy, dx) in zip(padded, offsets, strict=True)])
-    return x
+        x = mirror_images(x, generator)
+    return shift_images(x, recipe.shift, generator) if recipe.shift else x
 
 
 def train_and_score(

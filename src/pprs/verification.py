@@ -12,6 +12,7 @@ import torch
 
 from pprs.certificate import Counts
 from pprs.classifier import SmoothedClassifier
+from pprs.dataset import check_network
 from pprs.engine import choose_engine
 from pprs.errors import ConfigurationError, PprsError, check_integer, describe_error
 from pprs.model import Model
@@ -23,7 +24,7 @@ from pprs.runs import Binding, Mismatch, Row, Run, RunSettings, check_rows, desc
 from pprs.runs.check import BELOW, count_rows
 from pprs.runs.row import PARTIAL
 from pprs.sampling import Evidence
-from pprs.task import Task, load_task, refuse_code
+from pprs.task import Task, load_task, reopen_model
 from pprs.voting import ESTIMATE, SELECT, check_image, count_votes, error_context, prepare_image
 
 SHOWN = 20  # mismatches that the text lists one by one
@@ -82,7 +83,9 @@ def verify_run(
     run: Run | str | Path,
     *,
     model: str | Model | torch.nn.Module | None = None,
+    adapted: str | Path | None = None,
     data: Any = None,
+    denoiser: str | Path | None = None,
     replay: int = 0,
     rows: Iterable[int] | None = None,
     progress: bool | Progress = True,
@@ -96,7 +99,10 @@ def verify_run(
     Args:
         run: The run, its folder or url, or rows exported from it.
         model: The model, as for `certify_dataset`. By default the one that the run names.
+        adapted: The file of its adaptation, if it has one. By default the one that the run names.
         data: The data, as for `certify_dataset`. By default those that the run names.
+        denoiser: The file of the partition's denoiser. By default the one that the run names, which is only opened for
+            a replay.
         replay: Number of rows, chosen at random, whose votes are drawn again.
         rows: Indices of the images whose votes are drawn again, instead of `replay`.
         progress: True shows a progress bar, as for `certify_dataset`.
@@ -105,7 +111,8 @@ def verify_run(
         What was checked, what was not, and what does not follow.
 
     Raises:
-        ConfigurationError: If there is no run, or if it has no row of an index in `rows`.
+        ConfigurationError: If there is no run, if it has no row of an index in `rows`, or if `denoiser` is another one
+            than the run's.
 
     Example:
         ```python
@@ -118,7 +125,8 @@ def verify_run(
     stored, reporter, findings = opened.rows(), as_progress(progress), _Findings()
     chosen = _choose_rows(stored, replay, rows)
     _check_counts(opened, stored, findings)
-    task = _open_task(opened.settings, stored, model, data, findings)
+    settings = opened.settings if denoiser is None else opened.settings.find_denoiser(str(denoiser))
+    task = _open_task(settings, stored, model, adapted, data, findings)
     if task is not None:
         _check_binding(opened.binding, task, opened.settings, findings)
         with stage(reporter, "images", len(stored), "images"):
@@ -128,7 +136,9 @@ def verify_run(
     elif task is None or not findings.same_model:
         findings.not_checked.append("votes: replaying needs the data and the model of the run")
     else:
-        _replay(task, opened.settings, chosen, findings, reporter)
+        # The task of the run, so that the model is checked on the same noisy images.
+        present = [row.idx for row in stored if row.idx < len(task.data)]
+        _replay(replace(task, images=present), settings, chosen, findings, reporter)
     return Verification(
         opened.path, len(stored), tuple(findings.checked), tuple(findings.mismatches), tuple(findings.not_checked),
         tuple(findings.replayed),
@@ -166,17 +176,18 @@ def _open_task(
     settings: RunSettings,
     stored: Sequence[Row],
     model: str | Model | torch.nn.Module | None,
+    adapted: str | Path | None,
     data: Any,
     findings: _Findings,
 ) -> Task | None:
     """Open the model and the data, and compare them with those of the run. None if that is not possible."""
     try:
-        refuse_code(settings.model, model)
-        model, data = settings.model if model is None else model, settings.data if data is None else data
+        model, adapted = reopen_model(settings.model, model, adapted)
+        data = settings.data if data is None else data
         if model is None or data is None:
             raise PprsError(f"the run does not record its {'model' if model is None else 'data'}")
         split = settings.split if isinstance(data, str | Path) else None
-        task = load_task(model, data, split=split, labels=settings.labels, pixels=settings.pixels)
+        task = load_task(model, data, split=split, labels=settings.labels, pixels=settings.pixels, adapted=adapted)
         digest = task.model.digest()
     except (PprsError, OSError, ImportError) as error:
         findings.not_checked.append(f"model, images and true labels: {describe_error(error)}")
@@ -225,7 +236,7 @@ def _check_images(
         if example.label != row.label:
             findings.mismatch(row.idx, f"label is {row.label}, and that of the data is {example.label}")
         if row.image_digest is None:
-            unbound += 1
+            unbound += settings.arithmetic == "real"  # in exact arithmetic, the check of counts has found it
             continue
         bound += 1
         for text in _compare_image(row, image):
@@ -271,9 +282,14 @@ def _compare_image(row: Row, image: torch.Tensor | QuantisedImage) -> list[str]:
 def _replay(task: Task, settings: RunSettings, chosen: Sequence[Row], findings: _Findings, reporter: Progress) -> None:
     """Draw the votes of rows again, on the recorded engine, and compare them."""
     try:
-        classifier = _start_classifier(task, settings, reporter)
+        classifier, trials = _start_classifier(task, settings, reporter)
     except PprsError as error:
         findings.not_checked.append(f"votes: {error}")
+        return
+    try:
+        check_network(classifier, trials, reporter)  # as the run did. It also decides which votes are near ties.
+    except ConfigurationError as error:
+        findings.mismatch(None, error.message)
         return
     total = sum((settings.n0 or 0) + row.samples for row in chosen)
     with stage(reporter, "replay", total, "samples"):
@@ -290,19 +306,22 @@ def _replay(task: Task, settings: RunSettings, chosen: Sequence[Row], findings: 
         findings.checked.append(f"votes: drawn again and compared ({count_rows(len(findings.replayed))})")
 
 
-def _start_classifier(task: Task, settings: RunSettings, reporter: Progress) -> SmoothedClassifier:
+def _start_classifier(task: Task, settings: RunSettings, reporter: Progress) -> tuple[SmoothedClassifier, torch.Tensor]:
+    """Return the classifier of the run, and noisy images on which to check it."""
     noise, partition, seed, arithmetic = settings.noise, settings.partition, settings.seed, settings.arithmetic_option
     if seed is None or settings.engine is None:
         raise PprsError("the seed or the engine of these rows is not recorded")
     device = Local().check_device(settings.device)
+    trials = task.trial_images(noise, partition, seed, arithmetic)
     choice = choose_engine(
-        task.model, task.trial_inputs(noise, partition, seed, arithmetic), engine=settings.engine, device=device,
-        autocast=settings.autocast, channels_last=settings.channels_last, message=reporter.message,
+        task.model, task.network_inputs(trials), engine=settings.engine, device=device, autocast=settings.autocast,
+        channels_last=settings.channels_last, message=reporter.message,
     )  # fmt: skip
-    return SmoothedClassifier(
+    classifier = SmoothedClassifier(
         task.base_classifier(choice.model.module), task.num_classes, noise, partition, seed=seed, device=device,
         arithmetic=arithmetic,
     )  # fmt: skip
+    return classifier, trials
 
 
 def _replay_row(
@@ -310,6 +329,8 @@ def _replay_row(
 ) -> list[str]:
     """Return in what the row differs from one that is computed again."""
     source, sampling = classifier.votes, settings.sampling
+    if row.idx >= len(task.data):
+        raise PprsError(f"the data has no image {row.idx}")
     example = task.data[row.idx]
     with error_context(example.image, row.idx, classifier.partition):
         image = source.quantise(check_image(example.image, source.device))

@@ -45,7 +45,11 @@ TIES_PER_DIFFERENCE = 4  # both scores of a margin may change, each way
 TRIAL_SIZE = 8  # noisy images that are scored before a run
 
 # In exact arithmetic, noise is drawn in integers on the levels of the image. In real arithmetic it is added as float32.
-ARITHMETICS = ("auto", "exact", "real")
+# Exact arithmetic on 8-bit levels and on 16-bit levels are two classifiers, since an image is rounded before it is
+# classified. "auto" and "exact" choose by the image. The others are one classifier for all images.
+ARITHMETICS = ("auto", "exact", "8-bit", "16-bit", "rounded", "real")
+BIT_DEPTHS = {"8-bit": 8, "16-bit": 16, "rounded": 16}
+_MOVING = ("auto", "rounded")  # round an image that is on no levels, instead of refusing it
 
 BaseClassifier = Callable[[torch.Tensor], torch.Tensor]
 OnSamples = Callable[[int], None]
@@ -173,20 +177,34 @@ def choose_arithmetic(arithmetic: str, noise: Noise) -> str:
         raise ConfigurationError(
             f'unknown arithmetic "{arithmetic}". {suggest(arithmetic, ARITHMETICS)}', parameter="arithmetic"
         )
-    if arithmetic == "exact" and not noise.exact:
+    if arithmetic not in ("auto", "real") and not noise.exact:
         raise ConfigurationError(
-            f'{noise} cannot be drawn in `arithmetic` "exact": its values are not independent. Use Gaussian noise, or '
-            '"real".',
+            f'{noise} cannot be drawn in `arithmetic` "{arithmetic}": its values are not independent. Use Gaussian '
+            'noise, or "real".',
             parameter="arithmetic",
         )
-    return ("exact" if noise.exact else "real") if arithmetic == "auto" else arithmetic
+    return "exact" if noise.exact and arithmetic != "real" else "real"
+
+
+def fix_levels(x: torch.Tensor, noise: Noise, arithmetic: str = "auto") -> str:
+    """Return the arithmetic that treats all images as "auto" or "exact" treats this one, as one classifier.
+
+    Raises:
+        PprsError: If the image is on no levels, as "exact" requires.
+    """
+    if choose_arithmetic(arithmetic, noise) == "real" or arithmetic not in ("auto", "exact"):
+        return "real" if arithmetic == "auto" else arithmetic
+    if quantise(x, may_move=arithmetic == "auto").levels == 2**8 - 1:
+        return "8-bit"
+    return "rounded" if arithmetic == "auto" else "16-bit"
 
 
 def prepare_image(x: torch.Tensor, noise: Noise, arithmetic: str = "auto") -> torch.Tensor | QuantisedImage:
     """Return the image in the form in which this noise is added to it: as integers in exact arithmetic."""
     if choose_arithmetic(arithmetic, noise) == "real":
         return x
-    return quantise(x, may_move=arithmetic != "exact")
+    levels = 2 ** BIT_DEPTHS[arithmetic] - 1 if arithmetic in BIT_DEPTHS else None
+    return quantise(x, levels=levels, may_move=arithmetic in _MOVING)
 
 
 def noisy_chunk(
@@ -199,10 +217,10 @@ def noisy_chunk(
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return a chunk of noisy samples of a prepared image, exactly those that its certificate is based on."""
-    rng, batch = keyed_rng(x.device, seed, index, phase, chunk), chunk_size(x.numel())
+    key, batch = (seed, index, phase, chunk), chunk_size(x.numel())
     if isinstance(x, QuantisedImage):
-        return quantised_gaussian(noise.sigma, x.levels).sample(x, batch, rng, out)
-    return noise.sample((batch, *x.shape), rng, out).add_(x)
+        return quantised_gaussian(noise.sigma, x.levels).sample(x, batch, keyed_rng(x.noise_device, *key), out)
+    return noise.sample((batch, *x.shape), keyed_rng(x.device, *key), out).add_(x)
 
 
 def trial_inputs(

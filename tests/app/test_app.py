@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import Linear, pprs
+from helpers import Linear, deep_png, pprs
 from PIL import Image
 
 from pprs import _threads
@@ -50,7 +50,7 @@ from pprs.app.tabs.explore import parse_request
 from pprs.audit import Objective
 from pprs.bounds import clopper_pearson_lower
 from pprs.classifier import SmoothedClassifier
-from pprs.data import View, open_dataset
+from pprs.data import View, as_image_set, open_dataset
 from pprs.errors import PprsError
 from pprs.model import Model, load_model
 from pprs.noise import Gaussian
@@ -76,6 +76,36 @@ def test_certificates_equal_those_of_the_library(loaded: LoadedModel) -> None:
     for i, state in enumerate(updates[-1]):
         g = SmoothedClassifier(loaded.model.module, 10, request.noise, request.partitions[i], seed=3)
         assert state.certificate == g.certify(request.image, n0=100, n=1000, alpha=0.001, index=17, stop=STOP)
+
+
+class ChangedByTheBatch(torch.nn.Module):
+    """Scores with many ties, which a batch changes by more than a near tie, but no more than fewer bits do."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.flatten(1)[:, :3].mul(4).round() / 4 + 2.5e-4 * torch.tensor([1.0, -1.0, 0.0]) * (len(x) > 1)
+
+
+def test_near_ties_are_settled_as_in_a_run() -> None:
+    model = Model(ChangedByTheBatch(), "changed", 3, None, (1, 8, 8))
+    image = torch.full((1, 8, 8), 127 / 255)
+    loaded = LoadedModel(model, model, "torch", as_image_set(image[None].numpy()))
+    options = {"n0": 100, "n": 1000, "alpha": 0.001, "stop": STOP}
+    request = Request(loaded, image, 0, "grey", Gaussian(0.25), (None, None), make_sampling(1000, 0.001), 0)
+    *_, states = iter_states(request, FairQueue(), threading.Event(), Limits())
+    alone = SmoothedClassifier(model.module, 3, request.noise, batch_size=1).certify(image, **options)
+    assert SmoothedClassifier(model.module, 3, request.noise).certify(image, **options) != alone
+    assert [state.certificate for state in states] == [alone, alone]
+
+
+def test_a_network_that_is_no_function_of_one_image_is_refused() -> None:
+    network = torch.nn.Sequential(
+        torch.nn.BatchNorm2d(1, track_running_stats=False), torch.nn.Flatten(), torch.nn.Linear(64, 3)
+    )
+    model, image = Model(network, "batch", 3, None, (1, 8, 8)), torch.full((1, 8, 8), 127 / 255)
+    loaded = LoadedModel(model, model, "torch", as_image_set(image[None].numpy()))
+    request = Request(loaded, image, 0, "grey", Gaussian(0.25), (None,), make_sampling(1000, 0.001), 0)
+    with pytest.raises(PprsError, match="not a function of one image"):
+        list(iter_states(request, FairQueue(), threading.Event(), Limits()))
 
 
 @pytest.mark.slow
@@ -149,13 +179,18 @@ def test_descriptions_say_what_is_proved_or_what_would_help(loaded: LoadedModel)
     assert "with 99.9% confidence" in describe_certificate(certificate, "3", "n")
     for counts, remedy in (((55, 45), "More samples"), ((40, 35, 25), "not a majority")):
         abstained = dataclasses.replace(
-            certificate, prediction=None, radius=0.0, counts=np.array(counts), selected=0, n=100
+            certificate, prediction=None, radius=0.0, p_lower=0.4, counts=np.array(counts), selected=0, n=100
         )
         assert describe_certificate(abstained, "3", None).startswith("Nothing is proved yet")
         text = describe_certificate(abstained, "3", "n")
         assert text.startswith("Abstained")
         assert remedy in text
         assert "would help" in text
+    rounded = dataclasses.replace(certificate, prediction=None, radius=0.0, levels=65535)
+    assert "rounding the image to 16 bits uses up the radius so far" in describe_certificate(rounded, "3", None)
+    text = describe_certificate(rounded, "3", "n")
+    assert "proves the label, but rounding the image to 16 bits used up its radius" in text
+    assert "majority" not in text
 
 
 def control_values(**overrides: object) -> tuple[object, ...]:
@@ -226,6 +261,11 @@ def test_noise_is_added_to_the_pixels_of_the_file_if_chosen(loaded: LoadedModel,
     parse_request(context, control_values(upload=str(large)))
     with pytest.raises(PprsError, match="4000x3000 file, which is too large"):
         parse_request(context, control_values(upload=str(large), pixels="file"))
+    deep = tmp_path / "deep.png"
+    deep.write_bytes(deep_png(np.full((28, 28, 3), 1000, np.uint16)))
+    assert "file" not in parse_request(context, control_values(upload=str(deep))).scope
+    with pytest.raises(PprsError, match="16 bits per channel, of which only 8 are read"):
+        parse_request(context, control_values(upload=str(deep), pixels="file"))
     with pytest.raises(PprsError, match='not "disk"'):
         parse_request(context, control_values(pixels="disk"))
 

@@ -9,7 +9,7 @@ import pytest
 from helpers import pprs, pprs_process, timeless
 from PIL import Image
 
-from pprs import open_run
+from pprs import open_dataset, open_run
 from pprs.cli import main
 from pprs.runs import RunFile, RunSettings, RunWriter
 
@@ -39,8 +39,6 @@ def test_resuming_and_extending(digits_model: Path, tmp_path: Path) -> None:
 
 
 def test_one_image_gets_a_sentence(digits_model: Path, tmp_path: Path) -> None:
-    from pprs import open_dataset
-
     digit = open_dataset("builtin:mnist5k")[0]
     Image.fromarray((digit.image[0].numpy() * 255).astype(np.uint8)).save(tmp_path / "digit.png")
     output = pprs(
@@ -52,6 +50,33 @@ def test_one_image_gets_a_sentence(digits_model: Path, tmp_path: Path) -> None:
     bad = pprs("predict", "--model", "no.onnx", "--data", "./nowhere", "--sigma", 0.1, "--device", "cuda:9", code=2)
     assert '"cpu" always works' in bad.stderr  # reported before anything is loaded or written
     assert bad.stdout == ""
+
+
+def test_an_abstention_names_its_cause(digits_model: Path, tmp_path: Path) -> None:
+    command = ("certify", "--model", digits_model, "--data", tmp_path / "digit.png", "--n", 200)
+    digit = open_dataset("builtin:mnist5k")[0].image[0].numpy()
+    Image.fromarray((digit * 60_000).astype(np.uint16)).save(tmp_path / "digit.png")
+    output = pprs(*command, "--sigma", 1e-4).stdout
+    assert "which proves the label, but rounding the image to 16 bits used up its radius" in output
+    assert "majority" not in output
+    Image.fromarray((digit * 255).astype(np.uint8)).save(tmp_path / "digit.png")
+    output = pprs(*command, "--sigma", 1e-4).stdout
+    assert "no change of L2 norm up to 0.000" in output
+    output = pprs(*command, "--sigma", 0.4).stdout
+    assert "too few to prove a majority" in output
+
+
+def test_predict_says_which_arithmetic_it_used(digits_model: Path) -> None:
+    command = ("predict", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.25, "--limit", 1)
+    texts = {name: pprs(*command, "--n", 64, "--arithmetic", name) for name in ("auto", "real")}
+    assert "confidence, in exact arithmetic on 8-bit or 16-bit levels" in texts["auto"].stderr
+    assert "confidence, disregarding rounding in floating point" in texts["real"].stderr
+    assert len(texts["real"].stdout.splitlines()) == 2
+    refused = pprs(*command, "--arithmetic", "exact", "--noise", "exponential", code=2)
+    assert 'cannot be drawn in --arithmetic "exact"' in refused.stderr
+    refused = pprs(*command, "--n", 1000, "--alpha", 1e-12, code=2)
+    assert "exact arithmetic cannot keep alpha=1e-12" in refused.stderr
+    assert refused.stdout == ""  # refused before the first image
 
 
 def test_show(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 # Written by `pprs reproduce`, one line per paragraph.
 GENERATED = DOCS / "results"
-WIDTH = 100
+WIDTH, PRINTED_WIDTH = 100, 120
 
 FENCE = re.compile(
     r"^(?P<indent> *)(?P<ticks>```+) *(?P<info>[^\n`]*)\n(?P<code>.*?)^(?P=indent)(?P=ticks) *$", re.M | re.S
@@ -79,6 +79,14 @@ def test_lines_are_at_most_100_columns(page: Path) -> None:
         if line.startswith(("|", "    ", "![")) or re.search(r"https?://", line):
             continue
         assert len(line) <= WIDTH, f"{page.name}:{number} has {len(line)} columns"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_printed_text_is_at_most_120_columns(page: Path) -> None:
+    for language, _, text in blocks(page):
+        if language == "text":
+            longest = max(text.splitlines(), key=len)
+            assert len(longest) <= PRINTED_WIDTH, f"{page.name}: {longest}"
 
 
 def blocks(page: Path) -> Iterator[tuple[str, str, str]]:

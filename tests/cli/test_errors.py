@@ -22,6 +22,7 @@ from pprs.bounds import BOUNDS, check_samples
 from pprs.cli import COMMANDS, load_command
 from pprs.cli.certify import certify
 from pprs.cli.errors import BAD_INPUT, flags_of, guarded, with_flags
+from pprs.cli.options import parse_indices
 from pprs.data import View, open_dataset
 from pprs.data.arrays import Arrays
 from pprs.engine import ENGINES
@@ -103,6 +104,21 @@ def test_wrong_settings_name_their_parameter(parameter: str, call: Callable[[], 
     with pytest.raises(ConfigurationError) as caught:
         call()
     assert (caught.value.parameter, caught.value.index) == (parameter, None)
+
+
+def test_indices_are_parsed() -> None:
+    assert parse_indices(None, "rows") is None
+    assert parse_indices("17", "rows") == [17]
+    assert parse_indices("3, 0,17", "rows") == [3, 0, 17]
+
+
+@pytest.mark.parametrize("text", ["", "0,", "0;3", "0,x", "1.5", "0-3"])
+@pytest.mark.parametrize("parameter", ["images", "rows"])
+def test_texts_that_are_no_indices_name_their_parameter(text: str, parameter: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^`{parameter}` must be indices separated by commas") as caught:
+        parse_indices(text, parameter)
+    assert caught.value.parameter == parameter
+    assert f'not "{text}"' in str(caught.value)
 
 
 def test_class_files_and_outputs_name_their_parameter(tmp_path: Path) -> None:

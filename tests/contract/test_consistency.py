@@ -13,8 +13,8 @@ from pools import images
 
 from pprs import Gaussian, Model, Slic, SmoothedClassifier, certify_dataset, load_model
 from pprs.consistency import MAX_DIFFERENCE, check_function_of_one_image
-from pprs.dataset import predict_task
 from pprs.errors import ConfigurationError
+from pprs.prediction import predict_task
 from pprs.sampling import Sampling
 from pprs.task import load_task
 

@@ -9,10 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import tifffile
 import torch
+from helpers import deep_png
 from PIL import Image
 
 from pprs import PprsError, open_dataset
+from pprs.data import View, as_image_set
+from pprs.data.depth import find_lost_depth
 
 
 @pytest.fixture(autouse=True)
@@ -148,7 +152,7 @@ def test_sizes_in_npz_are_checked_before_memory_is_allocated(tmp_path: Path, mon
         path = write_archive(tmp_path / "claims.npz", x=npy(shape, small))
         with pytest.raises(PprsError, match=r"x.npy claims the shape .* but holds 128 bytes"):
             open_dataset(path)
-    monkeypatch.setattr("pprs.data.arrays._memory_bytes", lambda: 10**6)
+    monkeypatch.setattr("pprs.data.arrays.usable_memory", lambda: 500_000)
     zeros = npy((100, 1, 80, 80), bytes(640_000))
     path = write_archive(tmp_path / "large.npz", x=zeros)
     assert Path(path).stat().st_size < 2000
@@ -158,7 +162,7 @@ def test_sizes_in_npz_are_checked_before_memory_is_allocated(tmp_path: Path, mon
     with pytest.raises(PprsError, match="both.npz expands to"):
         open_dataset(write_archive(tmp_path / "both.npz", x=half, y=npy((320_000,), bytes(320_000))))
     monkeypatch.undo()
-    monkeypatch.setattr("pprs.data.arrays._memory_bytes", lambda: 10**6)
+    monkeypatch.setattr("pprs.data.arrays.usable_memory", lambda: 500_000)
     assert len(open_dataset(write_archive(tmp_path / "fits.npz", x=half))) == 50
     assert len(open_dataset(write_archive(tmp_path / "unused.npz", x=half, other=zeros))) == 50
 
@@ -222,6 +226,85 @@ def test_single_images(tmp_path: Path) -> None:
         open_dataset(str(tmp_path / "text.jpg"))
     with pytest.raises(PprsError, match="no file or folder"):
         open_dataset(str(tmp_path / "missing.png"))
+
+
+def deep_files() -> dict[str, bytes]:
+    """Files that have more bits per channel than Pillow reads, by their names."""
+    pixels = np.random.default_rng(0).integers(0, 65536, (9, 11, 4), dtype=np.uint16)
+    files = {f"{c}.png": deep_png(pixels[:, :, :c]) for c in (2, 3, 4)}
+    for name, channels, options in (
+        ("plain", 3, {}),
+        ("alpha", 4, {"extrasamples": ["unassalpha"]}),
+        ("big-endian", 3, {"byteorder": ">"}),
+        ("compressed", 3, {"compression": "zlib"}),
+    ):
+        buffer = io.BytesIO()
+        tifffile.imwrite(buffer, pixels[:, :, :channels], photometric="rgb", **options)
+        files[f"{name}.tif"] = buffer.getvalue()
+    files["binary.ppm"] = b"P6 11 9 65535\n" + pixels[:, :, :3].astype(">u2").tobytes()
+    files["text.ppm"] = b"P3 11 9 1023\n" + " ".join(map(str, pixels[:, :, :3].ravel() % 1024)).encode()
+    # Pillow writes these with 8 bits, so the headers are edited.
+    siz = (b"\xff\x4f\xff\x51", {42: 15, 45: 15, 48: 15})
+    boxes = [(b"av1C", {6: 0x4C}), (b"pixi", {9: 10, 10: 10, 11: 10})]
+    for name, kind, edits in (("a.jp2", "JPEG2000", [siz]), ("a.avif", "AVIF", boxes)):
+        buffer = io.BytesIO()
+        make_image(0, size=(64, 64)).save(buffer, kind)
+        content = bytearray(buffer.getvalue())
+        for mark, values in edits:
+            for offset, value in values.items():
+                content[content.index(mark) + offset] = value
+        files[name] = bytes(content)
+    return files
+
+
+def test_files_with_more_than_8_bits_per_channel_are_recognised(tmp_path: Path) -> None:
+    for name, content in deep_files().items():
+        (tmp_path / name).write_bytes(content)
+        bits = {"text.ppm": 10, "a.avif": 10}.get(name, 16)
+        assert find_lost_depth(tmp_path / name) == f"{bits} bits per channel", name
+    for name in ("a.png", "a.tif", "a.ppm", "a.jp2", "a.avif", "a.jpg", "a.webp", "a.gif", "a.sgi"):
+        for mode in ("RGB", "L"):
+            make_image(0, mode).save(tmp_path / name)
+            assert find_lost_depth(tmp_path / name) is None, (name, mode)
+    assert find_lost_depth(tmp_path / "missing.png") is None
+
+
+@pytest.mark.parametrize("name", ["deep.png", "deep.tif", "deep.pgm"])
+def test_grey_files_of_16_bits_are_read_in_full(tmp_path: Path, name: str) -> None:
+    pixels = np.random.default_rng(1).integers(0, 65536, (9, 11), dtype=np.uint16)
+    Image.fromarray(pixels).save(tmp_path / name)
+    data = open_dataset(str(tmp_path / name))
+    assert data.lost_depth(0) is None
+    np.testing.assert_array_equal(np.rint(data[0].image[0].double().numpy() * 65535), pixels)
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "parquet", "objects"])
+def test_data_sets_know_which_files_lose_bits(tmp_path: Path, kind: str) -> None:
+    deep = deep_png(np.full((9, 11, 3), 1000, np.uint16))
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "0.png").write_bytes(deep)
+    make_image(0).save(tmp_path / "images" / "1.png")
+    if kind == "file":
+        data = open_dataset(str(tmp_path / "images" / "0.png"))
+    elif kind == "folder":
+        data = open_dataset(str(tmp_path / "images"))
+    elif kind == "parquet":
+        files = [{"bytes": (tmp_path / "images" / f"{i}.png").read_bytes(), "path": None} for i in range(2)]
+        info = {"huggingface": '{"info": {"features": {"image": {"_type": "Image"}}}}'}
+        kind_of_image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+        (tmp_path / "parquet").mkdir()
+        table = pa.table({"image": files}, pa.schema([("image", kind_of_image)], metadata=info))
+        pq.write_table(table, tmp_path / "parquet" / "test.parquet")
+        data = open_dataset(str(tmp_path / "parquet"))
+    else:
+        data = as_image_set([Image.open(tmp_path / "images" / f"{i}.png") for i in range(2)])
+    assert [(data[i], data.lost_depth(i))[1] for i in range(len(data))] == ["16 bits per channel", None][: len(data)]
+    view = View(data, lambda image: image, None, None)
+    assert (view[0].lost_depth, view[0].file_shape) == ("16 bits per channel", None)
+    if len(data) > 1:
+        assert view.unprepared()[1].file_shape == (3, 10, 12)
+    with pytest.raises(PprsError, match="16 bits per channel, of which only 8 are read.*Convert it to 8 bits"):
+        view.unprepared()[0]
 
 
 def test_unreachable_and_empty(tmp_path: Path) -> None:

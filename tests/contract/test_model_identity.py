@@ -14,9 +14,9 @@ from onnx import TensorProto, helper
 from onnx.external_data_helper import set_external_data
 
 from pprs import Model, PprsError, load_model
+from pprs._external_data import external_files
 from pprs._version import __version__
 from pprs.model import Preprocess
-from pprs.model.external_data import external_files
 from pprs.model.identity import identify
 from pprs.runs import describe_parts
 

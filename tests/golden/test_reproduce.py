@@ -28,7 +28,7 @@ from pprs.noise import noise_of
 from pprs.report.table import Table, format_radius
 from pprs.reproduction import Results, charts, draw_experiment, experiment_cells, models_table, read_plan
 from pprs.reproduction.match import LEAST, MOST, matching_sigma
-from pprs.reproduction.plan import Data, Line, Model
+from pprs.reproduction.plan import Data, Line, Model, Plan
 from pprs.reproduction.results import KEPT, MANIFEST, ROW, _read_data
 from pprs.reproduction.run import Reproduction
 from pprs.reproduction.tables import accuracy_gain, gallery_table, most_common_share
@@ -40,6 +40,15 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
 NAMES = ("table1", "curves", "methods", "segments", "sigma", "noises", "training", "gallery")
 QUICK = ROOT / "src" / "pprs" / "reproduction" / "quick.toml"
+ADAPTED_PLAN = """
+[model.digits-bias]
+label = "bias"
+of = "digits"
+adapt = "bias"
+noise = 0.5
+partition = "slic/soft/shifts:k=4"
+images = 100
+"""
 
 
 # The first test that needs it carries out the quick plan.
@@ -73,12 +82,15 @@ def modification_times(paths: Iterable[Path]) -> dict[Path, int]:
 
 def test_every_kind_of_figure_and_table(quick: Path) -> None:
     page = (quick / "README.md").read_text()
-    for name in NAMES:
+    for name in (*NAMES, "adapt"):
         kind = "png" if name == "gallery" else "svg"
         assert (quick / "tables" / f"{name}-digits.csv").stat().st_size > 100, name
         assert (quick / "figures" / f"{name}-digits.{kind}").stat().st_size > 100, name
         assert f"(figures/{name}-digits.{kind})" in page
-    assert len(list((quick / "figures").glob("[!.]*"))) == len(NAMES)
+    assert len(list((quick / "figures").glob("[!.]*"))) == len(NAMES) + 1
+    adapted = list(csv.DictReader((quick / "tables" / "adapt-digits.csv").read_text().splitlines()))
+    assert [line["method"] for line in adapted] == ["RS", "soft, 4 shifts", "soft, 4 shifts (adapted)"]
+    assert adapted[2]["ACR, unadapted"] == adapted[1]["ACR"]
     table = (quick / "tables" / "table1-digits.md").read_text()
     for method in ("RS", "SLIC", "Quickshift", "Felzenszwalb", "soft, 4 shifts", "static grid", "best blur"):
         assert f"| {method} |" in table
@@ -298,7 +310,7 @@ sigmas = {{ digits = [0.25] }}
     edit_manifest(out, lambda content: content["models"]["digits"].update(digest="0" * 16))
     plan.write_text(text + curves.format('"rs", "slic", "soft"'))
     output = pprs("reproduce", "curves", "--plan", plan, "--out", out, "--threads", 1, code=2)
-    assert "is not the network that was trained in this folder" in output.stderr.replace("\n", " ")
+    assert "is not the network that was made in this folder" in output.stderr.replace("\n", " ")
 
 
 def test_training_and_choosing_on_certified_images_is_refused(tmp_path: Path) -> None:
@@ -741,3 +753,38 @@ def test_tables_on_partitions() -> None:
     assert accuracies in page
     assert differences in page
     assert script["imagenet_table"](rows) in page
+
+
+def test_adapted_models_of_a_plan(tmp_path: Path) -> None:
+    def plan_of(text: str) -> Plan:
+        path = tmp_path / "plan.toml"
+        path.write_text(text)
+        return read_plan(path)
+
+    text = QUICK.read_text() + ADAPTED_PLAN
+    plan = plan_of(text)
+    line = Line("shifted", kind="bias")
+    assert plan.label(line) == "soft, 4 shifts (bias)"
+    assert plan.unadapted("digits", line) == Line("shifted")
+    assert plan.data_of("digits-bias") == "digits"
+    key = plan.model_key("digits-bias")
+    assert plan_of(text.replace("epochs = 3", "epochs = 4", 1)).model_key("digits-bias") != key  # another base
+    assert plan_of(text.replace('label = "bias"', 'label = "with a bias"')).model_key("digits-bias") == key
+    assert plan_of(QUICK.read_text()).model_key("digits") == plan.model_key("digits")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('of = "digits"', 'of = "digit"', 'model digits-bias: "of" is unknown model "digit". Did you mean "digits"'),
+        ('adapt = "bias"', 'adapt = "bais"', 'model digits-bias: unknown method "bais" to adapt. Did you mean "bias"'),
+        ('noise = 0.5\npartition = "slic/soft/shifts:k=4"', "", 'model digits-bias needs the "noise"'),
+        ("images = 100", 'budget = "soon"', "model digits-bias: "),
+    ],
+)
+def test_mistakes_in_an_adapted_model(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in ADAPTED_PLAN
+    path = tmp_path / "plan.toml"
+    path.write_text(QUICK.read_text() + ADAPTED_PLAN.replace(old, new))
+    with pytest.raises(PprsError, match=re.escape(message)):
+        read_plan(path)

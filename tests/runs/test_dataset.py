@@ -21,8 +21,8 @@ from helpers import pprs as command
 from PIL import Image
 
 import pprs
+from pprs.cost import BUDGET_STOP
 from pprs.data import Selection
-from pprs.dataset import BUDGET_STOP
 from pprs.errors import ConfigurationError
 from pprs.model import load_model
 from pprs.runners import Budget
@@ -31,6 +31,7 @@ from pprs.runs.store import VERSION
 
 NOISE = pprs.Gaussian(0.25)
 FEW = pprs.Sampling(n0=10, n=100)
+BRIGHT = Linear(torch.ones(1, 8, 8), -32)  # class 1 if the mean is above 0.5
 
 
 def without_time(rows: list[Row]) -> list[tuple[Any, ...]]:
@@ -330,7 +331,7 @@ def test_stored_setting_keys_do_not_change() -> None:
     assert list(stored) == [
         "format", "model", "model_digest", "preprocess", "labels", "data", "split", "data_fingerprint", "num_classes",
         "class_names", "noise", "partition", "n0", "n", "alpha", "bound", "stop", "seed", "engine", "device",
-        "autocast", "channels_last", "arithmetic", "pixels",
+        "autocast", "channels_last", "arithmetic", "bit_depth", "pixels",
     ]  # fmt: skip
     assert RunSettings.from_dict(json.loads(json.dumps(stored))) == settings
     assert RunSettings.from_dict({"n": "20", "alpha": "0.5", "noise": "gaussian:sigma=1.0"}).n == 20
@@ -521,3 +522,37 @@ def test_a_resumed_run_keeps_its_arithmetic(digits_model: Path, tmp_path: Path) 
     assert [row.levels for row in run.rows()] == [None, None]
     with pytest.raises(ConfigurationError, match="arithmetic: the run has 'real', you asked for 'exact'"):
         pprs.certify_dataset(str(digits_model), "builtin:mnist5k", images=range(2), arithmetic="exact", **options)
+
+
+def test_all_images_of_a_run_have_one_bit_depth(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    eight, other = torch.full((1, 8, 8), 200 / 255), torch.rand(1, 8, 8) * 0.1 + 0.8
+    options: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "progress": False}
+    run = pprs.certify_dataset(BRIGHT, torch.stack([eight, other]), out=tmp_path / "run", **options)
+    assert (run.settings.arithmetic, run.settings.bit_depth) == ("exact", 8)
+    assert [row.levels for row in run.rows()] == [255]
+    (failure,) = run.failures()
+    assert failure.idx == 1
+    assert 'not multiples of 1/255, as this arithmetic requires. Use `arithmetic` "rounded"' in str(failure)
+
+    rounded = pprs.certify_dataset(BRIGHT, torch.stack([eight, other]), arithmetic="rounded", **options)
+    assert rounded.settings.bit_depth == 16
+    assert [row.levels for row in rounded.rows()] == [65535, 65535]
+    assert pprs.verify_run(rounded).ok
+    with pytest.raises(ConfigurationError, match="bit_depth: the run has 8, you asked for 16"):
+        pprs.certify_dataset(BRIGHT, eight[None], out=tmp_path / "run", arithmetic="rounded", **options)
+    # The first image of the data decides, not the first of those that are certified.
+    last = pprs.certify_dataset(BRIGHT, torch.stack([other, eight]), images=[1], **options)
+    assert last.settings.bit_depth == 16
+
+
+def test_a_run_of_an_earlier_version_keeps_one_bit_depth_per_image(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    images = torch.stack([torch.full((1, 8, 8), 200 / 255), torch.rand(1, 8, 8) * 0.1 + 0.8])
+    options: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "progress": False, "out": tmp_path / "run"}
+    pprs.certify_dataset(BRIGHT, images, images=[0], **options)
+    with sqlite3.connect(tmp_path / "run" / FILE) as connection:
+        connection.execute("DELETE FROM settings WHERE key = 'bit_depth'")
+    run = pprs.certify_dataset(BRIGHT, images, **options)
+    assert run.settings.bit_depth is None
+    assert [row.levels for row in run.rows()] == [255, 65535]

@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from helpers import Record, deep_png
 from helpers import pprs as command
 from PIL import Image
 
@@ -141,10 +143,12 @@ def test_a_file_too_large_for_memory_is_refused_with_numbers(monkeypatch: pytest
     monkeypatch.setattr(memory, "available_memory", lambda: needed)
     assert check_memory(image, threads=4) is image
     monkeypatch.setattr(memory, "available_memory", lambda: needed - 1)
-    message = r"200x100 RGB image need about 0\.4 GB on 4 threads, but 0\.4 GB are free.*fewer `threads`.*\"network\""
-    with pytest.raises(PprsError, match=message):
+    needs = r"200x100 RGB image need about 0\.4 GB on 4 threads, but 0\.4 GB are free\. Use fewer `threads`, "
+    with pytest.raises(PprsError, match=rf"{needs}a smaller image, or \"network\" as `pixels`, so that"):
+        check_memory(image, threads=4, batch_size=64, pixels="file")  # a chunk has 64 samples in any case
+    with pytest.raises(PprsError, match=rf"{needs}or a smaller image\.$"):
         check_memory(image, threads=4)
-    with pytest.raises(PprsError, match="on 1 thread,"):
+    with pytest.raises(PprsError, match=r"on 1 thread,.*Use a smaller `batch_size`, or a smaller image\.$"):
         check_memory(image, threads=1, batch_size=300)
 
 
@@ -259,3 +263,33 @@ def test_runs_of_file_pixels_are_verified_and_audited(tmp_path: Path) -> None:
     assert image.radius < distance
     assert image.found is not None
     assert distance <= image.found < 2.5 * distance
+
+
+class TakesNoise(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([torch.ones(len(x)), torch.zeros(len(x))], dim=1)
+
+
+def test_a_file_of_16_bits_per_channel_is_not_certified_as_a_file(tmp_path: Path) -> None:
+    """Only 8 of its bits are read. The claim about the network's input does not name the file, even at equal size."""
+    Image.new("RGB", (16, 16)).save(tmp_path / "0.png")
+    for i in (1, 2):
+        (tmp_path / f"{i}.png").write_bytes(deep_png(np.full((16, 16, 3), 30_000, np.uint16)))
+    model = Model(TakesNoise(), "constant", num_classes=2, input_shape=(3, 16, 16))
+    options: dict[str, Any] = {"noise": NOISE, "sampling": FEW}
+    run = pprs.certify_dataset(model, str(tmp_path), pixels="file", progress=False, **options)
+    assert [row.idx for row in run.rows()] == [0]
+    assert ["16 bits per channel, of which only 8 are read" in failure.error for failure in run.failures()] == [
+        True
+    ] * 2
+    with pytest.raises(PprsError, match="Convert it to 8 bits per channel, or use `pixels`"):
+        pprs.certify_dataset(model, str(tmp_path / "1.png"), pixels="file", progress=False, **options)
+
+    record = Record()
+    run = pprs.certify_dataset(model, str(tmp_path), progress=record, out=tmp_path / "run", **options)
+    assert [row.file_shape for row in run.rows()] == [(3, 16, 16), None, None]
+    assert sum("image 1 has 16 bits per channel" in text for text in record.messages) == 1
+    assert not any("image 2" in text for text in record.messages)
+    assert str(pprs.metrics.read_frame(run).space) == "the network's 16x16 RGB input"
+    run = pprs.certify_dataset(model, str(tmp_path), images=[0], progress=False, **options)
+    assert str(pprs.metrics.read_frame(run).space) == "your 16x16 RGB files"

@@ -6,6 +6,7 @@ import io
 import json
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow
@@ -14,11 +15,11 @@ import pytest
 from helpers import pprs
 from PIL import Image, ImageFile
 
-from pprs import PprsError, open_run, write_report
+from pprs import PprsError, Run, open_run, verify_run, write_report
 from pprs.bounds import clopper_pearson_lower
 from pprs.noise import Gaussian
 from pprs.partition import parse_partition
-from pprs.runs import FILE, Row, RunSettings, RunWriter, read_frame, store
+from pprs.runs import FILE, Row, RunSettings, RunWriter, StoredRun, read_frame, size, store
 from pprs.runs.export import FORMATS, export
 
 # What 99 of 100 votes certify at alpha = 0.01 under Gaussian noise of sigma 0.5.
@@ -190,6 +191,91 @@ def test_a_failure_with_a_wrong_index(run: Path) -> None:
     change(run, "INSERT INTO failed VALUES ('seven', NULL, 'why')")
     with pytest.raises(PprsError, match="the failed image .*'seven'.* is not an index"):
         open_run(run).failures()
+
+
+# ---- many rows
+
+
+def limit_memory(monkeypatch: pytest.MonkeyPatch, allowed: int) -> None:
+    monkeypatch.setattr(size, "usable_memory", lambda: allowed)
+
+
+@pytest.mark.parametrize("table", ["rows", "failed", "fair_order"])
+def test_a_run_with_too_many_rows_is_refused_before_they_are_read(
+    run: Path, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RunWriter(run, SETTINGS) as writer:
+        writer.set_fair_order([0, 1, 2])
+    limit_memory(monkeypatch, 2**21)
+    assert len(open_run(run).rows()) == 3
+    numbers = "WITH RECURSIVE c(x) AS (SELECT 10 UNION ALL SELECT x + 1 FROM c WHERE x < 999)"
+    values = {
+        "rows": "idx, prediction, selected, radius, p_lower, counts, seconds) SELECT x, 1, 1, 0, 0, '[]', 0",
+        "failed": "idx, error) SELECT x, ''",
+        "fair_order": "place, idx) SELECT x, x",
+    }
+    change(run, f"{numbers} INSERT INTO {table} ({values[table]} FROM c")
+    monkeypatch.setattr(store, "from_sql", lambda *_: pytest.fail("a row was read"))
+    expected = r"run holds 99\d rows, which take about 0.0 GB of memory, but at most half of this machine's"
+    uses = (StoredRun.rows, StoredRun.outcomes, Run.to_arrow, read_frame, verify_run)
+    for use in (*uses, lambda run: write_report([run], "r.html")):
+        with pytest.raises(PprsError, match=expected):
+            use(open_run(run))
+    assert "more memory" in pprs("verify", run, code=2).stderr
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "json", "parquet"])
+def test_exported_rows_that_take_too_much_memory_are_refused(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / f"rows.{kind}"
+    rows = [replace(ROWS[0], idx=i) for i in range(1000)]
+    export(rows, SETTINGS, kind, path)
+    limit_memory(monkeypatch, 50 * 10**6)
+    assert len(open_run(path)) == 1000
+    limit_memory(monkeypatch, 5 * 10**6)
+    with pytest.raises(PprsError, match=rf"rows.{kind} holds .* of memory, but at most half of this machine's, 0.0 GB"):
+        open_run(path)
+
+
+def test_a_small_parquet_file_of_many_rows_is_refused_before_it_is_expanded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 10**6
+    table = pyarrow.table({name: pyarrow.nulls(count, pyarrow.int64()) for name in ("idx", "label", "predict")})
+    pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
+    assert (tmp_path / "rows.parquet").stat().st_size < 10_000
+    limit_memory(monkeypatch, 10**9)
+    monkeypatch.setattr(pyarrow.parquet, "read_table", lambda *_, **__: pytest.fail("the rows were read"))
+    with pytest.raises(PprsError, match=r"holds 1,000,000 rows, which take about 8.0 GB"):
+        open_run(tmp_path / "rows.parquet")
+
+
+def test_a_long_text_that_many_rows_repeat_is_refused_before_it_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    indices = pyarrow.array([0] * 2000, pyarrow.int32())
+    table = pyarrow.table(
+        {
+            **{name: [1.0] * 2000 for name in ("idx", "predict", "radius")},
+            "model": pyarrow.DictionaryArray.from_arrays(indices, ["x" * 10**6]),
+            "unknown": pyarrow.DictionaryArray.from_arrays(indices, ["x" * 10**6]),
+        }
+    )
+    path = tmp_path / "rows.parquet"
+    pyarrow.parquet.write_table(table, path)
+    limit_memory(monkeypatch, 10**9)
+    with pytest.raises(PprsError, match=r"holds 2,000 rows, which take about 2.0 GB"):
+        open_run(path)
+    pyarrow.parquet.write_table(table.drop_columns(["model"]), path)
+    assert len(open_run(path)) == 2000
+
+
+def test_a_nested_column_of_a_parquet_file_is_refused(tmp_path: Path) -> None:
+    table = pyarrow.table({"idx": [0], "label": [[1, 2]], "predict": [1], "radius": [0.5]})
+    pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
+    with pytest.raises(PprsError, match='the column "label" holds list'):
+        open_run(tmp_path / "rows.parquet")
 
 
 # ---- pictures

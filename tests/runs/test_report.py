@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import pprs
+from helpers import certify_counts, pprs
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
@@ -40,22 +40,26 @@ from pprs.report.table import Cell, Table
 from pprs.runs import Failure, Row, RunFrame, RunSettings, RunWriter, export, read_frame, read_frames
 from pprs.runs.names import distinct_names
 
-
-@pytest.fixture(autouse=True)
-def accept_made_up_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most rows of these tests have round radii, which do not follow from their counts."""
-    monkeypatch.setattr("pprs.runs.check.RowCheck.refuse", lambda check, path: None)
-
-
 SETTINGS = RunSettings(
     model="m", data="d", noise_text="gaussian:sigma=0.5", partition_text="slic:n_segments=50", n0=100, n=1000,
     alpha=0.001, seed=0, class_names=("cat", "dog", "<owl>"),
 )  # fmt: skip
+
+
+def make_row(
+    idx: int, label: int | None, counts: tuple[int, ...], segments: float | None = None, seconds: float = 0.5
+) -> Row:
+    """A row that follows from these votes under SETTINGS. The class with the most of them is the selected one."""
+    size = None if segments is None else 784 / segments
+    row = Row(idx, label, None, counts.index(max(counts)), 0.0, 0.0, counts, segments, size, seconds)
+    return certify_counts(row, SETTINGS)
+
+
 ROWS = [
-    Row(0, 0, 0, 0, 0.30000000000000004, 0.9, (900, 100), 48.5, 16.1, 0.5),
-    Row(1, 1, 1, 1, 0.7, 0.95, (50, 950), 47.5, 16.5, 0.5),
-    Row(2, 1, 0, 0, 0.2, 0.8, (800, 200), 48.0, 16.3, 61.25),
-    Row(5, 2, None, 2, 0.0, 0.4, (500, 500), 48.0, 16.3, 0.5),
+    make_row(0, 0, (780, 120, 100), 48.5),  # radius 0.317
+    make_row(1, 1, (20, 960, 20), 47.5),  # radius 0.765
+    make_row(2, 1, (700, 200, 100), 48.0, 61.25),  # radius 0.197
+    make_row(5, 2, (250, 250, 500), 48.0),
 ]
 
 
@@ -79,9 +83,10 @@ def frame(label: list[int], prediction: list[int], radius: list[float]) -> RunFr
 def write_run(
     folder: Path, rows: Sequence[Row], image: bytes | None = None, failures: Sequence[Failure] = (), **overrides: Any
 ) -> Path:
-    """Write a run with these rows and with SETTINGS, except for the overrides."""
-    with RunWriter(folder, dataclasses.replace(SETTINGS, **overrides)) as writer:
-        writer.add([(row, image) for row in rows], failures)
+    """Write a run with the votes of these rows and with SETTINGS, except for the overrides."""
+    settings = dataclasses.replace(SETTINGS, **overrides)
+    with RunWriter(folder, settings) as writer:
+        writer.add([(certify_counts(row, settings), image) for row in rows], failures)
     return folder
 
 
@@ -148,12 +153,12 @@ def test_export_tsv_is_cohens_format(run: Path, tmp_path: Path) -> None:
     text = export(opened.outcomes(), opened.settings, "tsv", None)
     lines = text.splitlines()
     assert lines[0] == "idx\tlabel\tpredict\tradius\tcorrect\ttime"
-    assert lines[1].startswith("0\t0\t0\t0.300000\t1\t0:00:00.5")
-    assert lines[2].startswith("1\t1\t1\t0.699999\t1\t")  # the double below 0.7, rounded down
-    assert lines[3] == "2\t1\t0\t0.200000\t0\t0:01:01.250000"
+    radii = [round_down(row.radius, 6) for row in ROWS]
+    assert lines[1].startswith(f"0\t0\t0\t{radii[0]}\t1\t0:00:00.5")
+    assert lines[2].startswith(f"1\t1\t1\t{radii[1]}\t1\t")
+    assert lines[3] == f"2\t1\t0\t{radii[2]}\t0\t0:01:01.250000"
     assert lines[4].startswith("5\t2\t-1\t0.000000\t0\t")
-    for line, row in zip(lines[1:], ROWS, strict=True):
-        assert Decimal(line.split("\t")[3]) <= Decimal(row.radius)
+    assert any(f"{row.radius:.6f}" > text for row, text in zip(ROWS, radii, strict=True))  # rounding to nearest differs
 
 
 @pytest.mark.parametrize("kind", ["tsv", "csv", "parquet", "json"])
@@ -383,8 +388,9 @@ def test_text_from_runs_is_escaped_everywhere_on_the_page(tmp_path: Path) -> Non
 
 
 def test_the_page_has_the_caveats_of_the_curves(tmp_path: Path) -> None:
-    undecided = dataclasses.replace(ROWS[1], stopped="budget")
-    write_run(tmp_path / "a", [ROWS[0], undecided], failures=[Failure(9, 0, "out of memory")])
+    undecided = dataclasses.replace(ROWS[1], counts=(8, 624, 8), stopped="budget")
+    failures = [Failure(9, 0, "out of memory")]
+    write_run(tmp_path / "a", [ROWS[0], undecided], failures=failures, stop="width:0.01")
     write_run(tmp_path / "b", ROWS, partition_text="none", stop="radius:0.1,0.25")
     report = write_report([tmp_path / "a", tmp_path / "b"], tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text()
@@ -401,34 +407,31 @@ def test_the_page_has_the_caveats_of_the_curves(tmp_path: Path) -> None:
 
 
 def test_plain_runs_with_the_same_noise_have_separate_tiles(tmp_path: Path) -> None:
-    for name, radius in (("a", 0.25), ("b", 0.75)):  # for example, of two models
-        row = dataclasses.replace(ROWS[0], radius=radius)
+    rows = [make_row(0, 0, (750, 200, 50)), make_row(0, 0, (950, 50, 0))]  # for example, of two models
+    for name, row in zip(("a", "b"), rows, strict=True):
         write_run(tmp_path / name, [row], _png(), partition_text="none", data_fingerprint="x")
     write_report([tmp_path / "a", tmp_path / "b"], tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text()
-    assert page.count("radius 0.250") == page.count("radius 0.750") == 1
+    assert [page.count(f"radius {round_down(row.radius)}") for row in rows] == [1, 1]
 
 
 def test_unlabelled_rows_count_as_certified_and_the_page_says_so(tmp_path: Path) -> None:
-    rows = [
-        Row(0, None, 1, 1, 0.4, 0.9, (1, 9), None, None, 0.1),
-        Row(1, None, None, 1, 0.0, 0.3, (5, 5), None, None, 0.1),
-    ]
+    rows = [make_row(0, None, (100, 900)), make_row(1, None, (500, 500))]
     report = write_report([write_run(tmp_path / "run", rows)], tmp_path / "r.html", radii=[0.0, 0.3])
     assert report.summaries[0].accuracy == (0.5, 0.5)
     assert "slic: no labels are known, so every certified image counts" in (tmp_path / "r.html").read_text()
 
 
 def test_special_characters_in_names(tmp_path: Path) -> None:
-    row = Row(5, 2, 2, 2, 0.4, 0.9, (1, 9), None, None, 0.1)
+    row = make_row(5, 2, (50, 50, 900))
     for name, partition in (("a", SETTINGS.partition_text), ("b", "none")):
         write_run(tmp_path / name, [row], _png(), partition_text=partition, data_fingerprint="x")
     for order in (["a", "b"], ["b", "a"]):  # no tile may replace that of another method
         write_report([tmp_path / name for name in order], tmp_path / "r.html")
         page = (tmp_path / "r.html").read_text()
         assert "<owl>" not in page
-        assert page.count("&lt;owl&gt; ✓, radius 0.4") == 2
-    write_run(tmp_path / "c", [dataclasses.replace(row, radius=0.7)], _png(), data_fingerprint="other")
+        assert page.count(f"&lt;owl&gt; ✓, radius {round_down(row.radius)}") == 2
+    write_run(tmp_path / "c", [make_row(5, 2, (10, 10, 980))], _png(), data_fingerprint="other")
     write_report([tmp_path / "b", tmp_path / "c"], tmp_path / "r.html")
     assert "Not shown, since they were certified on other images: slic." in (tmp_path / "r.html").read_text()
     (tmp_path / "$x$[b].tsv").write_text("idx\tlabel\tpredict\tradius\n0\t1\t1\t0.5\n")

@@ -11,10 +11,11 @@ import pytest
 import torch
 from helpers import pprs
 
-from pprs import Gaussian, Grid, PprsError, Slic, SmoothedClassifier, tune
+from pprs import Gaussian, Grid, Model, PprsError, Slic, SmoothedClassifier, tune
 from pprs.bounds import clopper_pearson_interval, mean_error
-from pprs.data import Selection
+from pprs.data import Selection, fair_order
 from pprs.data.arrays import Arrays
+from pprs.errors import ConfigurationError
 from pprs.partition import Mean, Shifts, Soft, parse_partition
 from pprs.tuning import (
     FAMILIES,
@@ -31,6 +32,7 @@ from pprs.tuning import (
     search_partitions,
     summarize,
 )
+from pprs.tuning.search import ALPHA, JUDGE
 
 
 class Stripes(torch.nn.Module):
@@ -263,6 +265,44 @@ def test_images_given_by_index(tmp_path: Path) -> None:
         call(indices[:-1])
 
 
+def test_noise_on_the_pixels_of_the_files(tmp_path: Path) -> None:
+    """The network takes 16x16 pixels and the files have twice as many on each side, which noise is added to."""
+    model, noise = Model(Stripes(), "stripes", num_classes=2, input_shape=(1, 16, 16)), Gaussian(0.25)
+    data = Arrays(stripes().images.repeat(2, axis=2).repeat(2, axis=3), stripes().labels, ("horizontal", "vertical"))
+    progress = Recorded()
+
+    def call(**options: object) -> Tuned:
+        return tune(model, data, noise=noise, budget="0.5s", families=["none"], out=tmp_path / "out", **options)  # type: ignore[arg-type]
+
+    tuned = call(pixels="file", progress=progress)
+    assert "noise is added to the pixels of the files" in progress.messages
+    assert json.loads((tmp_path / "out" / "tried.jsonl").read_text().splitlines()[0])["pixels"] == "file"
+    with pytest.raises(PprsError, match="other settings"):
+        call(progress=False)
+    # The final radii are those of the files: the same as for the network behind its resizing.
+    held_out = fair_order(range(40), 0)[20:][: len(tuned.best.radii)]
+    g = SmoothedClassifier(model.wrap_file_input(Stripes()), 2, noise, seed=JUDGE)
+    certificates = [g.certify(data[i].image, n=tuned.n, alpha=ALPHA, index=i) for i in held_out]
+    assert all(certificate.shape == (1, 32, 32) for certificate in certificates)
+    radii = [c.radius if c.prediction == data[i].label else 0.0 for c, i in zip(certificates, held_out, strict=True)]
+    assert list(tuned.best.radii) == radii
+    assert max(radii) > 0
+
+
+class Centred(Stripes):
+    """Subtracts the mean of the batch, so that the scores of an image depend on the others."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x - 3 * x.mean(0, keepdim=True))
+
+
+def test_a_network_that_is_no_function_of_one_image_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="not a function of one image") as refused:
+        tune(Centred(), stripes(), noise=Gaussian(0.25), budget="0.5s", out=tmp_path / "out", progress=False)
+    assert refused.value.parameter == "model"
+    assert not (tmp_path / "out").exists()
+
+
 def test_invalid_arguments(tmp_path: Path) -> None:
     for options, parameter, words in (
         ({"budget": "1e6samples"}, "budget", "must be a time"),
@@ -272,6 +312,7 @@ def test_invalid_arguments(tmp_path: Path) -> None:
         ({"images": range(10)}, "images", "at least 16 images"),
         ({"engine": "tensorflow"}, "engine", "unknown engine"),
         ({"device": "nowhere"}, "device", "cannot be used here"),
+        ({"pixels": "screen"}, "pixels", 'must be "network"'),
     ):
         with pytest.raises(PprsError, match=words) as refused:
             tune(Stripes(), stripes(), noise=Gaussian(0.25), out=tmp_path / "no", progress=False, **options)  # type: ignore[arg-type]
@@ -294,6 +335,8 @@ def test_the_tune_command(digits_model: Path, tmp_path: Path) -> None:
     assert {f["family"] for f in result["finals"]} == {"none", "blur", "superpixels"}
     assert (out / "tune.png").stat().st_size > 10_000
     assert pprs(*base, "--budget", "7s", "--out", out, code=2).stderr.count("other settings") == 1
+    file = pprs(*base, "--budget", "0.5s", "--families", "none", "--pixels", "file", "--out", tmp_path / "file").stdout
+    assert file.strip().splitlines()[-1] == "--partition none --pixels file"
     for words, error in (
         (["--budget", "1e6samples"], "the --budget of a search must be a time"),
         (["--families", "blurs"], 'pprs: --families: unknown family of partitions "blurs". Did you mean "blur"'),

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import torch
-from helpers import Linear, pprs
+from helpers import Linear, NearlyTied, pprs
 
 from pprs import PprsError, certify_dataset, open_run, verify_run, write_report
 from pprs.app.comparison import open_runs
@@ -104,6 +104,7 @@ EDITS = {
     "failed": ("UPDATE rows SET stopped = 'failed'", "a failed image has a certificate"),
     "levels": ("UPDATE rows SET levels = NULL", "levels"),
     "shape": ("UPDATE rows SET shape = NULL", "shape"),
+    "digest": ("UPDATE rows SET image_digest = NULL WHERE idx = 2", "row 2: it is not bound to an image"),
     "alpha": ("UPDATE settings SET value = '0.0001' WHERE key = 'alpha'", "p_lower"),
     "larger alpha": ("UPDATE settings SET value = '0.05' WHERE key = 'alpha'", "p_lower"),
     "noise": ("UPDATE settings SET value = '\"gaussian:sigma=2\"' WHERE key = 'noise'", "p_lower"),
@@ -195,8 +196,23 @@ def test_other_images_labels_and_models_are_found(run: Path) -> None:
     result = verify_run(run, model=other, data=(IMAGES, LABELS), replay=1, progress=False)
     assert "this is not the model of the run" in str(result)
     assert not result.replayed
-    fewer = verify_run(run, model=MODEL, data=(IMAGES[:3], LABELS[:3]), progress=False)
-    assert "row 3: the data has no image 3" in str(fewer)
+    fewer = verify_run(run, model=MODEL, data=(IMAGES[:3], LABELS[:3]), rows=[2, 3], progress=False)
+    assert "mismatch: row 3: the data has no image 3" in str(fewer)
+    assert "not checked: votes of row 3: the data has no image 3" in str(fewer)
+    assert fewer.replayed == (2,)
+
+
+def test_rows_without_digests_are_not_bound_and_in_exact_arithmetic_a_mismatch(run: Path, tmp_path: Path) -> None:
+    earlier = certify(tmp_path / "real", arithmetic="real")
+    for path in (run, earlier):
+        edit(path, "UPDATE rows SET image_digest = NULL")
+    result = verify(earlier)
+    assert result.ok
+    assert "images: 4 rows of an earlier version are not bound to their images" in str(result)
+    result = verify(run)
+    assert [mismatch.idx for mismatch in result.mismatches] == [0, 1, 2, 3]
+    assert "it has no digest, which every row in exact arithmetic has" in str(result)
+    assert "earlier version" not in str(result)
 
 
 def test_replay_finds_counts_that_are_consistent_but_were_never_drawn(run: Path) -> None:
@@ -210,6 +226,24 @@ def test_replay_finds_counts_that_are_consistent_but_were_never_drawn(run: Path)
     assert result.replayed == (0, 1)
     assert [m.idx for m in result.mismatches] == [0]
     assert "drawing again gives" in str(result)
+
+
+def test_replay_settles_near_ties_as_the_run_did(tmp_path: Path) -> None:
+    model, data, run = NearlyTied(float(IMAGES.mean()) - 0.01), (IMAGES, LABELS), tmp_path / "run"
+    certify_dataset(
+        model, data, noise="gaussian:sigma=0.25", sampling=Sampling(20, 100), engine="torch", out=run, progress=False
+    )
+    assert all(row.counts[1] > 0 for row in open_run(run).rows())
+    result = verify_run(run, model=model, data=data, replay=4, progress=False)
+    assert len(result.replayed) == 4
+    assert result.ok, str(result)
+
+
+def test_replay_finds_a_network_that_is_no_function_of_one_image(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MODEL, "forward", lambda x: torch.stack([x.mean((1, 2, 3)), x.mean().expand(len(x))], 1))
+    result = verify(run, replay=1)
+    assert not result.replayed
+    assert "mismatch: the `model` is not a function of one image" in str(result)
 
 
 def test_replay_chooses_the_same_rows_each_time(run: Path) -> None:

@@ -13,11 +13,11 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from helpers import Linear, Record, pprs
+from helpers import Linear, NearlyTied, Record, pprs
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
-from pprs import Certificate, Gaussian, PprsError, SmoothedClassifier, audit_run, certify_dataset
+from pprs import Certificate, Gaussian, PprsError, Run, SmoothedClassifier, audit_run, certify_dataset
 from pprs.audit import (
     Attack,
     AttackOptions,
@@ -29,6 +29,7 @@ from pprs.audit import (
     audit_image,
     count_by_chance,
 )
+from pprs.audit.decision import count_false_certificates
 from pprs.audit.gradient import pull_back
 from pprs.partition import parse_partition
 from pprs.sampling import Sampling
@@ -68,6 +69,67 @@ def test_the_found_norm_is_near_the_true_distance(text: str, cell: int | None, h
     assert 0 <= changed.min() <= changed.max() <= 255
     energy = int(((changed - np.rint(GREY.numpy() * 255).astype(np.int64)) ** 2).sum())
     assert image.found == math.sqrt(energy) / 255
+
+
+NO_GRADIENT = {
+    "numpy": (without_gradient(make_linear()), "RuntimeError: Can't call numpy() on Tensor that requires grad"),
+    "detached": (lambda x: make_linear()(x.detach()), "RuntimeError: element 0 of tensors does not require grad"),
+    "dlpack": (lambda x: make_linear()(torch.from_numpy(np.from_dlpack(x))), "BufferError: Can't export tensors"),
+    "hard": (lambda x: make_linear()(torch.round(4 * x) / 4), "its gradient is zero or not finite"),
+}
+
+
+@pytest.mark.parametrize("name", NO_GRADIENT)
+def test_the_result_says_why_scores_were_used(name: str) -> None:
+    model, reason = NO_GRADIENT[name]
+    classifier = SmoothedClassifier(model, 2, Gaussian(0.25), seed=3)
+    certificate = classifier.certify(GREY, n=500)
+    image, _ = audit_image(classifier, GREY, certificate, options=AttackOptions(steps=1, samples=100))
+    assert image.kind == "scores"
+    assert image.gradient_error is not None
+    assert image.gradient_error.startswith(reason)
+    audit = Audit((image, dataclasses.replace(image, kind="gradient", gradient_error=None)), 0.001, {}, 2)
+    (note,) = [note for note in audit.notes() if "scores" in note]
+    assert note.startswith("1 of 2 images were searched by scores")
+    assert f"no usable gradient ({reason}" in note
+
+
+def test_other_errors_are_no_reason_to_use_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        if x.requires_grad:
+            raise KeyError("a bug in a model")
+        return make_linear()(x)
+
+    def fail(*_: object) -> None:
+        raise ValueError("a bug in a partition")
+
+    with pytest.raises(KeyError, match="a bug in a model"):
+        Attack(Objective(SmoothedClassifier(model, 2, Gaussian(0.25)), GREY))
+    monkeypatch.setattr("pprs.audit.attack.pull_back", fail)
+    with pytest.raises(ValueError, match="a bug in a partition"):
+        Attack(Objective(SmoothedClassifier(make_linear(), 2, Gaussian(0.25)), GREY))
+
+
+def test_a_network_that_fails_is_no_reason_to_find_nothing() -> None:
+    calls = 0
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        if calls > 40:
+            raise OSError("the server is gone")
+        return make_linear()(x.detach())
+
+    classifier = SmoothedClassifier(model, 2, Gaussian(0.25), seed=3)
+    certificate = SmoothedClassifier(make_linear(), 2, Gaussian(0.25), seed=3).certify(GREY, n=500)
+    with pytest.raises(PprsError, match="the server is gone"):
+        audit_image(classifier, GREY, certificate, options=QUICK)
+
+
+def test_a_network_that_changes_its_input_has_a_gradient() -> None:
+    linear = make_linear()
+    attack = Attack(Objective(SmoothedClassifier(lambda x: linear(x.mul_(2)), 2, Gaussian(0.25)), GREY))
+    assert (attack.kind, attack.gradient_error) == ("gradient", None)
 
 
 def test_a_false_radius_is_found_out() -> None:
@@ -149,14 +211,83 @@ def test_the_test_rejects_a_tie_at_most_with_probability_alpha() -> None:
     assert rejected > 0
 
 
+def test_a_change_that_alpha_does_not_suffice_to_test_is_not_proved() -> None:
+    """Noise of 16-bit images is drawn with an error that is taken off alpha, and the level of tests falls."""
+    deep = GREY + 1 / 65535
+    classifier = SmoothedClassifier(make_linear(-0.4), 2, Gaussian(0.25), seed=3)
+    test = LabelTest(classifier, 0, 1, 2e-9, 400)
+    assert [test.find_other_label(deep) for _ in range(3)] == [0, None, None]
+    assert (test.tests, test.untested, test.queries) == (3, 2, 500)
+    certificate = SmoothedClassifier(make_linear(0.4), 2, Gaussian(0.25), seed=3).certify(deep, n=1000)
+    image, _ = audit_image(classifier, deep, dataclasses.replace(certificate, alpha=1e-12), options=QUICK)
+    assert image.found is None
+    assert image.untested > 0
+    notes = Audit((image,), 1e-12, {}, 1).notes()
+    assert any(note.startswith("1 of 1 images have changes that may alter the label") for note in notes)
+
+
+def make_results(count: int, inside: int) -> tuple[AuditedImage, ...]:
+    return tuple(
+        AuditedImage(i, 0, 0.1, "gradient", "", 1, 1.0, True, inside=i < inside, found=0.05) for i in range(count)
+    )
+
+
 def test_the_allowance_for_chance() -> None:
-    assert [count_by_chance(m, 0.001) for m in (1, 25, 26, 10_000)] == [0, 0, 1, 28]
-    images = tuple(AuditedImage(i, 0, 0.1, "gradient", "", 1, 1.0, True, inside=i < 1, found=0.05) for i in range(30))
-    audit = Audit(images, 0.001, {})
+    assert [count_by_chance(m, m, 0.001) for m in (0, 1, 20, 21, 25, 26, 80, 81)] == [0, 0, 0, 1, 1, 2, 2, 4]
+    assert [count_by_chance(81, m, 0.001) for m in (1, 3, 25, 26)] == [1, 3, 3, 4]
+    audit = Audit(make_results(30, 2), 0.001, {}, 40)
     assert audit.passed
-    assert "1 of 30 images" in audit.notes()[0]
-    assert "at most 1," in audit.notes()[0]
-    assert not Audit(images[:5], 0.001, {}).passed
+    assert "2 of 30 images" in audit.notes()[0]
+    assert "at most 2, with 95% probability: 40 images were attempted" in audit.notes()[0]
+    assert not any("cannot fail" in note for note in audit.notes())
+    assert not Audit(make_results(30, 3), 0.001, {}, 40).passed
+    assert not Audit(make_results(1, 1), 0.001, {}, 20).passed
+    late = Audit(make_results(1, 1), 0.001, {}, 21)
+    assert late.passed
+    assert "so few images cannot fail an audit" in late.notes()[1]
+
+
+def test_false_certificates_exceed_the_allowance_nowhere_in_a_run() -> None:
+    """Whoever looks at a run may stop anywhere, so the allowance must hold everywhere at once."""
+    runs, images, alpha = 4000, 400, 0.02
+    false = np.random.default_rng(0).random((runs, images)) < alpha
+    allowed = np.array([count_false_certificates(attempted, alpha) for attempted in range(1, images + 1)])
+    exceeded = int((false.cumsum(1) > allowed).any(1).sum())
+    assert 0 < exceeded <= 132  # the 99.9% quantile of Binomial(4000, 0.025)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 1.0])
+def test_chance_fails_at_most_one_of_twenty_audits(share: float) -> None:
+    """Only some images have a true certificate. Those without get one with probability alpha, and it is false."""
+    rng, audits, audited, alpha, failed = np.random.default_rng(1), 2000, 10, 0.02, 0
+    for _ in range(audits):
+        has_true = rng.random(4000) < share
+        false = ~has_true & (rng.random(4000) < alpha)
+        certified = np.flatnonzero(has_true | false)[:audited]
+        wrong = rng.random(audited) < alpha
+        failed += int((false[certified] | wrong).sum()) > count_by_chance(int(certified[-1]) + 1, audited, alpha)
+    assert failed <= 131  # the 99.9% quantile of Binomial(2000, 0.05)
+
+
+def test_images_that_were_attempted_are_counted_up_to_the_last_audited() -> None:
+    net = make_linear(0.4)
+    boundary = (255 * (GREY - 0.4 * net.w / float(net.w.norm()))).round() / 255
+    images = torch.stack([GREY, boundary, GREY, GREY])
+    data = (images, torch.tensor([1, 1, 1, 1]))
+    sampling = Sampling(50, 200)
+    plain, shuffled = (
+        certify_dataset(
+            net, data, noise=Gaussian(0.25), sampling=sampling, engine="torch", progress=False, target_error=target
+        )
+        for target in (None, 0.01)
+    )
+    assert [row.prediction is None for row in plain.rows()] == [False, True, False, False]
+
+    def count(run: Run, images: list[int] | None) -> int:
+        return audit_run(run, model=net, data=data, images=images, seconds=1e-6, progress=False).attempted
+
+    assert [count(plain, images) for images in ([0], [2], None)] == [1, 3, 4]
+    assert count(shuffled, [0]) == 4
 
 
 def test_an_attack_on_constant_votes_is_an_error_and_an_audit_finds_nothing() -> None:
@@ -226,6 +357,7 @@ def test_the_command_audits_a_run_and_resumes(folder: Path) -> None:
     assert "nothing was found inside the certified radius of 3 images" in output
     stored = json.loads((folder / "audit/audit.json").read_text())
     assert (stored["passed"], stored["found_inside"], len(stored["images"])) == (True, 0, 3)
+    assert (stored["attempted"], stored["allowed"]) == (3, 0)
     for image in stored["images"]:
         assert image["found"] > image["radius"] > 0
         changed = np.load(folder / f"audit/found/{image['idx']}.npy")
@@ -311,6 +443,16 @@ def test_bad_input_of_an_audit(folder: Path, data: Path) -> None:
     assert "has no certified images" in pprs("audit", "none", code=2).stderr
 
 
+def test_an_audit_settles_near_ties_as_the_run_did() -> None:
+    """Otherwise its votes are those of another classifier, whose label differs without any change."""
+    model, data = NearlyTied(float(GREY.mean()) - 0.03), (GREY[None], torch.tensor([1]))
+    run = certify_dataset(model, data, noise=Gaussian(0.25), sampling=Sampling(50, 200), engine="torch", progress=False)
+    assert run.rows()[0].prediction == 1
+    audit = audit_run(run, model=model, data=data, steps=1, samples=100, seconds=5, progress=False)
+    assert audit.images[0].found != 0
+    assert not audit.found_inside
+
+
 def test_other_weights_are_refused(tmp_path: Path) -> None:
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))
     images, labels = GREY.repeat(2, 1, 1, 1), torch.tensor([0, 1])
@@ -339,9 +481,9 @@ def test_an_onnx_network_is_searched_by_scores(tmp_path: Path, data: Path, monke
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "net.onnx")
     pprs("certify", "--model", "net.onnx", "--data", data, "--sigma", 0.25, "--n", 500, "--limit", 1, "--out", "run")
     output = pprs("audit", "run", "--steps", 3, "--samples", 300, "--out", "audit").stdout
-    assert "no usable gradient" in output
+    assert "no usable gradient (ONNX Runtime computes scores only)" in output
     (image,) = json.loads((tmp_path / "audit/audit.json").read_text())["images"]
-    assert image["kind"] == "scores"
+    assert (image["kind"], image["gradient_error"]) == ("scores", "ONNX Runtime computes scores only")
     assert 0.4 <= image["found"] <= 0.6
 
 

@@ -16,10 +16,11 @@ from mpmath import mp  # type: ignore[import-untyped]
 from scipy.stats import chisquare, norm
 
 from pprs import Certificate, Exponential, Gaussian, Grid, PprsError, SmoothedClassifier
+from pprs.errors import ConfigurationError
 from pprs.kernels.quantised import LEADING, UNDECIDED
-from pprs.noise import Quantisation, keyed_rng, quantise, quantised_gaussian
+from pprs.noise import Quantisation, QuantisedImage, keyed_rng, quantise, quantised_gaussian
 from pprs.partition import Partition, parse_partition
-from pprs.voting import choose_arithmetic
+from pprs.voting import choose_arithmetic, fix_levels, noisy_chunk, prepare_image
 
 SETTINGS = [(0.02, 255), (0.25, 255), (1.0, 255), (0.25, 65535)]
 
@@ -95,6 +96,45 @@ def test_noise_is_independent_of_the_image_and_between_samples() -> None:
     assert np.abs(np.corrcoef(flat.T[:64])[np.triu_indices(64, 1)]).max() < 6 / 8
 
 
+class OtherDevice(torch.Tensor):
+    """A tensor that claims to be on a device that is neither a CPU nor CUDA, and whose memory numpy cannot read."""
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("meta")
+
+    def cpu(self) -> torch.Tensor:
+        return self.as_subclass(torch.Tensor)
+
+    def numpy(self) -> None:
+        raise TypeError("can't convert meta device type tensor to numpy")
+
+
+def test_noise_of_other_devices_is_drawn_on_the_host() -> None:
+    """The integers are those of the host, and are copied to the device."""
+    host = prepare_image(torch.randint(0, 256, (1, 8, 8)) / 255, Gaussian(0.5))
+    assert isinstance(host, QuantisedImage)
+    other = dataclasses.replace(host, k=host.k.as_subclass(OtherDevice))
+    expected = noisy_chunk(host, Gaussian(0.5), 1, 2, chunk=3)
+    out = torch.zeros_like(expected).as_subclass(OtherDevice)
+    assert noisy_chunk(other, Gaussian(0.5), 1, 2, chunk=3, out=out) is out
+    assert torch.equal(out.cpu(), expected)
+    assert noisy_chunk(other, Gaussian(0.5), 1, 2).device.type == "meta"
+
+
+def test_noise_of_a_gpu_is_drawn_there() -> None:
+    """Rows of runs on a GPU depend on it."""
+
+    class OnGpu(OtherDevice):
+        @property
+        def device(self) -> torch.device:
+            return torch.device("cuda:1")
+
+    image = quantise(torch.zeros(1, 8, 8))
+    on_gpu = dataclasses.replace(image, k=image.k.as_subclass(OnGpu))
+    assert (image.noise_device, on_gpu.noise_device) == (torch.device("cpu"), torch.device("cuda:1"))
+
+
 # ---- images
 
 
@@ -126,6 +166,21 @@ def test_other_images_are_moved_and_pay_for_it() -> None:
     assert (certificate.arithmetic, certificate.levels) == ("exact", 65535)
     with pytest.raises(PprsError, match="not multiples of 1/255"):
         SmoothedClassifier(g.model, 2, Gaussian(0.25), arithmetic="exact").certify(x, n=200)
+
+
+def test_an_abstention_says_that_rounding_used_up_the_radius() -> None:
+    """All votes agree, but the noise is so small that rounding to 16 bits takes off more than the radius."""
+    g, n = SmoothedClassifier(_vote_for_one, 2, Gaussian(1e-4)), 100
+    sixteen_bit, eight_bit = (g.certify(torch.full((1, 32, 32), x), n=n) for x in (0.123456, 100 / 255))
+    assert (eight_bit.prediction, eight_bit.lost_to_rounding) == (1, False)
+    assert sixteen_bit.abstained
+    assert sixteen_bit.lost_to_rounding
+    assert str(sixteen_bit) == "abstained (rounding to 16 bits used up the radius of p_lower 0.933)"
+    two_sided = g.certify(torch.full((1, 32, 32), 0.123456), n=n, bound="two-sided")
+    assert two_sided.lost_to_rounding
+    undecided = dataclasses.replace(sixteen_bit, p_lower=0.4)
+    assert not undecided.lost_to_rounding
+    assert str(undecided) == "abstained (p_lower 0.400 is not above 1/2)"
 
 
 def test_values_beyond_float32_integers_are_refused() -> None:
@@ -290,3 +345,83 @@ def test_cell_means_depend_on_integer_sums_alone() -> None:
     first, second = (Grid(4).run_quantised(image, 255)[0] for image in images)
     assert torch.equal(first, second)
     assert not torch.equal(*images)
+
+
+def test_one_classifier_takes_images_of_all_bit_depths() -> None:
+    eight = torch.randint(0, 256, (1, 8, 8)).float() / 255
+    model = lambda y: torch.stack([y.mean((1, 2, 3)) - 0.2, 0.2 - y.mean((1, 2, 3))], 1)  # noqa: E731
+    g = SmoothedClassifier(model, 2, Gaussian(0.25), arithmetic="rounded")
+    certificate = g.certify(eight, n=500)
+    assert (certificate.levels, certificate.arithmetic) == (65535, "exact")
+    assert certificate.moved < 1e-6  # 1/255 is 257/65535
+    loss = certificate.moved + 8 / (2 * 65535) * (1 + 1e-9)
+    assert certificate.radius == pytest.approx(Gaussian(0.25).radius(certificate.p_lower, 64) - loss, rel=1e-12)
+    assert certificate.covers(np.full((1, 8, 8), 0.3 / 255 / 8))  # off the 8-bit levels
+    assert g.certify(torch.rand(1, 8, 8), n=500).levels == 65535
+
+
+@pytest.mark.parametrize(("arithmetic", "levels"), [("8-bit", 255), ("16-bit", 65535)])
+def test_a_given_bit_depth_refuses_other_images(arithmetic: str, levels: int) -> None:
+    g = SmoothedClassifier(lambda y: y.mean((2, 3)).repeat(1, 2), 2, Gaussian(0.25), arithmetic=arithmetic)
+    assert g.certify(torch.full((1, 8, 8), 100 / 255), n=200).levels == levels
+    with pytest.raises(PprsError, match=f'not multiples of 1/{levels}, .* Use `arithmetic` "rounded"'):
+        g.certify(torch.rand(1, 8, 8), n=200)
+
+
+def test_the_levels_of_one_image_are_fixed_for_all() -> None:
+    eight, sixteen, neither = torch.full((1, 8, 8), 0.2), torch.full((1, 8, 8), 1 / 65535), torch.full((1, 8, 8), 1e-5)
+    noise = Gaussian(0.25)
+    chosen = [[fix_levels(x, noise, option) for x in (eight, sixteen)] for option in ("auto", "exact")]
+    assert chosen == [["8-bit", "rounded"], ["8-bit", "16-bit"]]
+    assert fix_levels(neither, noise) == "rounded"
+    assert fix_levels(eight, noise, "rounded") == "rounded"
+    assert fix_levels(eight, Exponential(0.25)) == "real"
+    with pytest.raises(PprsError, match="not multiples of 1/255 or 1/65535"):
+        fix_levels(neither, noise, "exact")
+
+
+# ---- predictions
+
+
+def _vote_for_one(x: torch.Tensor) -> torch.Tensor:
+    return torch.tensor([[0.0, 1.0]]).repeat(len(x), 1)
+
+
+def test_predict_takes_the_error_of_the_draws_off_alpha() -> None:
+    """40 unanimous votes are just significant at this alpha, but not if the draws may differ from exact ones."""
+    image, n = torch.full((1, 8, 8), 0.2), 40
+    p_value = 2.0 ** (1 - n)
+    alpha = 1.05 * p_value
+    reduced = Quantisation(255).reduced_alpha(alpha, 0.25, n, 64)
+    assert reduced < p_value < alpha
+    exact, real = (
+        SmoothedClassifier(_vote_for_one, 2, Gaussian(0.25), arithmetic=arithmetic).predict(image, n=n, alpha=alpha)
+        for arithmetic in ("exact", "real")
+    )
+    assert exact.p_value == real.p_value == pytest.approx(p_value)
+    assert exact.abstained
+    assert "does not separate them" in str(exact)
+    assert real.prediction == 1
+
+
+def test_predict_refuses_an_alpha_that_the_draws_use_up() -> None:
+    def refuse(x: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("no sample should be drawn")
+
+    with pytest.raises(ConfigurationError, match="cannot keep alpha=1e-13"):
+        SmoothedClassifier(refuse, 2, Gaussian(0.25)).predict(torch.zeros(1, 8, 8), n=40, alpha=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("value", "arithmetic", "levels", "statement"),
+    [
+        (100 / 255, "auto", 255, "99.9% confidence, in exact arithmetic on 8-bit levels"),
+        (0.123456, "auto", 65535, "99.9% confidence, in exact arithmetic on the image rounded to 16 bits"),
+        (100 / 255, "real", None, "99.9% confidence, disregarding rounding in floating point"),
+    ],
+)
+def test_a_prediction_records_its_arithmetic(value: float, arithmetic: str, levels: int | None, statement: str) -> None:
+    g = SmoothedClassifier(_vote_for_one, 2, Gaussian(0.25), arithmetic=arithmetic)
+    prediction = g.predict(torch.full((1, 8, 8), value), n=20)
+    assert (prediction.arithmetic, prediction.levels) == ("real" if levels is None else "exact", levels)
+    assert str(prediction) == f"class 1 is the smoothed classifier's label for this image, with {statement}"

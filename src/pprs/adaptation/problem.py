@@ -1,15 +1,16 @@
-"""What an adaptation starts from, and what it changes."""
+"""What an adaptation starts from."""
 
 from __future__ import annotations
 
-import copy
+import contextlib
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 
 from pprs.model import Model
+from pprs.model.changes import Adapted, Changes, to_logits
 from pprs.noise import Noise, keyed_rng
 from pprs.partition import Partition
 from pprs.voting import ADAPT
@@ -37,7 +38,10 @@ class Problem:
 
     def noisy(self, indices: torch.Tensor, draw: int) -> torch.Tensor:
         """Return one partitioned noisy copy of each of these images, with the noise of draw number `draw`."""
-        images = self.images[indices]
+        return self.perturb(self.images[indices], draw)
+
+    def perturb(self, images: torch.Tensor, draw: int) -> torch.Tensor:
+        """Add the noise of draw number `draw` to any images, and partition them."""
         noisy = images + self.noise.sample(tuple(images.shape), keyed_rng("cpu", self.seed, draw, ADAPT, 0))
         return noisy if self.partition is None else self.partition.run(noisy)[0]
 
@@ -46,46 +50,43 @@ class Problem:
         """The scores [N, num_classes] of the unadapted network for the clean images."""
         return predict_scores(self.model.module, self.images)
 
-
-@dataclass(frozen=True)
-class Changes:
-    """What an adaptation changes. The default changes nothing.
-
-    Attributes:
-        weights: Entries of the network's state dict that replace the network's own.
-        bias: Added to the logits, float32 [num_classes].
-        denoiser: Applied to the partitioned noisy images before the network.
-    """
-
-    weights: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    bias: torch.Tensor | None = None
-    denoiser: torch.nn.Module | None = None
-
-    def apply(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Return a copy of the network with these changes, in eval mode."""
-        if self.weights:
-            module = copy.deepcopy(module)
-            module.load_state_dict({**module.state_dict(), **self.weights})
-        return Adapted(module, self.bias, self.denoiser).eval() if self.bias is not None or self.denoiser else module
+    @functools.cached_property
+    def probabilities(self) -> bool:
+        """Whether the network returns probabilities, as opposed to logits."""
+        return are_probabilities(predict_scores(self.model.module, self.images[:BATCH]))
 
 
-class Adapted(torch.nn.Module):
-    """A network behind a denoiser, with a correction of its logits. Either may be missing."""
-
-    bias: torch.Tensor | None
-
-    def __init__(self, net: torch.nn.Module, bias: torch.Tensor | None, denoiser: torch.nn.Module | None) -> None:
-        super().__init__()
-        self.net, self.denoiser = net, denoiser
-        self.register_buffer("bias", bias)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scores: torch.Tensor = self.net(x if self.denoiser is None else self.denoiser(x))
-        return scores if self.bias is None else scores + self.bias
+def are_probabilities(scores: torch.Tensor) -> bool:
+    """Return whether all scores [N, num_classes] are probabilities, of all classes or of some of them."""
+    return bool((scores >= 0).all() and (scores.sum(1) < 1.01).all())  # the sum is rounded, in half precision to 1%
 
 
 @torch.inference_mode()
 def predict_scores(module: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:
     """Return the scores [N, num_classes] of a network in eval mode."""
+    with eval_mode(module):
+        return torch.cat([module(batch.clone()).float() for batch in images.split(BATCH)])
+
+
+@contextlib.contextmanager
+def eval_mode(module: torch.nn.Module) -> Iterator[None]:
+    """Set a network to eval mode, and restore the mode of every layer afterwards."""
+    modes = [(layer, layer.training) for layer in module.modules()]
     module.eval()
-    return torch.cat([module(batch.clone()).float() for batch in images.split(BATCH)])
+    try:
+        yield
+    finally:
+        for layer, training in modes:
+            layer.training = training
+
+
+__all__ = [
+    "BATCH",
+    "Adapted",
+    "Changes",
+    "Problem",
+    "are_probabilities",
+    "eval_mode",
+    "predict_scores",
+    "to_logits",
+]

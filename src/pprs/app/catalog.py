@@ -19,6 +19,7 @@ from pprs.dataset import check_network
 from pprs.engine import choose_engine
 from pprs.errors import PprsError, suggest
 from pprs.model import Model
+from pprs.model.overlay import join_adapted, split_adapted
 from pprs.noise import Gaussian
 from pprs.progress import Progress
 from pprs.task import load_task
@@ -139,13 +140,14 @@ def make_catalog(
     *,
     split: str | None = None,
     classes: Path | None = None,
+    adapted: Path | None = None,
     engine: str = "auto",
     progress: Progress,
 ) -> ModelCatalog:
     """List the user's own model first, if any, then the built-in ones. The first entry is loaded at once."""
     entries = [_make_digits_entry(engine, progress), *_make_photo_entries(engine, progress)]
     if model is not None:
-        entries.insert(0, _make_own_entry(model, data, split, classes, engine, progress))
+        entries.insert(0, _make_own_entry(model, data, split, classes, adapted, engine, progress))
     catalog = ModelCatalog(entries)
     catalog.load(entries[0].name)  # so that errors are reported before the page opens
     return catalog
@@ -159,16 +161,17 @@ def _load(
     *,
     split: str | None = None,
     classes: Path | None = None,
+    adapted: Path | None = None,
     search_split: str | None = None,
 ) -> LoadedModel:
     """Load a network on its engine, with its images. `search_split` is the split for the search of partitions."""
-    task = load_task(model, data, split=split, classes=classes)
+    task = load_task(model, data, split=split, classes=classes, adapted=adapted)
     inputs = task.trial_inputs(Gaussian(0.25), None, 0)
     choice = choose_engine(task.model, inputs, engine=engine, samples=EXPECTED_SAMPLES, message=progress.message)
     check_network(SmoothedClassifier(choice.model.module, task.num_classes, Gaussian(0.25)), inputs, progress)
     search_data = None if search_split is None else load_task(task.model, data, split=search_split).data
     # Messages on the page name the model, but must not reveal where it is stored on this machine.
-    anonymous = replace(task.model, source=os.path.basename(model))
+    anonymous = replace(task.model, source=_name_model(model, adapted))
     return LoadedModel(anonymous, replace(anonymous, module=choice.model.module), choice.engine, task.data, search_data)
 
 
@@ -213,14 +216,26 @@ def _make_photo(name: str) -> ExampleImage:
 
 
 def _make_own_entry(
-    model: str, data: str, split: str | None, classes: Path | None, engine: str, progress: Progress
+    model: str,
+    data: str,
+    split: str | None,
+    classes: Path | None,
+    adapted: Path | None,
+    engine: str,
+    progress: Progress,
 ) -> CatalogEntry:
     count = len(open_dataset(data, split=split, classes=classes))
     return CatalogEntry(
-        f"{os.path.basename(model) or model} (yours)",
-        lambda: _load(model, data, engine, progress, split=split, classes=classes),
+        f"{_name_model(model, adapted) or model} (yours)",
+        lambda: _load(model, data, engine, progress, split=split, classes=classes, adapted=adapted),
         tuple(ExampleImage(f"image {i}", i) for i in range(min(OWN_EXAMPLES, count))),
     )
+
+
+def _name_model(model: str, adapted: Path | None) -> str:
+    """Return the name of a model on the page, without its folder."""
+    base, overlay = split_adapted(join_adapted(model, adapted))
+    return os.path.basename(base) + ("" if overlay is None else ", adapted")
 
 
 def parse_labels(text: str) -> list[str]:

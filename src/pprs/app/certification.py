@@ -127,7 +127,7 @@ def check_costs(request: Request, turn: Turn) -> None:
     shape = tuple(request.image.shape)
     check_image_shape(shape)
     if request.pixels == FILE:
-        check_memory(request.image, threads=get_threads())
+        check_memory(request.image, threads=get_threads(), pixels=request.pixels)
     for method in range(len(request.partitions)):
         check_cost(request.resolve_partition(method), shape, turn)
 
@@ -193,7 +193,9 @@ class MethodState:
 class _Task:
     """The certification of one method, and its cost so far."""
 
+    classifier: SmoothedClassifier
     certification: Certification
+    checked: bool = False  # whether the network was checked with this noise and partition
     trail: list[tuple[int, float]] = field(default_factory=list)
     samples: int = 0
     seconds: float = 0.0
@@ -204,13 +206,13 @@ def iter_states(
 ) -> Iterator[list[MethodState]]:
     """Certify with all methods in turn, a little at a time, and yield their states until `halt` is set.
 
-    Unless stopped early, each certificate equals that of `SmoothedClassifier.certify` with the same sampling.
+    Unless stopped early, each certificate equals that of `SmoothedClassifier.certify` with the same sampling, after
+    `check_model`.
     """
     with contextlib.suppress(Stopped), queue.take(lambda: not halt.is_set()) as turn:
         check_costs(request, turn)
-    tasks = [
-        _Task(request.make_classifier(i).start(request.sampling, request.index)) for i in range(len(request.partitions))
-    ]
+    classifiers = [request.make_classifier(i) for i in range(len(request.partitions))]
+    tasks = [_Task(classifier, classifier.start(request.sampling, request.index)) for classifier in classifiers]
     while True:
         for task in tasks:
             if task.certification.stopped is None and not halt.is_set():
@@ -225,6 +227,9 @@ def iter_states(
 def _advance(request: Request, task: _Task, queue: FairQueue, halt: threading.Event) -> None:
     try:
         with queue.take(lambda: not halt.is_set()) as turn:
+            if not task.checked:  # as before a run; this also decides which votes are near ties
+                task.classifier.check_model(request.image, index=request.index)
+                task.checked = True
             started = time.monotonic()
             try:
                 task.certification.advance(
@@ -271,6 +276,13 @@ def describe_certificate(
         )
     share = certificate.counts[certificate.selected] / certificate.n
     votes = f"{name} has {share:.0%} of {certificate.n:,} votes"
+    if certificate.lost_to_rounding:
+        if done is None:
+            return f"Nothing is proved yet: {votes}, and rounding the image to 16 bits uses up the radius so far."
+        return (
+            f"Abstained: {votes}, which proves the label, but rounding the image to 16 bits used up its radius. More "
+            "samples or an 8-bit image, which is not rounded, would help."
+        )
     if done is None:
         return f"Nothing is proved yet: {votes}, and the majority must be certain."
     if share > 0.5:

@@ -19,7 +19,7 @@ import torch
 from pprs import _threads
 from pprs.audit.gradient import pull_back
 from pprs.classifier import SmoothedClassifier
-from pprs.errors import PprsError
+from pprs.errors import PprsError, describe_error
 from pprs.model.onnx import OnnxNetwork
 from pprs.noise import QuantisedImage
 from pprs.partition import GaussianFilter
@@ -36,6 +36,10 @@ FITS = 30  # bisections when a change is scaled within valid pixel values
 
 BaseClassifier = Callable[[torch.Tensor], torch.Tensor]
 T = TypeVar("T")
+
+
+class NoGradientError(PprsError):
+    """There is no gradient, or none that can be followed. The message says why."""
 
 
 class Objective:
@@ -134,15 +138,15 @@ class Objective:
         return bool(counts[self.label] > others.max())
 
     def gradients(self, noise: torch.Tensor, change: torch.Tensor | float = 0.0) -> dict[str, torch.Tensor]:
-        """Return the gradient of the soft votes by the network's own gradients, keyed by how it was obtained."""
+        """Return the gradient of the soft votes by the network's own gradients, keyed by how it was obtained.
+
+        Raises:
+            NoGradientError: If the network cannot be differentiated.
+        """
 
         def differentiate(part: torch.Tensor) -> dict[str, torch.Tensor]:
             noisy = self.image + change + part
-            inputs = (noisy if self.partition is None else self.partition.run(noisy)[0]).clone().requires_grad_()
-            with torch.enable_grad():
-                margins = margin(self.network(inputs), self.label)
-                soft = torch.sigmoid(margins.detach() / self._scale)
-                (gradient,) = torch.autograd.grad((margins * soft * (1 - soft)).sum(), inputs)
+            gradient = self._differentiate_network(noisy if self.partition is None else self.partition.run(noisy)[0])
             return {how: batch.sum(0) for how, batch in pull_back(self.partition, noisy, gradient).items()}
 
         gradients: dict[str, torch.Tensor] = {}
@@ -150,6 +154,20 @@ class Objective:
             for how, gradient in found.items():
                 gradients[how] = gradients.get(how, torch.zeros_like(self.image)) + gradient
         return gradients
+
+    def _differentiate_network(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the gradient of the soft votes with respect to the input of the network."""
+        inputs = images.clone().requires_grad_()
+        try:
+            with torch.enable_grad():
+                margins = margin(self.network(inputs.clone()), self.label)  # a copy, for networks that change it
+                soft = torch.sigmoid(margins.detach() / self._scale)
+                (gradient,) = torch.autograd.grad((margins * soft * (1 - soft)).sum(), inputs)
+        # Torch raises RuntimeError where a gradient is missing, and so does `numpy` of a tensor with a gradient. Other
+        # packages that are given such a tensor raise one of the other three.
+        except (RuntimeError, BufferError, TypeError, ValueError) as error:
+            raise NoGradientError(describe_error(error)) from error
+        return gradient
 
     def estimated_gradients(self, noise: torch.Tensor, change: torch.Tensor | float = 0.0) -> dict[str, torch.Tensor]:
         """Estimate the gradient of the soft votes from scores alone, at several resolutions."""
@@ -182,11 +200,12 @@ class Attack:
     Attributes:
         kind: "gradient", or "scores" if the network has no usable gradient.
         how: How the gradient is obtained, an empty string if there is nothing to say.
+        gradient_error: Why the network has no usable gradient, None if it has one.
         direction: The first direction, of norm 1.
         compared: The number of estimates that it was chosen from.
 
     Raises:
-        PprsError: If the votes are constant around the image.
+        NoGradientError: If the votes are constant around the image.
     """
 
     def __init__(
@@ -198,25 +217,28 @@ class Attack:
         score_draws: int = FIRST_SCORE_DRAWS,
     ) -> None:
         self.objective, self._draws, self._score_draws = objective, draws, score_draws
-        self.kind, directions = self._first_directions()
+        self.kind, self.gradient_error = "gradient", None
+        try:
+            directions = self._differentiate()
+        except NoGradientError as error:
+            self.kind, self.gradient_error = "scores", error.message
+            found = objective.estimated_gradients(objective.draw(self._score_draws))
+            directions = {how: normalize(-gradient) for how, gradient in found.items()}
         self.how = next(iter(directions))
         self.direction = directions[self.how]
         self.compared = len(directions)
         if len(directions) > 1 or (self.kind == "scores" and starts):
             self._choose_direction(directions, starts)
 
-    def _first_directions(self) -> tuple[str, dict[str, torch.Tensor]]:
-        """Return unit vectors along which the votes fall, by the network's gradient if it has one."""
-        objective = self.objective
-        network = objective.network
-        if not (isinstance(network, torch.nn.Module) and any(isinstance(m, OnnxNetwork) for m in network.modules())):
-            try:
-                found = objective.gradients(objective.draw(self._draws))
-                return "gradient", {how: normalize(-gradient) for how, gradient in found.items()}
-            except Exception:
-                pass
-        found = objective.estimated_gradients(objective.draw(self._score_draws))
-        return "scores", {how: normalize(-gradient) for how, gradient in found.items()}
+    def _differentiate(self) -> dict[str, torch.Tensor]:
+        """Return unit vectors along which the votes fall, by the network's gradient."""
+        objective, network = self.objective, self.objective.network
+        if isinstance(network, torch.nn.Module) and any(isinstance(m, OnnxNetwork) for m in network.modules()):
+            raise NoGradientError("ONNX Runtime computes scores only")
+        found = objective.gradients(objective.draw(self._draws))
+        if not all(_is_usable(gradient) for gradient in found.values()):
+            raise NoGradientError("its gradient is zero or not finite")
+        return {how: normalize(-gradient) for how, gradient in found.items()}
 
     def _choose_direction(self, directions: dict[str, torch.Tensor], starts: Sequence[torch.Tensor]) -> None:
         """Choose the direction along which the votes fall furthest."""
@@ -266,7 +288,7 @@ class Attack:
             found = objective.estimated_gradients(objective.draw(SCORE_DRAWS), change)
         try:
             return normalize(-found[self.how]) if self.how in found else None
-        except PprsError:
+        except NoGradientError:
             return None
 
     def _fit(self, change: torch.Tensor, norm: float, bounded: bool) -> torch.Tensor:
@@ -292,10 +314,15 @@ def normalize(vector: torch.Tensor) -> torch.Tensor:
     """Scale a vector to norm 1, in double precision, so that its multiple by r has norm r.
 
     Raises:
-        PprsError: If it is zero or not finite.
+        NoGradientError: If it is zero or not finite.
     """
-    vector = vector.double()
-    norm = float(vector.norm())
-    if not norm > 0 or not math.isfinite(norm):
-        raise PprsError("the margin of the classifier is constant around this image, so there is no direction to show")
-    return vector / norm
+    if not _is_usable(vector):
+        raise NoGradientError(
+            "the margin of the classifier is constant around this image, so there is no direction to show"
+        )
+    return vector.double() / float(vector.double().norm())
+
+
+def _is_usable(vector: torch.Tensor) -> bool:
+    """Return whether a vector has a direction: it is finite and not zero."""
+    return 0 < float(vector.double().norm()) < math.inf

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pprs.partition import Mean, Partition, Superpixels
+from pprs.partition import Denoiser, Mean, Partition, Superpixels
 from pprs.partition.base import Filter
 
 STRAIGHT_THROUGH = "with the gradient passed straight through the partition"
@@ -40,6 +40,8 @@ def pull_back(partition: Partition | None, noisy: torch.Tensor, gradient: torch.
             # The filter runs in torch, which can differentiate it.
             (exact,) = torch.autograd.grad(partition._run_device(inputs)[0], inputs, gradient)
         return {"with the exact gradient of the filter": exact}
+    if isinstance(partition, Denoiser) and (through := partition.pull_back(noisy, gradient)) is not None:
+        return {"with the exact gradient of the denoiser": through}
     estimates = {STRAIGHT_THROUGH: gradient}
     superpixels = find_segments(partition)
     if superpixels is not None:

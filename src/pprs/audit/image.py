@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pprs.audit.attack import Attack, BaseClassifier, Objective
+from pprs.audit.attack import Attack, BaseClassifier, NoGradientError, Objective
 from pprs.audit.decision import LabelTest
 from pprs.audit.levels import Ints, LevelImage
 from pprs.audit.result import AuditedImage
@@ -106,6 +106,8 @@ def audit_image(
         found=None if best is None else best.norm,
         new_label=None if best is None else best.new_label,
         searched=search.failed if search.failed >= 0 else None,
+        gradient_error=search.gradient_error,
+        untested=search.untested,
     )
     return image, None if best is None else best.changed
 
@@ -125,6 +127,7 @@ class _Search:
     ) -> None:
         assert certificate.prediction is not None
         self.began, self.kind, self.how = time.monotonic(), "gradient", ""
+        self.gradient_error: str | None = None
         self.best: Finding | None = None
         self.failed = -1.0  # the largest norm at which nothing was found, before the first finding
         self._certificate, self._options, self._pause = certificate, options, pause
@@ -138,6 +141,10 @@ class _Search:
     def queries(self) -> int:
         return self._objective.queries + self._test.queries
 
+    @property
+    def untested(self) -> int:
+        return self._test.untested
+
     def _check_time(self) -> None:
         self._pause()
         if time.monotonic() - self.began > self._options.seconds:
@@ -150,10 +157,10 @@ class _Search:
         self.failed = 0.0
         try:
             attack = Attack(self._objective, starts)
-        except PprsError:  # the votes are constant around the image
+        except NoGradientError:  # the votes are constant around the image
             self.how = "no direction lowers the votes"
             return
-        self.kind, self.how = attack.kind, attack.how
+        self.kind, self.how, self.gradient_error = attack.kind, attack.how, attack.gradient_error
         change: torch.Tensor | None = None
         for norm in self._norms():
             change = attack.search(norm, self._options.steps, change)

@@ -37,6 +37,8 @@ class AuditedImage:
         queries: Number of noisy copies that the network classified.
         seconds: Time that the image took.
         complete: Whether the search ended by itself, not at the time limit.
+        gradient_error: Why the network has no usable gradient, None if it has one.
+        untested: Number of changes that may alter the label but were not tested, since earlier tests had used up alpha.
     """
 
     idx: int
@@ -52,6 +54,8 @@ class AuditedImage:
     found: float | None = None
     new_label: int | None = None
     searched: float | None = None
+    gradient_error: str | None = None
+    untested: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields that are known."""
@@ -66,11 +70,13 @@ class Audit:
         images: The images that were attacked.
         alpha: Failure probability of each certificate, and of the tests of each image.
         settings: What the audit depends on: the run and the options.
+        attempted: The number of images that the run attempted to certify, up to the last one audited.
     """
 
     images: tuple[AuditedImage, ...]
     alpha: float
     settings: Mapping[str, Any]
+    attempted: int
 
     @property
     def found_inside(self) -> list[AuditedImage]:
@@ -80,7 +86,7 @@ class Audit:
     @property
     def allowed(self) -> int:
         """How many images may have such a change by chance alone, with 95% probability."""
-        return count_by_chance(len(self.images), self.alpha)
+        return count_by_chance(self.attempted, len(self.images), self.alpha)
 
     @property
     def passed(self) -> bool:
@@ -99,20 +105,37 @@ class Audit:
         verdict = f"{len(inside)} of {count} images have a change inside the certified radius that alters the label"
         notes = [
             f"{verdict if inside else f'nothing was found inside the certified radius of {count} images'} "
-            f"(chance alone explains at most {self.allowed}, with 95% probability)"
+            f"(chance alone explains at most {self.allowed}, with 95% probability: {self.attempted} images were "
+            "attempted up to the last of these)"
         ]
+        if self.images and self.allowed == count:
+            notes.append("so few images cannot fail an audit: chance could explain a change inside each. Audit more.")
         if not self.passed:
             listed = ", ".join(str(image.idx) for image in inside)
             notes.append(f"that is more than chance explains: the certificates or the classifier are wrong ({listed})")
-        if any(image.kind == "scores" for image in self.images):
-            notes.append("the network has no usable gradient: changes were searched by its scores, which finds less")
-        incomplete = sum(not image.complete for image in self.images)
-        if incomplete:
-            notes.append(
+        return [*notes, *self._list_limits()]
+
+    def _list_limits(self) -> list[str]:
+        """Return what may have kept the search from finding smaller changes."""
+        limits, count = [], len(self.images)
+        scored = [image for image in self.images if image.kind == "scores"]
+        if scored:
+            reason = next((f" ({image.gradient_error})" for image in scored if image.gradient_error), "")
+            limits.append(
+                f"{len(scored)} of {count} images were searched by scores, which finds less: the network has no usable "
+                f"gradient{reason}"
+            )
+        if incomplete := sum(not image.complete for image in self.images):
+            limits.append(
                 f"{incomplete} of {count} images reached the time limit. Increase `seconds` to search further."
             )
-        notes.append("smaller changes than those found may exist; none exists inside a true certificate")
-        return notes
+        if untested := sum(image.untested > 0 for image in self.images):
+            limits.append(
+                f"{untested} of {count} images have changes that may alter the label but were not tested: earlier "
+                "tests had used up alpha, part of which pays for noise drawn with 64 bits. Reduce `samples` to test "
+                "them."
+            )
+        return [*limits, "smaller changes than those found may exist; none exists inside a true certificate"]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the audit as values that JSON can represent."""
@@ -120,6 +143,7 @@ class Audit:
             "format": FORMAT,
             "settings": dict(self.settings),
             "alpha": self.alpha,
+            "attempted": self.attempted,
             "found_inside": len(self.found_inside),
             "allowed": self.allowed,
             "passed": self.passed,
@@ -141,7 +165,7 @@ class Audit:
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))
             images = tuple(validate(AuditedImage, image, str(path)) for image in stored["images"])
-            return cls(images, float(stored["alpha"]), dict(stored["settings"]))
+            return cls(images, float(stored["alpha"]), dict(stored["settings"]), int(stored["attempted"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise PprsError(f"{path} is not an audit ({error}). Delete it, or give another `out`.") from error
 

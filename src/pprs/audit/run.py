@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,16 @@ from pprs.audit.result import Audit, AuditedImage
 from pprs.certificate import Certificate
 from pprs.classifier import SmoothedClassifier
 from pprs.data import check_indices
+from pprs.dataset import check_network
 from pprs.engine import EngineChoice, choose_engine
 from pprs.errors import ConfigurationError, PprsError, check_integer
 from pprs.model import Model
+from pprs.model.onnx import OnnxNetwork
 from pprs.noise import digest_image
 from pprs.progress import Progress, as_progress, stage
 from pprs.runners import Local
 from pprs.runs import Row, Run, RunSettings, open_run
-from pprs.task import Task, load_task, refuse_code
+from pprs.task import Task, load_task, reopen_model
 from pprs.voting import ATTACK, check_image, noisy_chunk
 
 LIMIT = 10  # images by default
@@ -43,6 +45,7 @@ def audit_run(
     images: Iterable[int] | None = None,
     limit: int | None = None,
     model: str | Model | torch.nn.Module | None = None,
+    adapted: str | Path | None = None,
     data: Any = None,
     steps: int = 20,
     samples: int = 1000,
@@ -63,6 +66,7 @@ def audit_run(
         images: Indices of the images to attack. By default, the first certified ones.
         limit: The number of images, 10 by default.
         model: The model that was certified, if it is not where the run recorded it.
+        adapted: The file of its adaptation, if it has one and it is not where the run recorded it.
         data: The data that was certified, if it is not where the run recorded it.
         steps: Gradient steps at each norm.
         samples: Fresh noisy copies of each test.
@@ -86,8 +90,9 @@ def audit_run(
     opened = run if isinstance(run, Run) else open_run(run)
     rows = _choose_rows(opened, images, limit)
     reporter = as_progress(progress)
-    subject = _Subject(opened.settings, rows, model, data, classes, seed, reporter)
-    results = _Results(None if out is None else Path(out), subject, options, seed)
+    attempts = _count_attempts(opened)
+    subject = _Subject(opened.settings, rows, attempts, model, adapted, data, classes, seed, reporter)
+    results = _Results(None if out is None else Path(out), subject, options, seed, attempts)
     done = {image.idx for image in results.images}
     todo = [row for row in rows if row.idx not in done]
     if len(todo) < len(rows):
@@ -118,7 +123,7 @@ def _choose_rows(run: Run, images: Iterable[int] | None, limit: int | None) -> l
     """Return the certified rows to attack."""
     if limit is not None:
         check_integer(limit, "limit", 1)
-    certified = {row.idx: row for row in run.iter_rows() if row.prediction is not None}
+    certified = {row.idx: row for row in run.rows() if row.prediction is not None}
     if not certified:
         raise ConfigurationError(f"{run.path} has no certified images, so there is nothing to audit")
     if images is None:
@@ -134,6 +139,18 @@ def _choose_rows(run: Run, images: Iterable[int] | None, limit: int | None) -> l
     return [certified[index] for index in chosen][:limit]
 
 
+def _count_attempts(run: Run) -> dict[int, int]:
+    """Return for each image of a run how many images the run attempted up to it, in the order of their indices.
+
+    A run with a target error attempts images in another order, and ends when its results are precise enough. Then all
+    images count.
+    """
+    indices = sorted([*(row.idx for row in run.iter_rows()), *(failure.idx for failure in run.failures())])
+    if run.fair_order() is not None:
+        return dict.fromkeys(indices, len(indices))
+    return {index: count for count, index in enumerate(indices, 1)}
+
+
 class _Subject:
     """The classifier and the images of a run, opened again."""
 
@@ -141,29 +158,42 @@ class _Subject:
         self,
         settings: RunSettings,
         rows: Sequence[Row],
+        attempted: Iterable[int],
         model: str | Model | torch.nn.Module | None,
+        adapted: str | Path | None,
         data: Any,
         classes: str | Path | None,
         seed: int,
         progress: Progress,
     ) -> None:
         self.settings, self.rows = settings, rows
-        self.task = _load(settings, rows, model, data, classes)
+        self.task = _load(settings, rows, model, adapted, data, classes)
         keep_memory()
-        choice = self._choose_engine(seed, progress)
+        trials = self._make_trials(attempted, seed)
+        choice = self._choose_engine(trials, progress)
         module = self.task.model.module
-        self._in_torch = choice.model.module is module and next(module.parameters(), None) is not None
+        is_onnx = any(isinstance(layer, OnnxNetwork) for layer in module.modules())
+        has_weights = next(module.parameters(), None) is not None
+        self._in_torch = choice.model.module is module and has_weights and not is_onnx
         self._network = self.task.base_classifier(module)
         self.classifier = SmoothedClassifier(
             self.task.base_classifier(choice.model.module), self.task.num_classes, settings.noise, settings.partition,
             seed=seed, device=settings.device, arithmetic=settings.arithmetic_option,
         )  # fmt: skip
+        check_network(self.classifier, trials, progress)  # also decides which votes are near ties
 
-    def _choose_engine(self, seed: int, progress: Progress) -> EngineChoice:
+    def _make_trials(self, attempted: Iterable[int], seed: int) -> torch.Tensor:
+        """Return the noisy images on which the run checked its network, if it recorded its seed."""
+        settings = self.settings
+        task = replace(self.task, images=[index for index in attempted if index < len(self.task.data)])
+        own_seed = seed if settings.seed is None else settings.seed
+        return task.trial_images(settings.noise, settings.partition, own_seed, settings.arithmetic_option)
+
+    def _choose_engine(self, trials: torch.Tensor, progress: Progress) -> EngineChoice:
         settings, task = self.settings, self.task
         return choose_engine(
-            task.model, task.trial_inputs(settings.noise, settings.partition, seed, settings.arithmetic_option),
-            engine=settings.engine or "auto", device=Local().check_device(settings.device), autocast=settings.autocast,
+            task.model, task.network_inputs(trials), engine=settings.engine or "auto",
+            device=Local().check_device(settings.device), autocast=settings.autocast,
             channels_last=settings.channels_last, message=progress.message,
         )  # fmt: skip
 
@@ -204,12 +234,13 @@ def _load(
     settings: RunSettings,
     rows: Sequence[Row],
     model: str | Model | torch.nn.Module | None,
+    adapted: str | Path | None,
     data: Any,
     classes: str | Path | None,
 ) -> Task:
     """Open the model and the data of a run, and check that the model is the one that was certified."""
-    refuse_code(settings.model, model)
-    net, source = settings.model if model is None else model, settings.data if data is None else data
+    net, overlay = reopen_model(settings.model, model, adapted)
+    source = settings.data if data is None else data
     for name, value in (("model", net), ("data", source)):
         if value is None:
             raise ConfigurationError(f"the run does not record its {name}. Give it as `{name}`.", parameter=name)
@@ -218,12 +249,13 @@ def _load(
     try:
         task = load_task(
             net, source, split=split, classes=classes, labels=settings.labels, images=[row.idx for row in rows],
-            pixels=settings.pixels,
+            pixels=settings.pixels, adapted=overlay,
         )  # fmt: skip
     except PprsError as error:
-        if model is not None and data is not None:
+        given = {"model": model, "data": data} | ({} if overlay is None else {"adapted": adapted})
+        missing = " or ".join(f"`{name}`" for name, value in given.items() if value is None)
+        if not missing:
             raise
-        missing = " or ".join(f"`{name}`" for name, given in (("model", model), ("data", data)) if given is None)
         raise ConfigurationError(
             f"the model or the data of the run cannot be opened: {error.message} If they are elsewhere now, give "
             f"{missing}.",
@@ -232,7 +264,7 @@ def _load(
     if settings.model_digest not in (None, task.model.digest()):
         raise ConfigurationError(
             f"{task.model.source} is not the model that was certified: its weights differ. Give the one that was as "
-            "`model`.",
+            f"{'`model`' if overlay is None else '`model` and its adaptation as `adapted`'}.",
             parameter="model",
         )
     return task
@@ -273,8 +305,10 @@ def restore_certificate(row: Row, settings: RunSettings, shape: tuple[int, ...])
 class _Results:
     """The images done so far, in memory and in a folder."""
 
-    def __init__(self, folder: Path | None, subject: _Subject, options: AttackOptions, seed: int) -> None:
-        self.folder, self._subject = folder, subject
+    def __init__(
+        self, folder: Path | None, subject: _Subject, options: AttackOptions, seed: int, attempts: Mapping[int, int]
+    ) -> None:
+        self.folder, self._subject, self._attempts = folder, subject, attempts
         names = subject.settings.class_names
         self._settings = {
             "run": _digest_run(subject.settings),
@@ -336,7 +370,8 @@ class _Results:
     def audit(self, indices: Sequence[int] | None = None) -> Audit:
         """Return the result for these images, or for all that are done."""
         images = [image for image in self.images if indices is None or image.idx in set(indices)]
-        return Audit(tuple(images), self._subject.settings.sampling.alpha, self._settings)
+        attempted = max((self._attempts.get(image.idx, len(self._attempts)) for image in images), default=0)
+        return Audit(tuple(images), self._subject.settings.sampling.alpha, self._settings, attempted)
 
     def draw(self) -> None:
         """Draw the plot and the gallery of what is done."""

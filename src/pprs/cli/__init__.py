@@ -16,6 +16,7 @@ COMMANDS = {
     "certify": "Certify images: each gets a label, and an L2 radius within which it cannot change.",
     "predict": "Predict labels with the smoothed classifier, abstaining where the vote is too close.",
     "train": "Train a classifier on clean images, with noise, or with noise and a partition.",
+    "adapt": "Adapt a classifier to its noise and partition, with unlabelled images.",
     "tune": "Search for the partition that gives a classifier the largest certified radii.",
     "audit": "Attack the certified images of a run, to see how much of each radius is real.",
     "report": "Write a report that compares runs: curves, a table and example images.",

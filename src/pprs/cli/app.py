@@ -48,6 +48,7 @@ Expose = Annotated[
 @guarded
 def app(
     model: Model = None,
+    adapted: options.Adapted = None,
     data: Data = DIGITS,
     split: options.Split = None,
     classes: options.Classes = None,
@@ -69,9 +70,11 @@ def app(
         raise ConfigurationError(
             f"`runs` {runs} is not a folder. Give one with runs written by `pprs certify --out`.", parameter="runs"
         )
+    if adapted is not None and model is None:
+        raise ConfigurationError("`adapted` needs the classifier that was adapted as `model`", parameter="adapted")
     options.set_threads(threads)
     listener = serve.bind(port, serve.ALL_INTERFACES if expose else serve.LOCALHOST)
-    catalog = make_catalog(model, data, split=split, classes=classes, engine=engine, progress=progress)
+    catalog = make_catalog(model, data, split=split, classes=classes, adapted=adapted, engine=engine, progress=progress)
     if expose:
         progress.message(
             "WARNING: --expose. Anyone who can reach this machine can open the app, use its processors, and see the "

@@ -12,7 +12,6 @@ from pprs.cli import options
 from pprs.cli.console import console, progress, say
 from pprs.cli.errors import FAILED, guarded, with_flags
 from pprs.cli.options import Panel
-from pprs.errors import ConfigurationError
 
 RunPath = Annotated[str, typer.Argument(metavar="RUN", help="Folder or url of the run.")]
 Images = Annotated[
@@ -30,6 +29,12 @@ ModelPath = Annotated[
     str | None,
     options.option(
         "--model", "MODEL", Panel.INPUT, "The classifier that was certified, if it is not where the run recorded it."
+    ),
+]
+AdaptedPath = Annotated[
+    Path | None,
+    options.option(
+        "--adapted", "FILE", Panel.INPUT, "Adaptation of the classifier, if it is not where the run recorded it."
     ),
 ]
 DataPath = Annotated[
@@ -54,6 +59,7 @@ def audit(
     samples: Samples = 1000,
     seconds: Seconds = 60.0,
     model: ModelPath = None,
+    adapted: AdaptedPath = None,
     data: DataPath = None,
     classes: options.Classes = None,
     seed: options.Seed = 0,
@@ -67,11 +73,11 @@ def audit(
 
     Example: pprs audit runs/slic --limit 20 --out audit
     """
-    chosen = _parse_images(images)
+    chosen = options.parse_indices(images, "images")
     options.set_threads(threads)
     result = auditing.audit_run(
-        run, images=chosen, limit=limit, model=model, data=data, steps=steps, samples=samples, seconds=seconds,
-        seed=seed, out=out, progress=progress, classes=classes,
+        run, images=chosen, limit=limit, model=model, adapted=adapted, data=data, steps=steps, samples=samples,
+        seconds=seconds, seed=seed, out=out, progress=progress, classes=classes,
     )  # fmt: skip
     console.print(result.table().to_rich())
     for note in result.notes():
@@ -81,14 +87,3 @@ def audit(
     if not result.passed:
         typer.echo(f"pprs: labels change inside certified radii. The changed images are in {out / 'found'}", err=True)
         raise typer.Exit(FAILED)
-
-
-def _parse_images(text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ConfigurationError(
-            f'`images` must be indices separated by commas, for example 0,3,17, not "{text}"', parameter="images"
-        ) from None

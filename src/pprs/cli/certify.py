@@ -12,8 +12,9 @@ from pprs.cli import options
 from pprs.cli.console import RunSummary, compare_with_plain, exit_if_failed, print_summary, progress, say
 from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
+from pprs.cost import RunLimits, apply_limits
 from pprs.data import ImageSet, Selection
-from pprs.dataset import EngineOptions, RunLimits, apply_limits, certify_task
+from pprs.dataset import EngineOptions, certify_task
 from pprs.errors import ConfigurationError
 from pprs.noise import noise_of
 from pprs.partition import parse_request
@@ -40,16 +41,6 @@ Bound = Annotated[
     Literal["one-sided", "two-sided"],
     options.option(
         "--bound", "NAME", Panel.SAMPLING, "one-sided bounds the selected class, two-sided the other classes too."
-    ),
-]
-Arithmetic = Annotated[
-    Literal["auto", "exact", "real"],
-    options.option(
-        "--arithmetic",
-        "NAME",
-        Panel.SAMPLING,
-        "exact draws Gaussian noise in integers on the levels of 8-bit or 16-bit images, so that certificates hold as "
-        "they stand. real adds float32 noise and disregards rounding. auto is exact where possible.",
     ),
 ]
 Stop = Annotated[
@@ -101,6 +92,7 @@ def certify(
     model: options.Model,
     data: options.Data,
     sigma: options.Sigma,
+    adapted: options.Adapted = None,
     partition: options.PartitionText = "auto",
     noise: options.NoiseText = "gaussian",
     pixels: options.PixelsName = "network",
@@ -110,7 +102,7 @@ def certify(
     alpha: Alpha = 0.001,
     bound: Bound = "one-sided",
     stop: Stop = None,
-    arithmetic: Arithmetic = "auto",
+    arithmetic: options.Arithmetic = "auto",
     budget: Budget = None,
     target_error: TargetError = None,
     split: options.Split = None,
@@ -154,7 +146,8 @@ def certify(
     options.set_threads(threads)
     check_out(out)
     dataset = open_data(data, split=split, classes=classes)
-    task = _load(model, dataset, labels, Selection(start, stride, limit), pixels, several=out is not None)
+    images = Selection(start, stride, limit)
+    task = _load(model, adapted, dataset, labels, images, pixels, several=out is not None)
     if show is not None and len(task.images) > 1:
         raise ConfigurationError(
             f"`show` draws a single image, and {len(task.images)} are selected. Choose one with `start`, and give 1 as "
@@ -186,11 +179,20 @@ def certify(
     exit_if_failed(summary)
 
 
-def _load(model: str, dataset: ImageSet, labels: str | None, images: Selection, pixels: str, *, several: bool) -> Task:
+def _load(
+    model: str,
+    adapted: Path | None,
+    dataset: ImageSet,
+    labels: str | None,
+    images: Selection,
+    pixels: str,
+    *,
+    several: bool,
+) -> Task:
     """Load the task. Unless several images are allowed, check that there is one before the model is loaded."""
     if not several and labels is None:
         _check_single(len(images.of(len(dataset))))
-    task = load_task(model, dataset, labels=labels, images=images, pixels=pixels)
+    task = load_task(model, dataset, labels=labels, images=images, pixels=pixels, adapted=adapted)
     if not several:
         _check_single(len(task.images))
     return task

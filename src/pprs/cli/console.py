@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import typer
 from rich.console import Console
 
-from pprs.certificate import confidence, round_down, state_arithmetic
+from pprs.certificate import confidence, is_lost_to_rounding, round_down, state_arithmetic
 from pprs.cli.errors import FAILED, with_flags
 from pprs.dataset import describe_failures
 from pprs.partition import Partition
@@ -111,17 +111,27 @@ def _print_one(row: Row, settings: RunSettings) -> None:
         reason = REASONS.get(row.stopped, row.stopped)
         say(f"stopped after {row.samples} of at most {settings.n} samples: {reason}")
     if row.prediction is None:
-        top = names[row.selected] if names else f"class {row.selected}"
-        say(
-            f"abstained: {top} got {row.counts[row.selected]} of {row.samples} votes, too few to prove a "
-            "majority. More samples (--n), less noise (--sigma) or another --partition may help."
-        )
+        say(_explain_abstention(row, names))
         return
     name = f"{names[row.prediction]} (class {row.prediction})" if names else f"class {row.prediction}"
     say(
         f"{name}: {state_claim(round_down(row.radius), space_of([row], settings).describe_one())}"
         f"{f' among {settings.label_choice}' if settings.label_choice else ''}, "
         f"with {confidence(settings.sampling.alpha)} confidence{state_arithmetic(settings.arithmetic, row.levels)}"
+    )
+
+
+def _explain_abstention(row: Row, names: Sequence[str] | None) -> str:
+    top = names[row.selected] if names else f"class {row.selected}"
+    votes = f"abstained: {top} got {row.counts[row.selected]} of {row.samples} votes"
+    if is_lost_to_rounding(row.prediction, row.p_lower, row.p_upper):
+        return (
+            f"{votes}, which proves the label, but rounding the image to 16 bits used up its radius. More samples "
+            "(--n) or an 8-bit image, which is not rounded, may help."
+        )
+    return (
+        f"{votes}, too few to prove a majority. More samples (--n), less noise (--sigma) or another --partition may "
+        "help."
     )
 
 
@@ -134,7 +144,7 @@ def _print_many(summary: RunSummary, settings: RunSettings) -> None:
         say(f"the classifier chose among {settings.label_choice} only")
     if summary.rows:
         space = Space.of(settings.pixels, settings.preprocess, summary.shapes, summary.file_shapes)
-        say(f"radii measure changes of {space}{state_arithmetic(settings.arithmetic)}")
+        say(f"radii measure changes of {space}{state_arithmetic(settings.arithmetic, settings.levels)}")
     if settings.stop is not None:
         average = summary.samples / max(summary.rows, 1)
         say(f"{summary.samples:,} samples, {average:,.0f} per image (at most {settings.n:,})")

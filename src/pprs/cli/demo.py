@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
+from pprs.adaptation import adapt
 from pprs.cli import options
 from pprs.cli.console import RunSummary, exit_if_failed, print_summary, progress, say
 from pprs.cli.errors import guarded
 from pprs.cli.report import print_report
-from pprs.data import open_dataset
+from pprs.data import Selection, open_dataset
 from pprs.dataset import certify_dataset
 from pprs.noise import Gaussian
 from pprs.report import write_report
@@ -21,6 +22,7 @@ from pprs.train import Recipe, train_and_score
 
 DATA, SIGMA, LIMIT, N = "builtin:mnist5k", 0.25, 100, 1000
 METHODS = {"rs": "none", "blur": "blur:size=3", "slic": "slic:n_segments=50,blur=3"}
+ADAPTED, BUDGET, IMAGES = "adapted", "1m", 1000  # the last line: superpixels and an adapted classifier
 
 
 @guarded
@@ -30,7 +32,7 @@ def demo(
     ] = Path("pprs-demo"),
     threads: options.Threads = None,
 ) -> None:
-    """Train a small classifier, certify it with and without superpixels, and write a report.
+    """Train a small classifier, certify it with and without superpixels, adapt it to them, and write a report.
 
     It uses built-in images of digits, and takes a few minutes. Repeat the command to resume.
     """
@@ -38,18 +40,24 @@ def demo(
     model = out / "digits.safetensors"
     if not model.exists():
         train_and_score(open_dataset(DATA, split="train"), Recipe(epochs=8), DATA, model, progress=progress)
-    runs: list[Run] = []
-    for name, partition in METHODS.items():
-        folder = out / name
-        runs.append(
-            certify_dataset(
-                str(model), DATA, noise=Gaussian(SIGMA), partition=partition, sampling=Sampling(n=N),
-                images=range(LIMIT), out=folder, progress=progress,
-            )
-        )  # fmt: skip
-        summary = RunSummary.of(runs[-1])
-        print_summary(summary, runs[-1].settings, str(folder))
-        exit_if_failed(summary)
+    runs = [_certify(str(model), partition, out / name) for name, partition in METHODS.items()]
+    overlay = out / f"{ADAPTED}.safetensors"
+    adapt(
+        str(model), DATA, noise=Gaussian(SIGMA), partition=METHODS["slic"], out=overlay, budget=BUDGET,
+        images=Selection(limit=IMAGES), progress=progress,
+    )  # fmt: skip
+    runs.append(_certify(str(model), METHODS["slic"], out / ADAPTED, adapted=overlay))
     page = out / "report.html"
     print_report(write_report(runs, page))
     say(f"\nThe report with example images: {page.resolve()}")
+
+
+def _certify(model: str, partition: str, folder: Path, adapted: Path | None = None) -> Run:
+    run = certify_dataset(
+        model, DATA, noise=Gaussian(SIGMA), partition=partition, sampling=Sampling(n=N), images=range(LIMIT),
+        out=folder, progress=progress, adapted=adapted,
+    )  # fmt: skip
+    summary = RunSummary.of(run)
+    print_summary(summary, run.settings, str(folder))
+    exit_if_failed(summary)
+    return run

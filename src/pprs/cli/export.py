@@ -28,4 +28,11 @@ def export(
     Example: pprs export runs/slic --format parquet --out slic.parquet
     """
     opened = open_run(run)
-    typer.echo(export_rows(opened.checked_outcomes(), opened.settings, format, out), nl=False)
+    rows, order = opened.checked_outcomes(), opened.fair_order()
+    typer.echo(export_rows(rows, opened.settings, format, out, order), nl=False)
+    if order is not None and format == "tsv":
+        typer.echo(
+            "a tsv cannot hold the random order of a run with --target-accuracy-error, so a report on it counts all "
+            "rows, with intervals for a fixed number of images. Use csv, parquet or json for reports.",
+            err=True,
+        )

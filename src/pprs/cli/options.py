@@ -32,6 +32,7 @@ def option(flag: str, metavar: str, panel: str, help: str, **settings: Any) -> A
 
 
 Engines = Literal["auto", "torch", "onnxruntime"]
+Arithmetics = Literal["auto", "exact", "8-bit", "16-bit", "rounded", "real"]
 Runners = Literal["local", "processes", "ray"]
 
 Model = Annotated[
@@ -44,6 +45,10 @@ Model = Annotated[
         "or hub id of Hugging Face transformers (org/name), torchvision:NAME, timm:NAME, efficientnet-lite0, or your "
         "own code as module:factory.",
     ),
+]
+Adapted = Annotated[
+    Path | None,
+    option("--adapted", "FILE", Panel.INPUT, "Adaptation of the classifier, written by `pprs adapt`."),
 ]
 Data = Annotated[
     str,
@@ -102,14 +107,26 @@ PartitionText = Annotated[
         "TEXT",
         Panel.NOISE,
         "auto (recommended for the noise, the image size and the model), none (plain smoothing), slic:n_segments=100, "
-        "felzenszwalb, quickshift, grid:size=4, a chain such as slic/soft/shifts:k=4, a mean A+B, or a baseline: "
-        "blur:size=3, gauss, median, tv, nlm. Options left out are chosen for the noise.",
+        "felzenszwalb, quickshift, grid:size=4, a chain such as slic/soft/shifts:k=4, a mean A+B, a network in a file: "
+        "denoiser:D.onnx, or a baseline: blur:size=3, gauss, median, tv, nlm. Options left out are chosen for the "
+        "noise.",
     ),
 ]
 Start = Annotated[int, option("--start", "INT", Panel.IMAGES, "Index of the first image.")]
 Stride = Annotated[int, option("--stride", "INT", Panel.IMAGES, "Take every n-th image.")]
 Limit = Annotated[int | None, option("--limit", "INT", Panel.IMAGES, "Maximum number of images.")]
 Seed = Annotated[int, option("--seed", "INT", Panel.SAMPLING, "Random seed.", min=0)]
+Arithmetic = Annotated[
+    Arithmetics,
+    option(
+        "--arithmetic",
+        "NAME",
+        Panel.SAMPLING,
+        "exact draws Gaussian noise in integers on the levels of 8-bit or 16-bit images (those of the first image), so "
+        "that results hold as they stand; 8-bit and 16-bit name the levels. rounded rounds every image to 16 bits "
+        "first. real adds float32 noise and disregards rounding. auto is exact, or rounded, where possible.",
+    ),
+]
 Engine = Annotated[
     Engines,
     option(
@@ -196,6 +213,22 @@ def set_threads(threads: int | None) -> None:
     torch.set_num_threads(count)
     _threads.set_threads(count)
     _threads.keep_memory()
+
+
+def parse_indices(text: str | None, parameter: str) -> list[int] | None:
+    """Parse the indices of images, such as 0,3,17. None if none are given.
+
+    >>> parse_indices("0, 3,17", "images")
+    [0, 3, 17]
+    """
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigurationError(
+            f'`{parameter}` must be indices separated by commas, for example 0,3,17, not "{text}"', parameter=parameter
+        ) from None
 
 
 def make_runner(

@@ -7,17 +7,21 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from pprs.certificate import confidence, state_label_arithmetic
 from pprs.cli import options
 from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
 from pprs.data import Selection
-from pprs.dataset import EngineOptions, predict_task
+from pprs.dataset import EngineOptions
 from pprs.noise import noise_of
 from pprs.partition import parse_request
+from pprs.prediction import predict_task
 from pprs.progress import TerminalProgress
 from pprs.runners import Local
 from pprs.runs.settings import describe_labels
+from pprs.space import state_pixels
 from pprs.task import load_task
+from pprs.voting import choose_arithmetic
 
 
 @guarded
@@ -25,6 +29,7 @@ def predict(
     model: options.Model,
     data: options.Data,
     sigma: options.Sigma,
+    adapted: options.Adapted = None,
     partition: options.PartitionText = "auto",
     noise: options.NoiseText = "gaussian",
     pixels: options.PixelsName = "network",
@@ -35,6 +40,7 @@ def predict(
             "--alpha", "NUM", Panel.SAMPLING, "Largest probability that a label is not the smoothed classifier's."
         ),
     ] = 0.001,
+    arithmetic: options.Arithmetic = "auto",
     split: options.Split = None,
     classes: options.Classes = None,
     labels: options.Labels = None,
@@ -55,17 +61,22 @@ def predict(
     """
     run_noise, run_partition = noise_of(noise, sigma), parse_request(partition)
     engine_options, images = EngineOptions(engine, device, batch_size), Selection(start, stride, limit)
+    used = choose_arithmetic(arithmetic, run_noise)
     Local().check_device(device)
     options.set_threads(threads)
-    task = load_task(model, data, split=split, classes=classes, labels=labels, images=images, pixels=pixels)
+    task = load_task(
+        model, data, split=split, classes=classes, labels=labels, images=images, pixels=pixels, adapted=adapted
+    )
     names, messages = task.model.class_names, TerminalProgress(Console(stderr=True))
     predicted = predict_task(
-        task, run_noise, run_partition, n=n, alpha=alpha, seed=seed, options=engine_options, progress=messages
-    )
+        task, run_noise, run_partition, n=n, alpha=alpha, seed=seed, options=engine_options, progress=messages,
+        arithmetic=arithmetic,
+    )  # fmt: skip
     if task.labels is not None:
         messages.message(f"the classifier chooses among {describe_labels(task.labels)} only")
+    messages.message(state_pixels(pixels))
     messages.message(
-        f"noise is added to {'the pixels of the files' if pixels == 'file' else 'the input of the network'}"
+        f"each label is the smoothed classifier's with {confidence(alpha)} confidence{state_label_arithmetic(used)}"
     )
     typer.echo("idx\tlabel\tpredict\tp_value\tname")
     for image in predicted:

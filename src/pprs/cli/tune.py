@@ -35,7 +35,9 @@ def tune(
     model: options.Model,
     data: options.Data,
     sigma: options.Sigma,
+    adapted: options.Adapted = None,
     noise: options.NoiseText = "gaussian",
+    pixels: options.PixelsName = "network",
     budget: Budget = "5m",
     families: Families = ALL_FAMILIES,
     out: Out = Path("pprs-tune"),
@@ -63,6 +65,7 @@ def tune(
     tuned = tuning.tune(
         model, data, noise=run_noise, budget=budget, families=families, images=images, out=out, seed=seed,
         progress=progress, split=split, classes=classes, labels=labels, engine=engine, device=device,
+        pixels=pixels, adapted=adapted,
     )  # fmt: skip
     console.print(tuning.make_table(tuned, (0.0, sigma / 2, sigma)).to_rich())
     for final in tuned.finals:
@@ -71,4 +74,4 @@ def tune(
         say(note)
     say(with_flags(tuning.summarize(tuned)))
     say(f"wrote {out / tuning.CHART} and {out / tuning.RESULT}")
-    say(f"\n--partition {tuned.best.partition}")
+    say(f"\n--partition {tuned.best.partition}{' --pixels file' if pixels == 'file' else ''}")

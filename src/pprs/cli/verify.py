@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,7 +12,6 @@ from pprs.cli import options
 from pprs.cli.console import CommandProgress
 from pprs.cli.errors import FAILED, guarded, with_flags
 from pprs.cli.options import Panel
-from pprs.errors import ConfigurationError
 from pprs.verification import verify_run
 
 
@@ -28,7 +28,15 @@ def verify(
     model: Annotated[
         str | None, typer.Option("--model", metavar="MODEL", help="Model, if not where the run says.")
     ] = None,
+    adapted: Annotated[
+        Path | None,
+        typer.Option("--adapted", metavar="FILE", help="Adaptation of the model, if not where the run says."),
+    ] = None,
     data: Annotated[str | None, typer.Option("--data", metavar="DATA", help="Data, if not where the run says.")] = None,
+    denoiser: Annotated[
+        str | None,
+        typer.Option("--denoiser", metavar="FILE", help="Denoiser of the partition, if not where the run says."),
+    ] = None,
     threads: options.Threads = None,
 ) -> None:
     """Check that the bounds and radii of a run follow from its counts, and its votes from its model and images.
@@ -37,20 +45,12 @@ def verify(
 
     Example: pprs verify runs/slic --replay 10
     """
+    chosen = options.parse_indices(rows, "rows")
     options.set_threads(threads)
     progress = CommandProgress(Console(stderr=True))
-    result = verify_run(run, model=model, data=data, replay=replay, rows=_parse_rows(rows), progress=progress)
+    result = verify_run(
+        run, model=model, adapted=adapted, data=data, denoiser=denoiser, replay=replay, rows=chosen, progress=progress
+    )
     typer.echo(with_flags(str(result)))
     if not result.ok:
         raise typer.Exit(FAILED)
-
-
-def _parse_rows(text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ConfigurationError(
-            f'`rows` must be indices separated by commas, for example 3,7, not "{text}"', parameter="rows"
-        ) from None

@@ -73,7 +73,7 @@ def _open(spec: str, split: str | None, prefer: str) -> ImageSet:
     if path.suffix == ".npz":
         return arrays.open_npz(path)
     if path.is_file():
-        return arrays.open_image(path)
+        return arrays.SingleImage(path)
     if path.is_absolute() or spec.startswith(".") or path.suffix.lower() in hub.IMAGE_SUFFIXES:
         raise ConfigurationError(f"there is no file or folder {spec}", parameter="data")
     return hub.open_hub(spec, split, prefer)
@@ -120,8 +120,14 @@ class _Relabelled(ImageSet):
         label = self._data.label_of(index)
         return None if label is None else self._new_labels[label]
 
+    def lost_depth(self, index: int) -> str | None:
+        return self._data.lost_depth(index)
+
     def _get(self, index: int) -> tuple[torch.Tensor, int | None]:
-        return self._data[index].image, self.label_of(index)
+        return self.image_of(index), self.label_of(index)
+
+    def image_of(self, index: int) -> torch.Tensor:
+        return self._data.image_of(index)
 
 
 __all__ = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -16,7 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from pprs._files import usable_memory
 from pprs.data.base import ImageSet, read_image
+from pprs.data.depth import find_lost_depth
 from pprs.errors import ConfigurationError, PprsError, suggest
 
 Array = npt.NDArray[Any]
@@ -40,9 +41,12 @@ class Arrays(ImageSet):
         return b"" if self.labels is None else np.ascontiguousarray(self.labels).tobytes()
 
     def _get(self, index: int) -> tuple[torch.Tensor, int | None]:
+        return self.image_of(index), self.label_of(index)
+
+    def image_of(self, index: int) -> torch.Tensor:
         image = self.images[index]
         scale = 255 if image.dtype == np.uint8 else 1
-        return torch.from_numpy(image.astype(np.float32) / np.float32(scale)), self.label_of(index)
+        return torch.from_numpy(image.astype(np.float32) / np.float32(scale))
 
     def label_of(self, index: int) -> int | None:
         return None if self.labels is None else int(self.labels[index])
@@ -121,7 +125,7 @@ def open_npz(path: Path) -> Arrays:
 def _check_sizes(archive: zipfile.ZipFile, members: Sequence[zipfile.ZipInfo], path: Path) -> None:
     """Check the sizes that the headers claim, before memory for them is allocated: a small file can claim any size."""
     total = sum(max(info.file_size, _claimed_bytes(archive, info)) for info in members)
-    allowed = _memory_bytes() // 2
+    allowed = usable_memory()
     if total > allowed:
         raise PprsError(
             f"{path} expands to {total / 1e9:.1f} GB, but at most half of this machine's memory, {allowed / 1e9:.1f} "
@@ -145,14 +149,6 @@ def _claimed_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> int:
 def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
     with archive.open(info) as member:
         return np.lib.format.read_array(member, allow_pickle=False)
-
-
-def _memory_bytes() -> int:
-    """Return the size of this machine's memory."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # unknown on this system
-        return 2**34
 
 
 def from_arrays(images: Any, labels: Any, source: str, class_names: tuple[str, ...] | None = None) -> Arrays:
@@ -191,6 +187,12 @@ def _channels_first(images: Array, source: str) -> Array:
     )
 
 
-def open_image(path: Path) -> Arrays:
-    """Open a single image file, without a label."""
-    return Arrays(read_image(path).numpy()[None], None)
+class SingleImage(Arrays):
+    """A single image file, without a label."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(read_image(path).numpy()[None], None)
+        self._lost_depth = find_lost_depth(path)
+
+    def lost_depth(self, index: int) -> str | None:
+        return self._lost_depth

@@ -29,12 +29,14 @@ class Example:
         image: The image [C, H, W], float32 in [0, 1].
         label: Its class index, or None if it is unknown.
         file_shape: Its shape before it was prepared for a network, or None if it was not prepared.
+        lost_depth: The channels of its file, such as "16 bits per channel", if they have more bits than were read.
     """
 
     index: int
     image: torch.Tensor
     label: int | None
     file_shape: tuple[int, ...] | None = None
+    lost_depth: str | None = None
 
 
 class ImageSet(ABC):
@@ -77,6 +79,28 @@ class ImageSet(ABC):
             The class index, or None if it is unknown.
         """
         return self[index].label
+
+    def image_of(self, index: int) -> torch.Tensor:
+        """Return an image, without reading its label if possible.
+
+        Args:
+            index: The index of the image.
+
+        Returns:
+            The image [C, H, W], float32 in [0, 1].
+        """
+        return self[index].image
+
+    def lost_depth(self, index: int) -> str | None:
+        """Describe the channels of an image's file if they have more bits than are read.
+
+        Args:
+            index: The index of the image, which has been read.
+
+        Returns:
+            A text such as "16 bits per channel", or None if the image is read as it is in its file.
+        """
+        return None
 
     def fingerprint(self) -> str:
         """Return a digest of the labels and of the first, middle and last images, to detect changed data."""
@@ -145,7 +169,8 @@ class View(ImageSet):
     """A data set prepared for a network: images at its input size, labels as its class indices.
 
     `label_map[i]` is the network's index of the data's class i, or None for a class that the network does not have.
-    Without a map, the labels stay as they are.
+    Without a map, the labels stay as they are. With `exact`, images that are not read as they are in their files are
+    refused.
     """
 
     def __init__(
@@ -154,8 +179,11 @@ class View(ImageSet):
         prepare: Callable[[torch.Tensor], torch.Tensor],
         label_map: Sequence[int | None] | None,
         class_names: tuple[str, ...] | None,
+        *,
+        exact: bool = False,
     ) -> None:
         self._data, self._prepare, self._label_map, self.class_names = data, prepare, label_map, class_names
+        self._exact = exact
         self.source, self.split = data.source, data.split
 
     def __len__(self) -> int:
@@ -184,7 +212,7 @@ class View(ImageSet):
     def unprepared(self) -> View:
         """Return a view of the images as they are in their files, with the network's labels."""
         view = copy.copy(self)
-        view._prepare = lambda image: image
+        view._prepare, view._exact = lambda image: image, True
         return view
 
     def __getitem__(self, index: int) -> Example:
@@ -193,7 +221,16 @@ class View(ImageSet):
             image, label = self._prepare(example.image), self._map_label(example.label, index)
         except PprsError as error:
             raise PprsError(error.message, parameter=error.parameter, index=index) from error
-        return Example(index, image, label, tuple(example.image.shape))
+        lost_depth = self.lost_depth(index)
+        if lost_depth is None:
+            return Example(index, image, label, tuple(example.image.shape))
+        if self._exact:
+            raise PprsError(describe_lost_depth(lost_depth), parameter="pixels", index=index)
+        # Without the shape of the file, so that no claim about this image is stated as one about the file.
+        return Example(index, image, label, lost_depth=lost_depth)
+
+    def lost_depth(self, index: int) -> str | None:
+        return self._data.lost_depth(index)
 
     def _get(self, index: int) -> tuple[torch.Tensor, int | None]:
         example = self[index]
@@ -201,6 +238,14 @@ class View(ImageSet):
 
     def fingerprint(self) -> str:
         return self._data.fingerprint()
+
+
+def describe_lost_depth(lost_depth: str) -> str:
+    """Say why an image cannot be certified as its file, and what to do about it."""
+    return (
+        f"its file has {lost_depth}, of which only 8 are read, so no certificate can be about the file. Convert it to "
+        '8 bits per channel, or use `pixels` "network".'
+    )
 
 
 @contextlib.contextmanager

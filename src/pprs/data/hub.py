@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import io
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from pprs.data.base import UNREADABLE, ImageSet, refuse_bombs, to_tensor
+from pprs.data.depth import find_lost_depth
 from pprs.errors import ConfigurationError, PprsError, suggest
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
@@ -32,6 +34,7 @@ class HubSet(ImageSet):
         if not labels:
             labels = [c for c in ("label", "labels", "fine_label") if c in features and "int" in str(features[c].dtype)]
         self._table, self._name, self._image_column = table, name, images[0]
+        self._files = table.select_columns(images[0]).cast_column(images[0], datasets.Image(decode=False))
         self._label_column = labels[0] if labels else None
         if self._label_column and isinstance(features[self._label_column], datasets.ClassLabel):
             self.class_names = tuple(features[self._label_column].names)
@@ -40,17 +43,27 @@ class HubSet(ImageSet):
         return len(self._table)
 
     def _get(self, index: int) -> tuple[torch.Tensor, int | None]:
+        return self.image_of(index), self.label_of(index)
+
+    def image_of(self, index: int) -> torch.Tensor:
         try:
             with refuse_bombs():
-                row = self._table[index]
-                image = to_tensor(row[self._image_column])
+                return to_tensor(self._images[index][self._image_column])
         except UNREADABLE as error:
             raise PprsError(
                 f"this image of {self._name} cannot be read ({error}). Check that it is complete.",
                 parameter="data",
                 index=index,
             ) from error
-        return image, self.label_of(index)
+
+    @functools.cached_property
+    def _images(self) -> Any:
+        """The table without its other columns."""
+        return self._table.select_columns([self._image_column])
+
+    def lost_depth(self, index: int) -> str | None:
+        file = self._files[index][self._image_column]
+        return find_lost_depth(file["path"] if file["bytes"] is None else io.BytesIO(file["bytes"]))
 
     def label_of(self, index: int) -> int | None:
         label = None if self._label_column is None else self._all_labels[index]

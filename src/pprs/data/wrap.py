@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from PIL import Image
 
 from pprs.data.arrays import from_arrays
 from pprs.data.base import ImageSet, to_tensor
+from pprs.data.depth import lost_depth
 from pprs.errors import ConfigurationError, PprsError, describe_error
 
 IMAGE_KEYS, LABEL_KEYS = ("image", "img", "pixel_values", "x"), ("label", "labels", "fine_label", "y")
@@ -47,7 +49,7 @@ class MapDataset(ImageSet):
     """A data set whose items are `(image, label)`, an image, or a mapping with an image and an optional label."""
 
     def __init__(self, data: Any) -> None:
-        self._data = data
+        self._data, self._lost_depth = data, dict[int, str | None]()
         names = getattr(data, "classes", None)
         if names is None:
             features = getattr(data, "features", None)
@@ -60,13 +62,23 @@ class MapDataset(ImageSet):
         return len(self._data)
 
     def _get(self, index: int) -> tuple[torch.Tensor, int | None]:
-        try:
-            image, label = _split_item(self._data[index])
-            return _to_image(image), _to_label(label)
-        except PprsError as error:
-            raise PprsError(error.message, parameter="data", index=index) from error
-        except Exception as error:  # a user's Dataset may raise anything
-            raise PprsError(describe_error(error), parameter="data", index=index) from error
+        with _name_image(index):
+            item = self._data[index]
+            return self._read(index, item), _to_label(_find_label(item))
+
+    def image_of(self, index: int) -> torch.Tensor:
+        with _name_image(index):
+            return self._read(index, self._data[index])
+
+    def _read(self, index: int, item: Any) -> torch.Tensor:
+        image = _find_image(item)
+        if isinstance(image, Image.Image):
+            # Kept, since a data set may return the same object again, which is decoded then.
+            self._lost_depth[index] = self._lost_depth.get(index) or lost_depth(image)
+        return _to_image(image)
+
+    def lost_depth(self, index: int) -> str | None:
+        return self._lost_depth.get(index)
 
     def _labels_digest(self) -> bytes:
         for name in ("targets", "labels"):
@@ -76,15 +88,30 @@ class MapDataset(ImageSet):
         return b""
 
 
-def _split_item(item: Any) -> tuple[Any, Any]:
+@contextlib.contextmanager
+def _name_image(index: int) -> Iterator[None]:
+    """Add the index of an image to errors about it."""
+    try:
+        yield
+    except PprsError as error:
+        raise PprsError(error.message, parameter="data", index=index) from error
+    except Exception as error:  # a user's Dataset may raise anything
+        raise PprsError(describe_error(error), parameter="data", index=index) from error
+
+
+def _find_image(item: Any) -> Any:
     if isinstance(item, Mapping):
         image = next((item[k] for k in IMAGE_KEYS if k in item), None)
         if image is None:
             raise PprsError(f"an item of `data` has no image, only: {', '.join(map(str, item))}", parameter="data")
-        return image, next((item[k] for k in LABEL_KEYS if k in item), None)
-    if isinstance(item, tuple | list):
-        return item[0], item[1] if len(item) > 1 else None
-    return item, None
+        return image
+    return item[0] if isinstance(item, tuple | list) else item
+
+
+def _find_label(item: Any) -> Any:
+    if isinstance(item, Mapping):
+        return next((item[k] for k in LABEL_KEYS if k in item), None)
+    return item[1] if isinstance(item, tuple | list) and len(item) > 1 else None
 
 
 def _to_label(label: Any) -> int | None:

@@ -11,6 +11,7 @@ from pprs.model.exported import Exported
 from pprs.model.factory import Factory
 from pprs.model.huggingface import HuggingFace
 from pprs.model.onnx import Onnx
+from pprs.model.overlay import ADAPTED, apply_overlay, load_overlay
 from pprs.model.preprocess import Preprocess
 from pprs.model.timm import Timm
 from pprs.model.torchvision import Torchvision
@@ -55,6 +56,7 @@ def load_model(spec: str) -> Model:
             - `torchvision:NAME` or `timm:NAME`
             - `efficientnet-lite0`
             - `module:factory`, a function without arguments that builds a network, or the network itself
+            - any of these with `+adapted:A.safetensors`, an adaptation written by `pprs adapt`
 
     Returns:
         The model. Fields that its source does not specify are None.
@@ -62,6 +64,9 @@ def load_model(spec: str) -> Model:
     Raises:
         PprsError: If the text names no known kind of model, or if the model cannot be loaded.
     """
+    base, mark, overlay = spec.rpartition(ADAPTED)
+    if mark:
+        return apply_overlay(load_model(base), load_overlay(overlay))
     for source in SOURCES:
         if source.claims(spec):
             try:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from pprs.errors import ConfigurationError, PprsError, suggest
+from pprs.model.adaptation import Adaptation
 from pprs.model.file_input import FileInput
 from pprs.model.preprocess import Preprocess
 
@@ -30,6 +31,7 @@ class Model:
         parts: Digests of what else it was loaded from, such as its source code, with their names.
         trained_behind: The partition behind which it was trained under noise, "none" for noise without a partition, or
             None if it was trained on clean images.
+        adaptation: What was changed in it by `pprs adapt`, if anything.
     """
 
     module: torch.nn.Module
@@ -42,6 +44,7 @@ class Model:
     fingerprint: str = ""
     parts: tuple[tuple[str, str], ...] = ()
     trained_behind: str | None = None
+    adaptation: Adaptation | None = None
 
     def digest(self) -> str:
         """Return a digest of the weights, so that a run cannot be resumed with another network of the same name.

@@ -68,18 +68,18 @@ class Exported:
         digest = hashlib.sha256(screened.getbuffer()).hexdigest()
         sidecar = read_sidecar(path)
         parts = (("description", sidecar.digest()),)
-        model = Model(_Program(module), spec, *_signature(program), fingerprint=digest, parts=parts)
+        model = Model(ExportedNetwork(module), spec, *_signature(program), fingerprint=digest, parts=parts)
         return apply_sidecar(model, sidecar, str(path.with_suffix(".json")))
 
 
-class _Program(torch.nn.Module):
+class ExportedNetwork(torch.nn.Module):
     """Wraps an exported program, which does not support train() and eval(): its mode is fixed at export."""
 
     def __init__(self, program: torch.nn.Module) -> None:
         super().__init__()
         self.program = program
 
-    def train(self, mode: bool = True) -> _Program:
+    def train(self, mode: bool = True) -> ExportedNetwork:
         return self
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -9,36 +9,21 @@ from typing import Any
 import numpy as np
 import torch
 
+from pprs._onnx import digest_external_data, open_session, update_digest
 from pprs.errors import PprsError
 from pprs.model.base import Model
-from pprs.model.external_data import external_files
 from pprs.model.sidecar import Sidecar, apply_sidecar, parse_sidecar, read_sidecar
 from pprs.scores import HALF_ROUNDING
 
 
 class OnnxNetwork(torch.nn.Module):
-    """A network in ONNX Runtime. Its weights are not visible to torch, and it may be called from several threads.
-
-    A session uses a single thread, which does not spin, since batches run in parallel on the thread pool.
-    """
+    """A network in ONNX Runtime. Its weights are not visible to torch, and it may be called from several threads."""
 
     preserves_input = True
 
     def __init__(self, file: str | bytes, name: str, output: str | None = None) -> None:
         super().__init__()
-        runtime = require_runtime()
-        options = runtime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.log_severity_level = 3
-        try:
-            self.session = runtime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # its own types, all of them about the file
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise PprsError(
-                f"the file cannot be read as an ONNX network ({reason}). Check that it is complete."
-            ) from error
-        self.name = name
+        self.session, self.name = open_session(file), name
         self.input = self._check_input()
         self.output = self._choose_output(output)
 
@@ -105,15 +90,6 @@ class OnnxNetwork(torch.nn.Module):
         return self.session.run([self.output], {self.input.name: images})[0]
 
 
-def require_runtime() -> Any:
-    """Import ONNX Runtime, or raise an error that says how to install it."""
-    try:
-        import onnxruntime
-    except ImportError:
-        raise PprsError("ONNX Runtime is not installed. Install it with: pip install 'pprs[onnx]'") from None
-    return onnxruntime
-
-
 class Onnx:
     """The source for `M.onnx` or, if the network has several outputs, `M.onnx:output`.
 
@@ -134,7 +110,7 @@ class Onnx:
         path, output = Onnx._split(spec)
         if not path.is_file():
             raise PprsError("there is no network file with that name")
-        external = _digest_external_data(path)
+        external = digest_external_data(path)
         net = OnnxNetwork(str(path), str(path), output)
         if external is None:
             raise PprsError("its file cannot be searched for the names of further files. Export it again.")
@@ -151,34 +127,12 @@ class Onnx:
 def _digest(path: Path) -> str:
     """Return a digest of the network and of every nearby file that it names.
 
-    Stored runs are compared by it, so it stays as it is. `_digest_external_data` covers files wherever they are.
+    Stored runs are compared by it, so it stays as it is. `digest_external_data` covers files wherever they are.
     """
     network = path.read_bytes()
     sha = hashlib.sha256(network)
     for other in sorted([*path.parent.glob("*"), *path.parent.glob("*/*")]):
         if other.name.encode() in network and other.is_file() and other != path:
             sha.update(other.name.encode())
-            _update(sha, other)
+            update_digest(sha, other)
     return sha.hexdigest()
-
-
-def _digest_external_data(path: Path) -> str | None:
-    """Return a digest of the files that hold tensors of the network, or None if the network cannot be searched."""
-    sha = hashlib.sha256()
-    try:
-        names = external_files(path.read_bytes())
-    except ValueError:
-        return None  # most likely not a network, and ONNX Runtime will say so
-    for name in names:
-        file = path.parent / name
-        if not file.is_file():
-            raise PprsError(f"its tensors are in {file}, and there is no such file. Copy it with the network.")
-        sha.update(name.encode())
-        _update(sha, file)
-    return sha.hexdigest()[:16] if names else "none"
-
-
-def _update(sha: hashlib._Hash, path: Path) -> None:
-    with path.open("rb") as file:
-        while block := file.read(2**24):
-            sha.update(block)

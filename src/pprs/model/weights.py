@@ -10,7 +10,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 
 from pprs._files import atomic_write
-from pprs.errors import PprsError
+from pprs.errors import ConfigurationError, PprsError
+from pprs.model.adaptation import METADATA
 from pprs.model.base import Model
 from pprs.model.resnet import Architecture, ResNet
 
@@ -40,6 +41,10 @@ class Weights:
             raise PprsError(
                 f"it is not a complete safetensors file ({error}). It may be truncated: copy or train it again."
             ) from error
+        if METADATA in metadata:
+            raise ConfigurationError(
+                "it is an adaptation of a network. Give it as `adapted`, and the network as `model`."
+            )
         if "pprs" not in metadata:
             raise PprsError(
                 "it contains weights but not the network they belong to, since it was not written by `pprs train`. "

@@ -53,6 +53,16 @@ class Quantisation:
         """
         return 0.0 if self.levels == EIGHT_BIT else self.moved + math.sqrt(dim) / (2 * self.levels) * (1 + 1e-9)
 
+    def check_thresholds(self, sigma: float) -> None:
+        """Raise if noise on these levels would need too many thresholds."""
+        count = 2 * _reach(sigma, self.levels)
+        if count > MAX_THRESHOLDS:
+            raise ConfigurationError(
+                f"`sigma` {sigma:g} is too large for exact arithmetic on {self.levels + 1} levels, which would need "
+                f'{count:,} thresholds. Use a smaller `sigma`, or `arithmetic` "real".',
+                parameter="sigma",
+            )
+
     def reduced_alpha(self, alpha: float, sigma: float, samples: int, dim: int) -> float:
         """Return alpha without the probability that a draw differs from one of the exact distribution."""
         error = samples * self._error_per_sample(sigma, dim)
@@ -96,35 +106,42 @@ class QuantisedImage:
     def device(self) -> torch.device:
         return self.k.device
 
+    @property
+    def noise_device(self) -> torch.device:
+        """Where its noise is drawn: on its own device if that is a CUDA GPU, else on the host."""
+        return self.device if self.device.type == "cuda" else torch.device("cpu")
+
     def numel(self) -> int:
         return self.k.numel()
 
 
-def quantise(image: torch.Tensor, *, may_move: bool = True) -> QuantisedImage:
-    """Return the integers of an image [C, H, W], for 8 bits if its values are multiples of 1/255, else for 16 bits.
+def quantise(image: torch.Tensor, *, levels: int | None = None, may_move: bool = True) -> QuantisedImage:
+    """Return the integers of an image [C, H, W].
 
     Args:
         image: The image, float32.
-        may_move: Round an image that is on neither kind of level. If false, refuse it.
+        levels: 255 or 65535. By default, 255 if the values of the image are multiples of 1/255, else 65535.
+        may_move: Round an image that is not on the levels. If false, refuse it.
 
     Raises:
         PprsError: If the image would have to be moved and may not be, or if its values are too large.
     """
     exact = image.cpu().double()
-    for levels in (EIGHT_BIT, SIXTEEN_BIT):
-        k = (exact * levels).round_()
-        distance = (exact - k / levels).abs_()
+    for number in (EIGHT_BIT, SIXTEEN_BIT) if levels is None else (levels,):
+        k = (exact * number).round_()
+        distance = (exact - k / number).abs_()
         if bool((distance <= ON_LEVEL * exact.abs().clamp_(min=1)).all()):
-            moved = 0.0 if levels == EIGHT_BIT else float(distance.norm()) * (1 + 1e-9)
-            return QuantisedImage(_to_integers(k, levels, image.device), Quantisation(levels, moved), image)
+            moved = 0.0 if number == EIGHT_BIT else float(distance.norm()) * (1 + 1e-9)
+            return QuantisedImage(_to_integers(k, number, image.device), Quantisation(number, moved), image)
     if not may_move:
+        multiples = "1/255 or 1/65535" if levels is None else f"1/{levels}"
         raise PprsError(
-            'its values are not multiples of 1/255 or 1/65535, as `arithmetic` "exact" requires. Leave `arithmetic` '
-            'out to round the image and take the distance off the radius, or use "real".',
+            f'its values are not multiples of {multiples}, as this arithmetic requires. Use `arithmetic` "rounded" '
+            'to round every image to 16 bits and take the distance off the radius, or "real".',
             parameter="arithmetic",
         )
     moved = float(distance.norm()) * (1 + 1e-9)
-    return QuantisedImage(_to_integers(k, SIXTEEN_BIT, image.device), Quantisation(SIXTEEN_BIT, moved), image)
+    return QuantisedImage(_to_integers(k, number, image.device), Quantisation(number, moved), image)
 
 
 def _to_integers(k: torch.Tensor, levels: int, device: torch.device) -> torch.Tensor:
@@ -159,14 +176,22 @@ class QuantisedGaussian:
     starts: npt.NDArray[np.int32]
 
     def sample(self, image: QuantisedImage, batch: int, rng: Rng, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Draw `batch` noisy copies of an image.
+        """Draw `batch` noisy copies of an image, with a generator on its `noise_device`.
 
         Returns:
-            float32 [batch, C, H, W] with values (k + J) / levels, on the generator's device.
+            float32 [batch, C, H, W] with values (k + J) / levels, on the image's device.
         """
         if isinstance(rng, torch.Generator):
             return self._sample_device(image.k, batch, rng, out)
-        out = torch.empty((batch, *image.shape)) if out is None else out
+        if image.device.type == "cpu":
+            return self._sample_host(image.k, batch, rng, out)
+        noisy = self._sample_host(image.k.cpu(), batch, rng, None)
+        return noisy.to(image.device) if out is None else out.copy_(noisy)
+
+    def _sample_host(
+        self, k: torch.Tensor, batch: int, rng: np.random.Generator, out: torch.Tensor | None
+    ) -> torch.Tensor:
+        out = torch.empty((batch, *k.shape)) if out is None else out
         kernel.add_rounded_noise(
             rng.integers(0, 2**32, STATE, dtype=np.uint32),
             rng.integers(0, 2**32, STATE, dtype=np.uint32),
@@ -174,7 +199,7 @@ class QuantisedGaussian:
             self.starts,
             self.thresholds,
             self.first,
-            image.k.numpy().reshape(-1),
+            k.numpy().reshape(-1),
             self.levels,
             out.numpy().reshape(batch, -1),
         )
@@ -209,13 +234,8 @@ def quantised_gaussian(sigma: float, levels: int = EIGHT_BIT) -> QuantisedGaussi
 @functools.lru_cache(maxsize=8)
 def _prepare_noise(sigma: float, levels: int) -> QuantisedGaussian:
     """Compute the thresholds and their table."""
+    Quantisation(levels).check_thresholds(sigma)
     reach = _reach(sigma, levels)
-    if 2 * reach > MAX_THRESHOLDS:
-        raise ConfigurationError(
-            f"`sigma` {sigma:g} is too large for exact arithmetic on {levels + 1} levels, which would need "
-            f'{2 * reach:,} thresholds. Use a smaller `sigma`, or `arithmetic` "real".',
-            parameter="sigma",
-        )
     # P(J <= i) for i = 0, 1, ..., reach - 1. P(J <= -1 - i) is the rest of 1.
     upper = _fixed_point_cdf(sigma, levels, reach)
     one, shift = 1 << FRACTION, FRACTION - 64

@@ -1,7 +1,7 @@
 """Partitions of a noisy image, as in `Slic(n_segments=100).apply(noisy)`.
 
 A new partition is a frozen dataclass and an entry in PARTITIONS. Partitions that build on another one hold it in their
-field `of`.
+field `of`. Those that read a file name it in their field `file`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import re
 from pprs import _text
 from pprs.errors import ConfigurationError, suggest
 from pprs.partition.base import Filter, Partition, Superpixels
+from pprs.partition.chain import Chain
+from pprs.partition.denoiser import Denoiser
 from pprs.partition.felzenszwalb import Felzenszwalb
 from pprs.partition.filters import Blur, GaussianFilter, Median, NonLocalMeans, TotalVariation
 from pprs.partition.grid import Grid
@@ -23,6 +25,7 @@ from pprs.partition.soft import Soft
 
 _CLASSES = (
     Slic, Felzenszwalb, Quickshift, Grid, Blur, GaussianFilter, Median, TotalVariation, NonLocalMeans, Soft, Shifts,
+    Denoiser,
 )  # fmt: skip
 PARTITIONS: dict[str, type[Partition]] = {kind.name: kind for kind in _CLASSES}
 PLUS = re.compile(r"(?<!\d[eE])(?<!\d\.[eE])\+")  # except in a number such as 1e+16
@@ -31,17 +34,19 @@ PLUS = re.compile(r"(?<!\d[eE])(?<!\d\.[eE])\+")  # except in a number such as 1
 def parse_partition(text: str) -> Partition | None:
     """Return the partition that a text such as `slic:n_segments=100` describes, or None for `none` (plain smoothing).
 
-    `/` builds one partition on another, and `+` takes the mean of several.
+    `/` builds one partition on another, or puts a denoiser before or after one. `+` takes the mean of several.
 
     >>> parse_partition("grid:size=4")
     Grid(size=4)
     >>> parse_partition("grid:size=2 + blur")
     Mean(parts=(Grid(size=2), Blur(size=3)))
+    >>> parse_partition("denoiser:d.safetensors/blur")
+    Chain(stages=(Denoiser(file='d.safetensors', sigma='auto', kind=None, digest=None), Blur(size=3)))
     >>> parse_partition("none")
     """
     if text.strip() == "none":
         return None
-    parts = [_parse_part(part, text.strip()) for part in PLUS.split(text)]
+    parts = [_parse_part(links, text.strip()) for links in split_text(text)]
     return parts[0] if len(parts) == 1 else Mean(parts)
 
 
@@ -54,8 +59,17 @@ def parse_request(text: str) -> Partition | Auto | None:
     return AUTO if text.strip() == AUTO else parse_partition(text)
 
 
-def _parse_part(text: str, full_text: str) -> Partition:
-    for link in text.split("/"):
+def split_text(text: str) -> list[list[str]]:
+    """Split the text of a partition into the parts of a mean, and these into the links of a chain.
+
+    File names are decoded only by `_text.decode_file`, since they may hold the characters that separate links.
+    """
+    return [part.split("/") for part in PLUS.split(_text.encode_files(text))]
+
+
+def _parse_part(links: list[str], full_text: str) -> Partition:
+    stages: list[str] = []
+    for link in links:
         name = link.strip().partition(":")[0]
         if not name and full_text:
             raise ConfigurationError(
@@ -72,7 +86,12 @@ def _parse_part(text: str, full_text: str) -> Partition:
             raise ConfigurationError(
                 f'unknown partition "{name}". {suggest(name, [*PARTITIONS, "none"])}', parameter="partition"
             )
-    return _text.from_text(text, PARTITIONS, "partition")
+        if stages and _text.builds_on_another(PARTITIONS[name]):
+            stages[-1] += f"/{link}"
+        else:
+            stages.append(link)
+    partitions = [_text.from_text(stage, PARTITIONS, "partition") for stage in stages]
+    return partitions[0] if len(partitions) == 1 else Chain(partitions)
 
 
 def _explain_auto(full_text: str) -> str:
@@ -86,6 +105,8 @@ __all__ = [
     "PARTITIONS",
     "Auto",
     "Blur",
+    "Chain",
+    "Denoiser",
     "Felzenszwalb",
     "Filter",
     "GaussianFilter",
@@ -104,4 +125,5 @@ __all__ = [
     "parse_partition",
     "parse_request",
     "recommend_partition",
+    "split_text",
 ]

@@ -48,11 +48,13 @@ class Partition(ABC):
     Attributes:
         name: Name in texts such as `slic:n_segments=100`.
         static: Whether images are averaged in the same way regardless of their content.
+        keeps_constants: Whether constant images are unchanged, as by every mean of pixels.
         defaults: Values of the options that may be "auto", used where no noise is known.
     """
 
     name: ClassVar[str]
     static: ClassVar[bool] = False
+    keeps_constants: ClassVar[bool] = True
     defaults: ClassVar[dict[str, Any]] = {}
 
     @final
@@ -116,7 +118,7 @@ class Partition(ABC):
         """List the options that are "auto"."""
         if not dataclasses.is_dataclass(self):
             return []
-        values = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
+        values = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.name != _text.FILE)
         names = [name for name, value in values if isinstance(value, str) and value == AUTO]
         for name in names:
             if name not in self.defaults:
@@ -124,6 +126,29 @@ class Partition(ABC):
                     f'the option {name} of {self.name} has no rule for "auto". Give it a number.', parameter="partition"
                 )
         return names
+
+    @property
+    def inner(self) -> tuple[Partition, ...]:
+        """The partitions that this one builds on or consists of."""
+        of = getattr(self, _text.OF, None)
+        return (of,) if isinstance(of, Partition) else ()
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that this partition reads when it is resolved or run, and never before."""
+        return tuple(file for part in self.inner for file in part.files)
+
+    def bind_files(self) -> Self:
+        """Return a copy that holds a digest of each file it reads, so that it runs with no other."""
+        return self._map_inner(lambda part: part.bind_files())
+
+    def with_file(self, file: str, digest: str) -> Self:
+        """Return a copy that reads the file with this digest, if it reads one with that digest at all, from `file`."""
+        return self._map_inner(lambda part: part.with_file(file, digest))
+
+    def without_paths(self) -> Self:
+        """Return a copy without the paths of files whose digests it holds, to compare with one read from elsewhere."""
+        return self._map_inner(lambda part: part.without_paths())
 
     def _map_inner(self, change: Callable[[Partition], Partition]) -> Self:
         """Return a copy that builds on a changed partition, or self if it does not build on another one."""

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -39,12 +39,14 @@ class Mean(Partition):
             raise option_error(f"a mean needs at least two partitions, not {len(parts)}")
         object.__setattr__(self, "parts", parts)
         object.__setattr__(self, "static", all(part.static for part in parts))
+        object.__setattr__(self, "keeps_constants", all(part.keeps_constants for part in parts))
 
-    def resolve(self, sigma: float, shape: tuple[int, ...]) -> Self:
-        return self._replace({"parts": [part.resolve(sigma, shape) for part in self.parts]})
+    @property
+    def inner(self) -> tuple[Partition, ...]:
+        return tuple(self.parts)
 
-    def with_defaults(self) -> Self:
-        return self._replace({"parts": [part.with_defaults() for part in self.parts]})
+    def _map_inner(self, change: Callable[[Partition], Partition]) -> Self:
+        return self._replace({"parts": [change(part) for part in self.parts]})
 
     def _run_cpu(self, noisy: torch.Tensor) -> Averaged:
         return self._average_parts(noisy, IMAGES_PER_THREAD * get_threads())

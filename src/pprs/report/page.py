@@ -13,6 +13,7 @@ import torch
 from markupsafe import Markup
 
 from pprs._version import __version__
+from pprs.certificate import state_arithmetic
 from pprs.data.base import decode_png
 from pprs.errors import PprsError
 from pprs.metrics import Paired, Summary
@@ -126,10 +127,9 @@ def _describe_checks(frames: Sequence[RunFrame]) -> tuple[str, ...]:
 def _describe_arithmetic(frames: Sequence[RunFrame]) -> str:
     real = [frame.name for frame in frames if frame.settings.arithmetic != "exact"]
     if not real:
-        return (
-            "Noise was drawn in integers on the levels of the images, so the radii hold in spite of rounding, among "
-            "images of the same bit depth."
-        )
+        levels = {frame.settings.levels for frame in frames}
+        which = state_arithmetic("exact", levels.pop() if len(levels) == 1 else None)
+        return f"Noise was drawn in integers on levels of the images, so the radii hold in spite of rounding{which}."
     whose = "The radii" if len(real) == len(frames) else f"The radii of {', '.join(real)}"
     return f"{whose} are in real arithmetic: they disregard rounding in floating point."
 
@@ -203,6 +203,10 @@ def _make_example(frames: Sequence[RunFrame], index: int, clean: torch.Tensor) -
         row = frame.idx == index
         outcome = figures.describe_outcome(int(frame.prediction[row][0]), label, float(frame.radius[row][0]), names)
         partition = frame.settings.partition
+        if partition is not None and partition.files:  # the run may come from somebody else
+            caption = f"noisy: {noise} (the file of the denoiser is not opened)"
+            tiles.append(Tile(_to_data_url(figures.to_rgb(noisy)), caption, frame.name, frame.full_name, outcome))
+            continue
         views = figures.render_views(noisy, partition, noise)
         if partition is None:  # the method classifies the noisy image itself
             tile = Tile(_to_data_url(views["noisy"]), f"noisy: {noise}", frame.name, frame.full_name, outcome)

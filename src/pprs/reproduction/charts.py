@@ -185,4 +185,4 @@ def _accuracy(frame: RunFrame, radius: float) -> tuple[float, float, float]:
     return float(share[0]), float(low[0]), float(high[0])
 
 
-CHARTS = {"table": bars, "curves": curves, "sweep": sweep}
+CHARTS = {"table": bars, "curves": curves, "sweep": sweep, "adaptation": bars}

@@ -142,11 +142,14 @@ def models_table(plan: Plan, models: Mapping[str, dict[str, Any]]) -> Table:
         if name not in plan.models or values["key"] != plan.model_key(name):
             continue  # trained by another plan
         spec = plan.models[name]
+        base = spec if spec.of is None else plan.models[spec.of]
         training = f"sigma {spec.noise:g}" if spec.noise is not None else "clean"
+        training = training if spec.of is None else f"{spec.of}, {spec.adapt} at {training}"
         training += f", `{spec.partition}`" if spec.partition != "none" else ""
-        width = NONE if spec.width is None else str(spec.width)
+        width = NONE if base.width is None else str(base.width)
         clean = format_number(100 * values["clean_accuracy"])
-        lines.append((name, spec.arch, width, str(spec.epochs), training, clean, f"{values['images']:.0f}"))
+        arch, epochs = (base.arch, str(base.epochs)) if base.source is None else (base.source, NONE)
+        lines.append((name, arch, width, epochs, training, clean, f"{values['images']:.0f}"))
     heads = ("model", "architecture", "width", "epochs", "training", "clean accuracy, %", "test images")
     return Table(heads, tuple(lines))
 

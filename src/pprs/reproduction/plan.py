@@ -39,7 +39,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Model:
-    """A model: a source as for `--model`, or how to train one."""
+    """A model: a source as for `--model`, how to train one, or how to adapt another one without labels."""
 
     source: str | None = None
     engine: str = "auto"
@@ -50,6 +50,22 @@ class Model:
     shift: int = 2
     noise: float | None = None
     partition: str = "none"
+    seed: int | None = None  # of the training, by default the plan's
+    of: str | None = None  # the model to adapt to this noise and partition
+    adapt: str | None = None  # the method of the adaptation, as for `pprs adapt`
+    photos: str | None = None  # unlabelled images to adapt with, by default the training images of the model's data
+    images: int | None = None  # how many of them
+    budget: str | None = None  # of the adaptation
+    label: str | None = None  # in tables and figures, by default how it was trained
+
+    def to_key(self) -> dict[str, Any]:
+        """The fields for the key of a model. Those that plans did not have before are left out if they are not set."""
+        values = dataclasses.asdict(self)
+        del values["label"]
+        return {name: value for name, value in values.items() if name not in _ADDED or value is not None}
+
+
+_ADDED = ("seed", "of", "adapt", "photos", "images", "budget")
 
 
 @dataclass(frozen=True)
@@ -195,7 +211,14 @@ class Plan:
         """The name of a line in tables and figures."""
         name = self.methods[line.method].label if line.value is None else f"{self.sweep_label(line)}, {line.value:g}"
         noise = "" if line.noise == "gaussian" else f", {line.noise}"
-        return name + noise + (f" ({line.kind}-trained)" if line.kind else "")
+        models = (self.models.get(f"{data}-{line.kind}") for data in self.data)
+        label = next((model.label for model in models if model and model.label), f"{line.kind}-trained")
+        return name + noise + (f" ({label})" if line.kind else "")
+
+    def unadapted(self, data: str, line: Line) -> Line:
+        """The same method with the model that an adapted one was made of."""
+        of = self.models[f"{data}-{line.kind}"].of if line.kind else None
+        return line if of is None else dataclasses.replace(line, kind=of.removeprefix(data).removeprefix("-"))
 
     def sweep_label(self, line: Line) -> str:
         """The label of the method that a sweep varies, or the name of its partition if no method has it."""
@@ -212,13 +235,19 @@ class Plan:
         names = (spec.labels or "").split(",") if spec.labels_at_a_time is None else ()
         return names[index].strip() if index < len(names) and len(names) > 1 else str(index)
 
+    def data_of(self, model: str) -> str:
+        """The data set on which a model is certified, which its name begins with."""
+        fitting = [name for name in self.data if model == name or model.startswith(f"{name}-")]
+        return max(fitting, key=len)
+
     def model_key(self, model: str) -> str:
         """A hash of everything that a model depends on."""
         spec = self.models[model]
         data = self.data[spec.data] if spec.data else None
         order = [data.classes] if data and data.classes else []  # since they give the labels their meaning
+        base = [self.model_key(spec.of)] if spec.of else []
         rules = self._hashed_rules if spec.partition != "none" else []
-        return _digest(dataclasses.asdict(spec), data and data.source, self.seed, *order, *rules)
+        return _digest(spec.to_key(), data and data.source, self.seed, *order, *base, *rules)
 
     def cell_key(self, cell: Cell) -> str:
         """A hash of everything that a cell's rows depend on."""

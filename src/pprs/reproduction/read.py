@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pprs._checks import validate
+from pprs.adaptation import BUDGET, METHODS
 from pprs.engine import ENGINES
 from pprs.errors import PprsError, suggest
 from pprs.model.resnet import ARCHITECTURES
@@ -16,11 +17,12 @@ from pprs.noise import NOISES, Gaussian
 from pprs.partition import parse_partition
 from pprs.reproduction.former_rules import PRESENT, RULES
 from pprs.reproduction.plan import VALUE, Data, Experiment, Line, Method, Model, Plan
+from pprs.runners import parse_budget
 from pprs.sampling import Sampling, check_radii_attainable, decided_radii, parse_stop_rule
 
 PLANS = {quick: Path(__file__).with_name(name) for quick, name in ((False, "paper.toml"), (True, "quick.toml"))}
 TOP = "top level"  # how messages call the file's top level
-KINDS = ("table", "curves", "sweep", "gallery")
+KINDS = ("table", "curves", "sweep", "gallery", "adaptation")
 
 
 def read_plan(path: Path | None = None, *, quick: bool = False) -> Plan:
@@ -112,7 +114,9 @@ def _check(plan: Plan) -> None:
 
 def _check_model(plan: Plan, model: Model, where: str) -> None:
     _check_text(where, parse_partition, model.partition)
-    if model.source is None and model.data is None:
+    if model.of is not None:
+        _check_adaptation(plan, model, where)
+    elif model.source is None and model.data is None:
         raise PprsError(f'{where} has neither a "source" nor "data" to train on')
     if model.data is not None and model.data not in plan.data:
         raise PprsError(f'{where}: unknown data set "{model.data}". {suggest(model.data, plan.data)}')
@@ -124,6 +128,18 @@ def _check_model(plan: Plan, model: Model, where: str) -> None:
     _at_least(0, {f"{where}: shift": model.shift})
     if model.noise is not None and model.noise <= 0:
         raise PprsError(f"{where}: noise is a sigma and must be above 0, not {model.noise:g}")
+
+
+def _check_adaptation(plan: Plan, model: Model, where: str) -> None:
+    if model.of not in plan.models:
+        raise PprsError(f'{where}: "of" is unknown model "{model.of}". {suggest(str(model.of), plan.models)}')
+    if plan.models[str(model.of)].of is not None:
+        raise PprsError(f'{where}: "of" is {model.of}, which is adapted itself')
+    if model.adapt not in METHODS:
+        raise PprsError(f'{where}: unknown method "{model.adapt}" to adapt. {suggest(str(model.adapt), METHODS)}')
+    if model.noise is None:
+        raise PprsError(f'{where} needs the "noise" to which it is adapted')
+    _check_text(where, parse_budget, model.budget or BUDGET)
 
 
 def _check_experiment(plan: Plan, experiment: Experiment, where: str) -> None:
@@ -156,7 +172,11 @@ def _check_experiment(plan: Plan, experiment: Experiment, where: str) -> None:
             raise PprsError(f'{where}: requires a model "{data}". {suggest(data, plan.models)}')
         _check_samples(plan, experiment, data, where)
         decided = decided_radii(plan.stop_rule(experiment, data))
-        if experiment.draw in ("table", "sweep") and decided is not None and experiment.radius not in decided:
+        if (
+            experiment.draw in ("table", "sweep", "adaptation")
+            and decided is not None
+            and experiment.radius not in decided
+        ):
             raise PprsError(
                 f"{where}: its radius is {experiment.radius:g}, but its stop rule on {data} decides images only at "
                 f"{', '.join(f'{r:g}' for r in decided)}. Use the same radius for both."

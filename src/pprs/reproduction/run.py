@@ -12,10 +12,12 @@ from pathlib import Path
 import pyarrow
 
 from pprs._files import atomic_write
+from pprs.adaptation import BUDGET, adapt
 from pprs.data import ImageSet, Selection, open_dataset
 from pprs.dataset import certify_dataset, describe_failures
 from pprs.errors import ConfigurationError, PprsError, suggest
 from pprs.model import load_model
+from pprs.model.overlay import ADAPTED, join_adapted
 from pprs.noise import Gaussian, noise_of
 from pprs.partition import parse_partition
 from pprs.progress import Progress, as_progress, duration
@@ -28,7 +30,7 @@ from pprs.runs import Row, Run, RunFrame
 from pprs.runs.export import to_arrow
 from pprs.sampling import Sampling
 from pprs.task import load_task
-from pprs.train import Recipe, train_and_score
+from pprs.train import Recipe, accuracy, train_and_score
 from pprs.tuning import MeasurementCache, Search
 
 ALL = "all"
@@ -240,41 +242,77 @@ class Reproduction:
         return load_task(model.source, self.images(data)).data
 
     def model(self, name: str) -> str:
-        """A model as for `load_model`, which is trained first if necessary."""
+        """A model as for `load_model`, which is trained or adapted first if necessary."""
         spec = self.plan.models[name]
         if spec.source is not None:
             return spec.source
+        path, key = self.out / "models" / f"{name}.safetensors", self.plan.model_key(name)
+        text = str(path) if spec.of is None else join_adapted(self.model(spec.of), path)
+        if path.is_file() and self.results.models().get(name, {}).get("key") == key:
+            if (recorded := self._network(name)) and load_model(text).digest() != recorded:
+                raise PprsError(f"{path} is not the network that was made in this folder. Remove it to make it again.")
+            return text
+        accuracy, images = self._train(name, path) if spec.of is None else self._adapt(name, path)
+        digest = load_model(text).digest()
+        values = {"clean_accuracy": accuracy, "digest": digest, "images": images, "key": key}
+        self.results.add_model(name, values)
+        return text
+
+    def _train(self, name: str, path: Path) -> tuple[float, int]:
+        """Train a model, and return its accuracy on the clean test images and their number."""
+        spec = self.plan.models[name]
         if spec.data is None:
             raise PprsError(f"model {name} has neither a source nor data to train on")
-        path, key = self.out / "models" / f"{name}.safetensors", self.plan.model_key(name)
-        if path.is_file() and self.results.models().get(name, {}).get("key") == key:
-            if (recorded := self._network(name)) and load_model(str(path)).digest() != recorded:
-                raise PprsError(f"{path} is not the network that was trained in this folder. Remove it to train again.")
-            return str(path)
         source = self.source(self.plan.data[spec.data].source)
         classes = self._classes(spec.data)
         training = open_dataset(source, split="train", prefer="train", classes=classes)
         self._check_split(training, spec.data, f"training {name}", "")
         colour = training[0].image.shape[0] == 3
-        recipe = Recipe(spec.arch, spec.width, spec.epochs, flip=colour, shift=spec.shift, seed=self.plan.seed)
+        seed = self.plan.seed if spec.seed is None else spec.seed
+        recipe = Recipe(spec.arch, spec.width, spec.epochs, flip=colour, shift=spec.shift, seed=seed)
         noise, partition = None if spec.noise is None else Gaussian(spec.noise), parse_partition(spec.partition)
         if noise is not None:
             partition = resolve_by(self.plan.rules, partition, noise.sigma, tuple(training[0].image.shape))
         self._progress.message(f"training {name}")
-        accuracy, images = train_and_score(
-            training, recipe, source, path, noise=noise, partition=partition, classes=classes, progress=self._progress
+        return train_and_score(
+            training, recipe, source, path, noise=noise, partition=partition, classes=classes,
+            progress=self._progress,
+        )  # fmt: skip
+
+    def _adapt(self, name: str, path: Path) -> tuple[float, int]:
+        """Adapt a model with unlabelled images, and return its accuracy on the clean images that are certified."""
+        spec = self.plan.models[name]
+        base, data = str(spec.of), self.plan.data_of(name)
+        if spec.noise is None or spec.adapt is None:
+            raise PprsError(f"model {name} needs the noise and the method of its adaptation")
+        photos = open_dataset(self.source(spec.photos or self.plan.data[data].source), split="train", prefer="train")
+        self._check_split(photos, data, f"adapting {name}", " Or name other images as `photos`.")
+        self._progress.message(f"adapting {name}")
+        path.unlink(missing_ok=True)  # made by another plan
+        partition = resolve_by(
+            self.plan.rules, parse_partition(spec.partition), spec.noise, self._input_shape(base, data)
         )
-        digest = load_model(str(path)).digest()
-        values = {"clean_accuracy": accuracy, "digest": digest, "images": images, "key": key}
-        self.results.add_model(name, values)
-        return str(path)
+        adapt(
+            self.model(base), photos, noise=Gaussian(spec.noise), partition=partition, out=path, method=spec.adapt,
+            budget=spec.budget or BUDGET, images=Selection(limit=spec.images), seed=self.plan.seed,
+            progress=self._progress,
+        )  # fmt: skip
+        task = load_task(join_adapted(self.model(base), path), self.images(data))
+        used = sum(task.was_adapted_with(task.data[i].image) for i in task.images)
+        if used:
+            path.unlink()
+            raise PprsError(
+                f"{used} images of {data} were used to adapt {name}, so certifying them would bias the results. Name "
+                "other images as `photos`."
+            )
+        return accuracy(task.model.module, task.data), len(task.data)
 
     def _certify(self, cell: Cell, key: str) -> list[Run]:
         """One run, or one for each group of labels."""
         data, plan = self.plan.data[cell.data], self.plan
         model, partition = self.model(cell.model), parse_partition(self._partition(cell))
         if partition is not None:
-            partition = resolve_by(self.plan.rules, partition, cell.sigma, self._input_shape(cell))
+            partition = resolve_by(self.plan.rules, partition, cell.sigma, self._input_shape(cell.model, cell.data))
         runs = []
         for i, (labels, count) in enumerate(self._groups(cell.data, cell.model)):
             run = certify_dataset(
@@ -291,9 +329,9 @@ class Reproduction:
             runs.append(run)
         return runs
 
-    def _input_shape(self, cell: Cell) -> tuple[int, ...]:
-        """The shape of the images that the network of a cell receives."""
-        return load_model(self.model(cell.model)).input_shape or tuple(self.images(cell.data)[0].image.shape)
+    def _input_shape(self, model: str, data: str) -> tuple[int, ...]:
+        """The shape of the images that a network receives."""
+        return load_model(self.model(model)).input_shape or tuple(self.images(data)[0].image.shape)
 
     def _network(self, model: str) -> str:
         """The digest of a model that this plan trained in this folder, or an empty text."""
@@ -411,13 +449,18 @@ def _join(runs: Sequence[Run], network: str) -> tuple[pyarrow.Table, str, str]:
     tables, offset = [], 0
     for run in runs:
         # Paths on this machine are of no use to others.
-        model, data = Path(run.settings.model or "").name, Path(run.settings.data or "").name
+        model, data = (_strip_folders(text or "") for text in (run.settings.model, run.settings.data))
         settings = dataclasses.replace(run.settings, model=model, data=data)
         tables.append(to_arrow([_shift_classes(row, offset) for row in run.rows()], settings))
         offset += (run.settings.num_classes or 0) if len(runs) > 1 else 0
     networks = [str(run.settings.model_digest) for run in runs]
     images = [str(run.settings.data_fingerprint) for run in runs]
     return pyarrow.concat_tables(tables), network or _combine(networks), _combine(images)
+
+
+def _strip_folders(text: str) -> str:
+    """Return the name of a file without its folder, and that of an adapted model without both of its folders."""
+    return ADAPTED.join(Path(part).name for part in text.split(ADAPTED))
 
 
 def _shift_classes(row: Row, offset: int) -> Row:

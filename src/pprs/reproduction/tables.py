@@ -100,6 +100,29 @@ def radius_table(plan: Plan, experiment: Experiment, data: str, frames: Frames) 
     return Table(heads, tuple(lines))
 
 
+def adaptation_table(plan: Plan, experiment: Experiment, data: str, frames: Frames) -> Table:
+    """Every line with its average certified radius, and compared with the same method of the unadapted classifier."""
+    heads = (
+        "data", "sigma", "method", f"certified accuracy at {experiment.radius:g}, %", "95% low", "95% high", "ACR", "±",
+        "ACR, unadapted", "gain", "± (gain)", "most common label, %",
+    )  # fmt: skip
+    lines = []
+    for (sigma, line), frame in frames.items():
+        s = summarize(frame, np.array([experiment.radius]))
+        base = frames.get((sigma, plan.unadapted(data, line)))
+        before, gain, error = math.nan, math.nan, math.nan
+        if base is not None and base is not frame:
+            before = summarize(base, np.array([experiment.radius])).average_radius
+            gain, error = accuracy_gain(frame, base, experiment.radius)
+        share = most_common_share(frame, plan.data[data].labels_at_a_time)
+        lines.append((
+            data, f"{sigma:g}", plan.label(line), format_number(100 * s.accuracy[0]), format_number(100 * s.low[0]),
+            format_number(100 * s.high[0]), format_radius(s.average_radius), format_number(s.average_radius_error, 3),
+            format_radius(before), format_number(gain, sign=True), format_number(error), format_number(100 * share, 0),
+        ))  # fmt: skip
+    return Table(heads, tuple(lines))
+
+
 def gallery_table(plan: Plan, experiment: Experiment, data: str, frames: Frames) -> Table:
     """Label, prediction and radius of every image of a gallery."""
     lines = []
@@ -115,4 +138,5 @@ def gallery_table(plan: Plan, experiment: Experiment, data: str, frames: Frames)
 
 TABLES: dict[str, Callable[[Plan, Experiment, str, Frames], Table]] = {
     "table": comparison_table, "curves": radius_table, "sweep": radius_table, "gallery": gallery_table,
+    "adaptation": adaptation_table,
 }  # fmt: skip

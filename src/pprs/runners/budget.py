@@ -74,7 +74,8 @@ def run_budget(
         drawn += samples
         progress.samples(samples)
 
-    with Recorder(ImageReader(data, classifier.num_classes), images, run, progress) as recorder:
+    reader = ImageReader(data, classifier.num_classes, progress.message)
+    with Recorder(reader, images, run, progress) as recorder:
         while undecided and not spent():
             for image in undecided:
                 if not spent() and image.certification.samples < goal:

@@ -16,7 +16,7 @@ from typing import Self
 import torch
 from PIL import Image
 
-from pprs.data import ImageSet
+from pprs.data import Example, ImageSet
 from pprs.errors import ConfigurationError
 from pprs.metrics import accuracy_error
 from pprs.progress import Progress
@@ -49,6 +49,9 @@ class RunProgress:
             self._progress.advance(self._elapsed - previous, self._current_note())
         else:
             self._progress.advance(count if self._unit == "samples" else 0, self._current_note())
+
+    def message(self, text: str) -> None:
+        self._progress.message(text)
 
     def row(self, row: Row) -> None:
         self._rows += 1
@@ -98,7 +101,7 @@ def run_images(
     With a target error, stop when certified accuracy is known to within it. Then the images should be in random order,
     and an existing row counts when its image's turn comes.
     """
-    with Recorder(ImageReader(data, num_classes), images, run, progress) as recorder:
+    with Recorder(ImageReader(data, num_classes, progress.message), images, run, progress) as recorder:
         if target_error is not None:
             max_started = 4 * execution.workers
             return _UntilAccurate(recorder, images, run, target_error, sampling, max_started).certify(execution)
@@ -117,11 +120,12 @@ def _results(execution: Execution, items: Iterator[Item | None], recorder: Recor
 class ImageReader:
     """Reads images when their turn comes, and keeps their labels for their rows."""
 
-    def __init__(self, data: ImageSet, num_classes: int) -> None:
-        self._data, self._num_classes = data, num_classes
+    def __init__(self, data: ImageSet, num_classes: int, message: Callable[[str], None]) -> None:
+        self._data, self._num_classes, self._message = data, num_classes, message
         self._labels: dict[int, int | None] = {}  # of images in progress
         self.file_shapes: dict[int, tuple[int, ...] | None] = {}
         self.first: list[int] = []  # the first images that were read, in order
+        self._mentioned_depth = False
 
     def read(self, index: int) -> torch.Tensor:
         """Read an image [C, H, W] to certify."""
@@ -136,7 +140,18 @@ class ImageReader:
                 index=index,
             )
         self._labels[index], self.file_shapes[index] = sample.label, sample.file_shape
+        if sample.lost_depth is not None:
+            self._mention_depth(sample)
         return sample.image
+
+    def _mention_depth(self, sample: Example) -> None:
+        """Say that images are read with 8 bits, for the first of them."""
+        if not self._mentioned_depth:
+            self._mentioned_depth = True
+            self._message(
+                f"the file of image {sample.index} has {sample.lost_depth}, of which only 8 are read. Radii of such "
+                "images are about the 8-bit image, not about the file. Convert the files to 8 bits per channel."
+            )
 
     def take_label(self, index: int) -> int | None:
         """The label of a finished image, looked up in the data if the image was not read."""

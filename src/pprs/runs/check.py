@@ -202,6 +202,10 @@ class RowChecker:
             return [f"its shape is {row.shape}, but exact arithmetic needs [C, H, W]"]
         if row.levels not in (EIGHT_BIT, SIXTEEN_BIT) or row.moved is None:
             return [f"levels are {row.levels} and moved is {row.moved}, which cannot occur in exact arithmetic"]
+        if self.settings.levels not in (None, row.levels):
+            return [f"levels are {row.levels}, and those of the run are {self.settings.levels}"]
+        if row.image_digest is None:
+            return ["it is not bound to an image: it has no digest, which every row in exact arithmetic has"]
         most = 0.0 if row.levels == EIGHT_BIT else math.sqrt(math.prod(row.shape)) / (2 * row.levels)
         return [] if row.moved <= most * (1 + BELOW) else [f"moved is {row.moved:g}, more than rounding can move it"]
 

@@ -4,41 +4,60 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow
+import pyarrow.compute
 import pyarrow.parquet
 
 from pprs._files import atomic_write
 from pprs.errors import ConfigurationError, PprsError, suggest
 from pprs.runs.row import COLUMNS, LISTS, Column, Row, parse_integers, quote_value, to_record
 from pprs.runs.settings import EXPORTED, RunSettings
+from pprs.runs.size import JSON_FACTOR, TEXT_FACTOR, check_rows_fit, check_size
 
-LABELS = "labels"
+# Columns that only some runs have: the labels that the classifier was restricted to, as JSON, and the places of the
+# images in the random order in which a run with a target error counts them.
+LABELS, PLACE = "labels", "fair_place"
 FORMATS = ("tsv", "csv", "parquet", "json")
 # In a file that joins the rows of several runs: columns that `pprs reproduce` writes under another name.
 JOINED = {"model": "model_source", "data": "data_source", "noise": "noise_text", "partition": "partition_text"}
 _COHEN = [column for column in COLUMNS if column.cohen is not None]
+_KNOWN = {
+    *(column.name for column in COLUMNS),
+    *EXPORTED,
+    *JOINED.values(),
+    LABELS,
+    PLACE,
+    "cell",
+    "prediction",
+    "time",
+}
 
 
-def export(rows: Sequence[Row], settings: RunSettings, kind: str, out: Path | None) -> str:
+def export(
+    rows: Sequence[Row], settings: RunSettings, kind: str, out: Path | None, order: Sequence[int] | None = None
+) -> str:
     """Write the rows to `out`, or return the text if `out` is None (not for parquet).
 
     A failed image is exported as a row that abstains, with `stopped` set to "failed". So an accuracy computed from the
-    rows counts it as not certified.
+    rows counts it as not certified. `order` is the random order of the images, if the run has one (`Run.fair_order`).
+    A tsv does not hold it.
     """
     if kind not in FORMATS:
         raise ConfigurationError(f'unknown format "{kind}". {suggest(kind, FORMATS)}', parameter="format")
     if kind == "parquet":
         if out is None:
             raise ConfigurationError("parquet is a binary format: give a file as `out`", parameter="out")
-        write_parquet(to_arrow(rows, settings), out)
+        write_parquet(to_arrow(rows, settings, order), out)
         return ""
-    text = {"tsv": _tsv, "csv": _csv, "json": _json}[kind](rows, settings)
+    text = {"tsv": _tsv, "csv": _csv, "json": _json}[kind](rows, settings, order)
     if out is None:
         return text
     with atomic_write(out) as part:
@@ -46,11 +65,13 @@ def export(rows: Sequence[Row], settings: RunSettings, kind: str, out: Path | No
     return ""
 
 
-def to_arrow(rows: Sequence[Row], settings: RunSettings) -> pyarrow.Table:
-    """The rows, with the settings of their run, as a table with fixed column types."""
-    table = records_to_arrow(_records(rows, settings))
-    for name, text in _label_column(settings).items():
-        table = table.append_column(name, pyarrow.array([text] * len(rows), pyarrow.string()))
+def to_arrow(rows: Sequence[Row], settings: RunSettings, order: Sequence[int] | None = None) -> pyarrow.Table:
+    """The rows, with the settings of their run, as a table with fixed column types. `order` is as in `export`."""
+    records = _records(rows, settings, order)
+    table = records_to_arrow(records)
+    for name in _optional_columns(settings, order):
+        kind = {LABELS: pyarrow.string(), PLACE: pyarrow.int64()}[name]
+        table = table.append_column(name, pyarrow.array([record[name] for record in records], kind))
     return table
 
 
@@ -66,18 +87,24 @@ def write_parquet(table: pyarrow.Table, out: Path, **options: Any) -> None:
         pyarrow.parquet.write_table(table, part, **options)
 
 
-def _records(rows: Sequence[Row], settings: RunSettings) -> list[dict[str, Any]]:
+def _records(rows: Sequence[Row], settings: RunSettings, order: Sequence[int] | None) -> list[dict[str, Any]]:
     stored = settings.to_dict()
-    columns = {key: stored[key] for key in EXPORTED} | _label_column(settings)
-    return [to_record(row) | columns for row in rows]
+    columns = {key: stored[key] for key in EXPORTED}
+    if settings.labels is not None:
+        columns[LABELS] = json.dumps(settings.labels)
+    records = [to_record(row) | columns for row in rows]
+    if order is not None:
+        places = {idx: place for place, idx in enumerate(dict.fromkeys(order))}
+        for record in records:
+            record[PLACE] = places.get(record["idx"])
+    return records
 
 
-def _label_column(settings: RunSettings) -> dict[str, str]:
-    """A further column of rows whose classifier was restricted to some labels: the labels, as JSON."""
-    return {} if settings.labels is None else {LABELS: json.dumps(settings.labels)}
+def _optional_columns(settings: RunSettings, order: Sequence[int] | None) -> list[str]:
+    return [*([] if settings.labels is None else [LABELS]), *([] if order is None else [PLACE])]
 
 
-def _tsv(rows: Sequence[Row], settings: RunSettings) -> str:
+def _tsv(rows: Sequence[Row], settings: RunSettings, order: Sequence[int] | None) -> str:
     """The log of Cohen et al.: idx, label, predict (-1 if abstained), radius (rounded down), correct, time."""
     if any(row.status == "partial" for row in rows):
         raise ConfigurationError(
@@ -96,26 +123,42 @@ def _tsv(rows: Sequence[Row], settings: RunSettings) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _csv(rows: Sequence[Row], settings: RunSettings) -> str:
+def _csv(rows: Sequence[Row], settings: RunSettings, order: Sequence[int] | None) -> str:
     buffer = io.StringIO()
-    header = [*(column.name for column in COLUMNS), *EXPORTED, *_label_column(settings)]
+    header = [*(column.name for column in COLUMNS), *EXPORTED, *_optional_columns(settings, order)]
     writer = csv.DictWriter(buffer, header, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(_records(rows, settings))
+    writer.writerows(_records(rows, settings, order))
     return buffer.getvalue()
 
 
-def _json(rows: Sequence[Row], settings: RunSettings) -> str:
-    return json.dumps({"settings": settings.to_dict(), "rows": _records(rows, settings)}, indent=1) + "\n"
+def _json(rows: Sequence[Row], settings: RunSettings, order: Sequence[int] | None) -> str:
+    return json.dumps({"settings": settings.to_dict(), "rows": _records(rows, settings, order)}, indent=1) + "\n"
 
 
-def read_exported(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Exported rows with typed values, and the settings of their run as far as they are recorded."""
+@dataclass(frozen=True)
+class Exported:
+    """The content of an exported file.
+
+    Attributes:
+        records: The rows, with typed values.
+        settings: The settings of their run, as far as they are recorded.
+        order: The images of a run with a target error, in random order, up to the first that has no row.
+    """
+
+    records: list[dict[str, Any]]
+    settings: dict[str, Any]
+    order: list[int] | None
+
+
+def read_exported(path: Path) -> Exported:
+    """Read exported rows."""
     try:
         records, settings = _READERS.get(path.suffix, _read_tsv)(path)
         rows = [_typed(record, number) for number, record in enumerate(records, 1)]
         if records and not settings:
             settings = {key: records[0][key] for key in (*EXPORTED, LABELS) if records[0].get(key) not in (None, "")}
+        order = _read_order(records, rows)
     except FileNotFoundError:
         raise PprsError(f"there is no file {path}") from None
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, csv.Error) as error:
@@ -124,7 +167,26 @@ def read_exported(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
             f"{path} cannot be read as exported rows ({reason}). It needs the columns idx, label, predict and radius, "
             "as `pprs export` writes them."
         ) from error
-    return rows, settings
+    return Exported(rows, settings, order)
+
+
+def _read_order(records: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> list[int] | None:
+    """Return the indices of the images in random order, up to the first place that has no row."""
+    if not any(PLACE in record for record in records):
+        return None
+    places: dict[int, int] = {}
+    for number, (record, row) in enumerate(zip(records, rows, strict=True), 1):
+        value = record.get(PLACE)
+        if value is None or value == "":
+            continue
+        try:
+            place = _to_integer(str(value))
+        except (ValueError, OverflowError):
+            place = -1
+        if place < 0 or place in places:
+            raise ValueError(f'row {number}, column "{PLACE}": {quote_value(value)} is not a place of its own')
+        places[place] = row["idx"]
+    return [places[place] for place in itertools.takewhile(places.__contains__, itertools.count())]
 
 
 def _typed(record: Mapping[str, Any], number: int) -> dict[str, Any]:
@@ -157,6 +219,11 @@ def _convert(value: Any, column: Column) -> str | int | float:
         return math.fsum(60.0**power * float(part) for power, part in enumerate(reversed(text.split(":"))))
     if column.arrow == "double":
         return float(text)
+    return _to_integer(text)
+
+
+def _to_integer(text: str) -> int:
+    """An integer from its text. Raises ValueError or OverflowError if it is something else."""
     number = int(text) if text.lstrip("-").isdecimal() else float(text)  # another tool may have written 100.0
     if not -(2**63) <= number < 2**63 or number != int(number):
         raise ValueError
@@ -176,11 +243,16 @@ def _read_csv(path: Path) -> Read:
 
 def _read_delimited(path: Path, delimiter: str) -> Read:
     csv.field_size_limit(2**24)
+    with path.open("rb") as content:
+        lines = sum(part.count(b"\n") for part in iter(lambda: content.read(2**20), b""))
+    check_rows_fit(str(path), lines, path.stat().st_size, exported=True)
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file, delimiter=delimiter)), {}
 
 
 def _read_json(path: Path) -> Read:
+    size = path.stat().st_size
+    check_size(str(path), f"{size:,} bytes of JSON", JSON_FACTOR * size)
     content = json.loads(path.read_text(encoding="utf-8"))
     if isinstance(content, list):
         return content, {}
@@ -188,7 +260,7 @@ def _read_json(path: Path) -> Read:
 
 
 def _read_parquet(path: Path) -> Read:
-    records = pyarrow.parquet.read_table(path).to_pylist()
+    records = _read_table(path).to_pylist()
     cells = {record.get("cell") for record in records}
     if len(cells) > 1:
         raise PprsError(
@@ -200,5 +272,29 @@ def _read_parquet(path: Path) -> Read:
     return records, {}
 
 
+def _read_table(path: Path) -> pyarrow.Table:
+    """Read the known columns of a parquet file. Compressed, a few kilobytes of it can hold any number of rows."""
+    metadata = pyarrow.parquet.read_metadata(path)
+    size = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+    check_rows_fit(str(path), metadata.num_rows, size, exported=True)
+    fields = [field for field in metadata.schema.to_arrow_schema() if field.name in _KNOWN]
+    for field in fields:
+        if pyarrow.types.is_nested(field.type) or pyarrow.types.is_fixed_size_binary(field.type):
+            raise ValueError(f'the column "{field.name}" holds {field.type}')
+    columns = [metadata.schema.column(i) for i in range(metadata.num_columns)]
+    texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY" and column.path in _KNOWN]
+    # A text that many rows repeat is stored once, and is not repeated here before its length is known.
+    table = pyarrow.parquet.read_table(path, columns=[field.name for field in fields], read_dictionary=texts)
+    longest = sum(_longest(table.column(name)) for name in texts)
+    check_rows_fit(str(path), metadata.num_rows, metadata.num_rows * longest // TEXT_FACTOR, exported=True)
+    return table
+
+
+def _longest(column: pyarrow.ChunkedArray) -> int:
+    """Return the largest number of bytes of a text in a column that is stored as a dictionary."""
+    lengths = [pyarrow.compute.max(pyarrow.compute.binary_length(chunk.dictionary)) for chunk in column.chunks]
+    return max((length.as_py() or 0 for length in lengths), default=0)
+
+
 _READERS = {".tsv": _read_tsv, ".csv": _read_csv, ".json": _read_json, ".parquet": _read_parquet}
-__all__ = ["FORMATS", "export", "read_exported", "records_to_arrow", "to_arrow", "write_parquet"]
+__all__ = ["FORMATS", "Exported", "export", "read_exported", "records_to_arrow", "to_arrow", "write_parquet"]

@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from pprs._text import FILE, decode_file
 from pprs.errors import PprsError
-from pprs.partition import PARTITIONS, PLUS
+from pprs.model.overlay import split_adapted
+from pprs.partition import PARTITIONS, Denoiser, split_text
 from pprs.runs.settings import RunSettings
 
 Words = Mapping[tuple[Any, ...], tuple[str, str]]  # key -> value, and its text in a name
@@ -16,19 +18,24 @@ OptionKey = tuple[int, int, str, str]  # part of the mean, link of the chain, op
 
 
 def method_name(settings: RunSettings, path: str) -> str:
-    """The name of a run in tables and figures: its partition without options, or its file if that is unknown.
+    """The name of a run in tables and figures: its partition without options, and whether its model is adapted.
+
+    If the partition is unknown, the name is that of the file.
 
     >>> method_name(RunSettings(partition_text="slic:n_segments=50,blur=3/soft:near=4+blur:size=3"), "runs/a")
     'slic/soft+blur'
     >>> method_name(RunSettings(partition_text="none"), "runs/a"), method_name(RunSettings(), "logs/cohen.tsv")
     ('RS', 'cohen')
+    >>> method_name(RunSettings(model="m.onnx+adapted:a.safetensors", partition_text="none"), "runs/a")
+    'RS, adapted'
     """
     if settings.partition_text is None:
         return PurePath(path).stem if PurePath(path).suffix else PurePath(path).name
+    adapted = "" if split_adapted(settings.model or "")[1] is None else ", adapted"
     if settings.partition_text.strip() == "none":
-        return "RS"
+        return f"RS{adapted}"
     chains = ["/".join(name for name, _ in chain) for chain in _chains(settings.partition_text)]
-    return "+".join(chains)
+    return "+".join(chains) + adapted
 
 
 def distinct_names(settings: Sequence[RunSettings], paths: Sequence[str]) -> list[str]:
@@ -114,9 +121,11 @@ def _options(settings: RunSettings) -> dict[OptionKey, str]:
 def _noise_dependent(link: str) -> set[str]:
     """The options of this partition whose "auto" value depends on the noise.
 
-    >>> sorted(_noise_dependent("slic")), _noise_dependent("grid")
-    (['blur', 'compactness'], set())
+    >>> sorted(_noise_dependent("slic")), _noise_dependent("grid"), _noise_dependent("denoiser")
+    (['blur', 'compactness'], set(), {'sigma'})
     """
+    if link == Denoiser.name:  # has no options without its file
+        return {"sigma"}
     try:
         weak, strong = (PARTITIONS[link].for_noise(sigma) for sigma in (0.25, 0.5))
     except (KeyError, PprsError):
@@ -151,15 +160,17 @@ def _path_ends(paths: Sequence[str]) -> list[str]:
 
 def _chains(text: str) -> list[list[tuple[str, dict[str, str]]]]:
     """The parts of a mean, each a chain of names with their options. Accepts partitions of other versions."""
-    return [[_link(link) for link in part.split("/")] for part in PLUS.split(text)]
+    return [[_link(link) for link in links] for links in split_text(text)]
 
 
 def _link(text: str) -> tuple[str, dict[str, str]]:
-    """The name and the options of one link of a chain.
+    """The name and the options of one link of a chain. A file is named without its folder, and counts as an option.
 
-    >>> _link("slic:n_segments=50, blur=3")
-    ('slic', {'n_segments': '50', 'blur': '3'})
+    >>> _link("slic:n_segments=50, blur=3"), _link("denoiser:models%2Fd.onnx,sigma=0.5")
+    (('slic', {'n_segments': '50', 'blur': '3'}), ('denoiser', {'file': 'd.onnx', 'sigma': '0.5'}))
     """
     name, _, options = text.strip().partition(":")
-    pairs = (option.partition("=") for option in options.split(",") if option)
-    return name, {key.strip(): value.strip() for key, _, value in pairs}
+    values = {}
+    for key, equals, value in (option.partition("=") for option in options.split(",") if option):
+        values[key.strip() if equals else FILE] = value.strip() if equals else PurePath(decode_file(key.strip())).name
+    return name, values

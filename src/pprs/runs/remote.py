@@ -243,7 +243,8 @@ def _send_run(url: str, folder: Path) -> None:
             _write_upload_id(folder, upload_id)
             if run.completed():
                 rows = [*run.iter_rows(), *(failure.row() for failure in run.failures())]
-                export(sorted(rows, key=lambda row: row.idx), run.settings, "parquet", Path(scratch) / ROWS)
+                rows.sort(key=lambda row: row.idx)
+                export(rows, run.settings, "parquet", Path(scratch) / ROWS, run.fair_order())
                 send(url, Path(scratch) / ROWS)
         except PprsError as error:
             raise PprsError(f"{error}\nThe rows are kept in {folder}. Repeat to upload them.") from error

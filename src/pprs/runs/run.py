@@ -44,7 +44,11 @@ class Run(ABC):
         """The images that could not be certified, with the reasons."""
 
     def rows(self) -> list[Row]:
-        """The rows in the order of image indices. Failed images have none."""
+        """The rows in the order of image indices. Failed images have none.
+
+        Raises:
+            PprsError: If they would take more than half of this machine's memory.
+        """
         return list(self.iter_rows())
 
     @property
@@ -76,7 +80,7 @@ class Run(ABC):
 
     def to_arrow(self) -> pyarrow.Table:
         """The outcomes as an Arrow table, with one row per image and the columns of `pprs export`."""
-        return to_arrow(self.checked_outcomes(), self.settings)
+        return to_arrow(self.checked_outcomes(), self.settings, self.fair_order())
 
     def to_pandas(self) -> pandas.DataFrame:
         """The outcomes as a data frame, with one row per image and the columns of `pprs export`."""
@@ -86,9 +90,10 @@ class Run(ABC):
         return sum(1 for _ in self.iter_rows())
 
     def __repr__(self) -> str:
-        rows, failed = self.rows(), len(self.failures())
-        certified = sum(row.prediction is not None for row in rows)
-        counts = f"{certified} of {len(rows) + failed} images certified" + (f", {failed} failed" if failed else "")
+        certified, rows, failed = 0, 0, len(self.failures())
+        for row in self.iter_rows():
+            certified, rows = certified + (row.prediction is not None), rows + 1
+        counts = f"{certified} of {rows + failed} images certified" + (f", {failed} failed" if failed else "")
         method = (
             f"{self.settings.partition_text or 'unknown partition'} under {self.settings.noise_text or 'unknown noise'}"
         )
@@ -111,6 +116,14 @@ class StoredRun(Run):
     def binding(self) -> Binding | None:
         return self._file.binding
 
+    def rows(self) -> list[Row]:
+        self._file.check_size(self.path)
+        return super().rows()
+
+    def outcomes(self) -> list[Row]:
+        self._file.check_size(self.path)
+        return super().outcomes()
+
     def iter_rows(self) -> Iterator[Row]:
         return self._file.iter_rows()
 
@@ -129,9 +142,10 @@ class ExportedRun(Run):
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
-        self._records, stored = read_exported(path)
+        exported = read_exported(path)
+        self._records, self._order = exported.records, exported.order
         try:
-            self.settings = RunSettings.from_dict(stored)
+            self.settings = RunSettings.from_dict(exported.settings)
         except PprsError as error:
             raise PprsError(f"{path} cannot be read as exported rows: {error}") from error
 
@@ -141,6 +155,9 @@ class ExportedRun(Run):
     def failures(self) -> list[Failure]:
         failed = (row for row in map(from_record, self._records) if row.status == "failed")
         return [Failure(row.idx, row.label, "failed in the exported run") for row in failed]
+
+    def fair_order(self) -> list[int] | None:
+        return self._order
 
 
 def open_run(path: str | Path) -> Run:

@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pprs.errors import PprsError
+from pprs.denoisers import digest_denoiser
+from pprs.errors import ConfigurationError, PprsError
+from pprs.model.overlay import join_adapted, split_adapted
 from pprs.noise import Noise, parse_noise
 from pprs.partition import Partition, parse_partition
 from pprs.runs.row import quote_value
@@ -22,7 +24,7 @@ from pprs.sampling import Sampling, decided_radii
 IDENTITY = (
     "model", "model_digest", "preprocess", "labels", "data_fingerprint", "num_classes", "class_names", "noise",
     "partition", "n0", "n", "alpha", "bound", "stop", "seed", "engine", "device", "autocast", "channels_last",
-    "arithmetic", "pixels",
+    "arithmetic", "bit_depth", "pixels",
 )  # fmt: skip
 _FILE = re.compile(r"(\.safetensors|\.onnx|\.pt2)(:[^/]*)?$")  # a model file, perhaps with the name of an output
 # Settings that every exported row repeats.
@@ -34,6 +36,7 @@ EXPORTED = {
 # A run may come from somebody else, so its numbers are checked before anything is computed from them.
 RANGES: dict[str, tuple[float, float]] = {
     "n0": (1, 2**40), "n": (1, 2**40), "num_classes": (1, 2**24), "alpha": (0, 1), "seed": (0, 2**128),
+    "bit_depth": (8, 16),
 }  # fmt: skip
 LISTED_LABELS = 6  # in a sentence
 MAX_TEXT = 100_000  # characters of a setting
@@ -67,6 +70,8 @@ class RunSettings:
         autocast: Whether mixed precision is used.
         channels_last: Whether the channels-last memory layout is used.
         arithmetic: "exact" if noise is drawn in integers on the levels of the images, "real" if it is added as float32.
+        bit_depth: In exact arithmetic, the bits to which every image is rounded, 8 or 16. None if each image has its
+            own bit depth, as in earlier versions.
         pixels: "network" if noise is added to the network's input, "file" if it is added to the pixels of the file.
     """
 
@@ -92,6 +97,7 @@ class RunSettings:
     autocast: bool = False
     channels_last: bool = False
     arithmetic: str = "real"
+    bit_depth: int | None = None
     pixels: str = "network"
 
     @functools.cached_property
@@ -122,8 +128,31 @@ class RunSettings:
 
     @property
     def arithmetic_option(self) -> str:
-        """The option that leads to this arithmetic again. "auto" also rounds images that are on no levels."""
-        return "real" if self.arithmetic == "real" else "auto"
+        """The option that leads to this arithmetic again."""
+        if self.arithmetic == "real":
+            return "real"
+        return {8: "8-bit", 16: "rounded"}.get(self.bit_depth or 0, "auto")
+
+    @property
+    def levels(self) -> int | None:
+        """The levels of every image, as in `Certificate`. None if they are not the same for all images."""
+        return None if self.bit_depth is None else 2**self.bit_depth - 1
+
+    def find_denoiser(self, file: str) -> RunSettings:
+        """Return these settings with the denoiser in this file, which has moved since it was recorded.
+
+        Raises:
+            ConfigurationError: If no denoiser of the partition has the content of this file.
+        """
+        digest = digest_denoiser(file)
+        found = None if self.partition is None else self.partition.with_file(file, digest)
+        if found is None or file not in found.files:
+            raise ConfigurationError(
+                f"{file} is not a denoiser of this run: its digest is {digest}, and the partition is "
+                f"{self.partition_text}",
+                parameter="denoiser",
+            )
+        return dataclasses.replace(self, partition_text=str(found))
 
     @property
     def label_choice(self) -> str:
@@ -160,9 +189,23 @@ class RunSettings:
         """Identity settings in which the two differ, as key -> (own value, wanted value)."""
         own, other = self.to_dict(), wanted.to_dict()
         differing = {key: (own[key], other[key]) for key in sorted(IDENTITY) if own[key] != other[key]}
-        if "model" in differing and _file_kind(self.model) == _file_kind(wanted.model) is not None:
+        if "model" in differing and _without_paths(self.model) == _without_paths(wanted.model):
             del differing["model"]  # the digest identifies a file; code, as in module:factory, has only its name
+        if "partition" in differing and _same_partition(*differing["partition"]):
+            del differing["partition"]
         return differing
+
+
+def _same_partition(own: str | None, wanted: str | None) -> bool:
+    """Whether two partitions are the same except for the paths of files with the same content."""
+    try:
+        pair = [None if text is None else parse_partition(text) for text in (own, wanted)]
+    except PprsError:  # of another version
+        return False
+    first, second = (
+        partition.without_paths() if partition is not None and partition.files else None for partition in pair
+    )
+    return first is not None and first == second
 
 
 def describe_labels(labels: Sequence[str] | None) -> str:
@@ -177,14 +220,17 @@ def describe_labels(labels: Sequence[str] | None) -> str:
     return f"{len(labels)} labels ({', '.join(labels[:LISTED_LABELS])}{more})"
 
 
-def _file_kind(model: str | None) -> tuple[str | None, ...] | None:
-    """The type of a model's file and its output, or None if the model is not a file.
+def _without_paths(model: str | None) -> str | None:
+    """The text of a model without the paths of its files: of the network, and of an adaptation of it.
 
-    >>> _file_kind("a/m.onnx:scores"), _file_kind("package.module:factory")
-    (('.onnx', ':scores'), None)
+    >>> _without_paths("a/m.onnx:scores"), _without_paths("package.module:factory+adapted:a.safetensors")
+    ('.onnx:scores', 'package.module:factory+adapted:')
     """
-    match = _FILE.search(model or "")
-    return match.groups() if match else None
+    if model is None:
+        return None
+    base, overlay = split_adapted(model)
+    match = _FILE.search(base)
+    return join_adapted(base if match is None else match.group(), None if overlay is None else "")
 
 
 def _convert(key: str, value: Any, kind: Any) -> Any:

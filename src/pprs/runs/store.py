@@ -21,6 +21,7 @@ from pprs.errors import ConfigurationError, PprsError
 from pprs.runs.binding import Binding
 from pprs.runs.row import PARTIAL, STORED, Failure, Row, from_sql, quote_value, to_sql
 from pprs.runs.settings import RunSettings
+from pprs.runs.size import check_rows_fit
 from pprs.scores import HALF_TOLERANCE, TOLERANCE
 
 FILE, LOCK = "run.sqlite", ".lock"
@@ -87,6 +88,14 @@ class RunFile:
         """What identifies the model that the run was made with, or None for a run of an earlier version."""
         with self._open() as db:
             return _read_binding(db)
+
+    def check_size(self, name: str) -> None:
+        """Raise an error if all rows, failures and the random order together take too much memory."""
+        with self._open() as db:
+            stored = {table for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            tables = [table for table in ("rows", "failed", "fair_order") if table in stored]
+            entries = sum(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables)
+        check_rows_fit(name, entries, (self.folder / FILE).stat().st_size)
 
     def iter_rows(self, *, partial_only: bool = False) -> Iterator[Row]:
         """Iterate over the rows by index, since all rows of a large run take much memory."""
@@ -277,12 +286,12 @@ class RunWriter:
                 raise ConfigurationError(
                     f"image {row.idx} is not the same in {other.folder} and {self.folder}. Nothing was changed."
                 )
-        new = [
+        new = (  # not all in memory at a time
             (row, thumbnails.get(row.idx))
             for row in other.iter_rows()
             if row.idx not in done
             and (row.idx not in partial or row.status == "done" or row.samples > partial[row.idx].samples)
-        ]
+        )
         self.add(new, other.failures())
         order = other.fair_order()
         if order is not None and own.fair_order() is None:

@@ -95,6 +95,9 @@ class PartitionContract(ABC):
         assert np.array_equal(tensor.numpy(), before), "apply() changed its input"
 
     def test_constant_images_are_unchanged(self) -> None:
+        """Unless the partition says that it does more than average."""
+        if not self.make_partition().keeps_constants:
+            return
         for value, shape in itertools.product((0.0, 0.3, 1.0, -0.75), SHAPES):
             constant = np.full((2, *shape), value, np.float32)
             change = float(np.abs(self.make_partition().apply(constant) - constant).max())

@@ -12,6 +12,7 @@ from pprs.errors import PprsError
 from pprs.noise import Noise
 from pprs.partition import (
     Blur,
+    Chain,
     Felzenszwalb,
     Filter,
     GaussianFilter,
@@ -87,7 +88,7 @@ def propose_candidates(
 
 def find_neighbours(partition: Partition | None) -> list[Partition]:
     """Return the partitions that differ from this one by a small change of one option."""
-    if partition is None or isinstance(partition, Mean):
+    if partition is None or isinstance(partition, Mean | Chain):
         return []
     neighbours: list[Partition] = []
     for option in dataclasses.fields(cast(Any, partition)):
@@ -107,6 +108,8 @@ def find_neighbours(partition: Partition | None) -> list[Partition]:
 def _nearby_values(name: str, value: Any) -> list[Any]:
     if name in ("blur", "size", "patch"):
         return [value - 2, value + 2]
+    if value is None or isinstance(value, str):
+        return []
     if isinstance(value, int):
         return [] if name in ("k", "iterations", "distance") else [round(value / STEP), round(value * STEP)]
     return [_round(value / STEP), _round(value * STEP)]

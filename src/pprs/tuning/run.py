@@ -11,13 +11,16 @@ import torch
 
 from pprs._files import atomic_write
 from pprs._threads import keep_memory
+from pprs.classifier import SmoothedClassifier
 from pprs.data import Selection
+from pprs.dataset import EngineOptions, check_network, fit_in_memory
 from pprs.engine import EngineChoice, check_engine, choose_engine
 from pprs.errors import ConfigurationError, suggest
 from pprs.model import Model
 from pprs.noise import Noise, parse_noise
 from pprs.progress import Progress, as_progress, stage
 from pprs.runners import Local, parse_budget
+from pprs.space import FILE, NETWORK, state_pixels
 from pprs.task import Task, load_task
 from pprs.tuning.candidates import FAMILIES
 from pprs.tuning.describe import draw_chart, shorten
@@ -47,6 +50,8 @@ def tune(
     labels: str | Sequence[str] | None = None,
     engine: str = "auto",
     device: str = "cpu",
+    pixels: str = NETWORK,
+    adapted: str | Path | None = None,
 ) -> Tuned:
     """Search for the partition that makes the certificates of a classifier largest, if any does.
 
@@ -73,12 +78,16 @@ def tune(
         labels: As for `certify_dataset`.
         engine: As for `certify_dataset`.
         device: The torch device, such as "cpu" or "cuda".
+        pixels: As for `certify_dataset`. The files should be of similar size, since the candidates are made for the
+            size of one of them.
+        adapted: As for `certify_dataset`.
 
     Returns:
         The result of the search. `tuned.best.partition` is the text of the best partition.
 
     Raises:
-        ConfigurationError: If an argument is invalid, or `out` holds a search with other settings.
+        ConfigurationError: If an argument is invalid, if `out` holds a search with other settings, or if the network is
+            not a function of one image.
     """
     # Arguments are checked before anything is loaded.
     noise = parse_noise(noise) if isinstance(noise, str) else noise
@@ -87,25 +96,35 @@ def tune(
     device = Local().check_device(device)
     reporter, folder = as_progress(progress), None if out is None else Path(out)
     selection = Selection(limit=LIMIT) if images is None else images
-    task = load_task(model, data, split=split, classes=classes, labels=labels, images=selection)
+    task = load_task(
+        model, data, split=split, classes=classes, labels=labels, images=selection, pixels=pixels, adapted=adapted
+    )
+    for text in task.list_mismatches(noise, varies=True):
+        reporter.message(f"warning: {text}")
     check_number_of_images(len(task.images))
+    if task.pixels == FILE:
+        task = fit_in_memory(task, Local(), EngineOptions(), device)
     if folder is not None and engine == "auto":
         engine = recorded_engine(folder / MEASUREMENTS)
     keep_memory()
+    trials = task.trial_images(noise, None, seed)
     choice = choose_engine(
-        task.model, task.trial_inputs(noise, None, seed), engine=engine, device=device, samples=SAMPLES,
+        task.model, task.network_inputs(trials), engine=engine, device=device, samples=SAMPLES,
         message=reporter.message,
     )  # fmt: skip
+    network = task.base_classifier(choice.model.module)
+    check_network(SmoothedClassifier(network, task.num_classes, noise, device=device), trials, reporter)
     cache = MeasurementCache()
     if folder is not None:
         settings = _collect_settings(task, selection, noise, seed, budget, chosen, choice)
         cache = MeasurementCache(folder / MEASUREMENTS, settings)
     steps = search_partitions(
-        choice.model.module, task.num_classes, noise, task.data, task.images, seconds=seconds, families=chosen,
-        seed=seed, device=device, cache=cache,
+        network, task.num_classes, noise, task.data, task.images, seconds=seconds, families=chosen, seed=seed,
+        device=device, cache=cache,
     )  # fmt: skip
     hint = "" if folder is None else "; Ctrl-C keeps the measurements"
     reporter.message(f"searching on {len(task.images) // 2} images under {noise} for about {budget}{hint}")
+    reporter.message(state_pixels(pixels))
     tuned = _run_search(steps, seconds, reporter)
     if folder is not None:
         _write_result(tuned, noise, folder)
@@ -145,7 +164,7 @@ def _collect_settings(
     choice: EngineChoice,
 ) -> dict[str, Any]:
     """Return the settings that a search must share with the one that it resumes."""
-    return {
+    settings = {
         "model": task.model.digest(),
         "data": task.data.fingerprint(),
         "images": _describe_images(images, task.images),
@@ -156,6 +175,8 @@ def _collect_settings(
         "engine": choice.engine,
         "arithmetic": choose_arithmetic("auto", noise),
     }
+    # Earlier searches do not name the pixels, and can still be resumed.
+    return settings if task.pixels == NETWORK else {**settings, "pixels": task.pixels}
 
 
 def _describe_images(images: Iterable[int] | Selection, indices: Sequence[int]) -> Any:

@@ -84,7 +84,9 @@ def read_upload(path: Path, limits: Limits) -> tuple[torch.Tensor, str]:
 
 
 def check_partition(partition: Partition | None) -> Partition | None:
-    """Refuse options with which a single image would take very long, and return the partition."""
+    """Refuse options with which a single image would take very long, and files of the server. Return the partition."""
+    if partition is not None and partition.files:
+        raise PprsError(f"{partition.name} reads a file, which this page does not. The command line does.")
     if partition is not None:
         _check_options(partition)
         steps = _count_steps(partition)

@@ -18,6 +18,7 @@ from pprs.app.render import render_note
 from pprs.app.server.context import Context
 from pprs.app.server.limits import check_number, read_upload
 from pprs.data import View
+from pprs.data.depth import find_lost_depth
 from pprs.errors import PprsError, suggest
 from pprs.noise import parse_noise
 from pprs.partition import Auto, Partition
@@ -120,14 +121,20 @@ def parse_request(context: Context, values: tuple[Any, ...]) -> Request:
 
 def _open_upload(
     path: Path, context: Context, loaded: LoadedModel, pixels: str
-) -> tuple[torch.Tensor, tuple[int, ...]]:
-    """Return the image that noise is added to, and the shape of the uploaded file."""
+) -> tuple[torch.Tensor, tuple[int, ...] | None]:
+    """Return the image that noise is added to, and the shape of the uploaded file if it was read as it is."""
     image, size = read_upload(path, context.limits)
     width, height = map(int, size.split("x"))
     reduced = image.shape[1] * image.shape[2] != width * height
     file_shape = (len(image), height, width) if reduced else tuple(image.shape)
+    lost_depth = find_lost_depth(path)
     if pixels == NETWORK:
-        return loaded.prepare(image), file_shape
+        return loaded.prepare(image), file_shape if lost_depth is None else None
+    if lost_depth is not None:
+        raise PprsError(
+            f"this file has {lost_depth}, of which only 8 are read, so no certificate can be about the file. Choose "
+            "the network's input, or convert the image to 8 bits per channel."
+        )
     if reduced:
         raise PprsError(
             f"this page does not add noise to the pixels of a {size} file, which is too large. Choose the network's "

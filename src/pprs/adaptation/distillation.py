@@ -1,0 +1,231 @@
+"""Training on noisy images, with the network's own predictions for the clean images as targets."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from pprs.adaptation.problem import Changes, Problem, eval_mode, to_logits
+from pprs.adaptation.statistics import copy_network, draw_batches, estimate_statistics, find_batch_norms
+from pprs.augment import mirror_images, shift_images
+from pprs.errors import ConfigurationError, suggest
+from pprs.progress import Progress, stage
+
+LAYERS = ("auto", "all", "norm")
+NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+
+BATCH, LEAST_BATCH, BATCH_VALUES = 128, 16, 2**21  # images per step: fewer if they are large
+LEARNING_RATE, MOMENTUM, WEIGHT_DECAY = 0.05, 0.9, 5e-4
+MAX_NORM = 1.0  # to which gradients are clipped
+WARM_UP = 0.2  # share of the steps during which the learning rate rises
+SHIFT = 8  # images are shifted by up to 1/8 of their height
+
+LEAST_STEPS, DEFAULT_STEPS = 20, 2000
+SLOW = 200  # with time for fewer steps, normalisation layers alone are trained
+TRIAL_STEPS = 3  # timed, to fix the number of steps
+SAFETY = 0.9  # share of the time that is planned for
+
+STATISTICS = (1024, 2048)  # noisy images, at least and at most, from which batch-norm statistics are estimated
+WINDOW = 20  # steps over which the loss is averaged
+DIVERGED = 2.0  # times the loss at the start, or that of a uniform guess
+
+FIRST_DRAW, LAST_DRAW = 4 << 32, 5 << 32  # of the noise, so that no other method shares it
+
+
+def distil(
+    problem: Problem,
+    changes: Changes,
+    *,
+    progress: Progress,
+    deadline: float | None = None,
+    layers: str = "auto",
+    steps: int | None = None,
+) -> Changes:
+    """Train a copy of the network to predict for noisy, partitioned images what it predicts for the clean ones.
+
+    The targets are the unadapted network's probabilities for the clean image, after a random shift and, for colour
+    images, reflection. No label is needed. The result depends on the number of steps, but not on the time they take.
+
+    Args:
+        problem: The classifier, and what it is adapted to.
+        changes: Earlier changes to build on. A denoiser is kept as it is. A bias is dropped, since it was fitted to
+            other weights.
+        progress: Where to report progress.
+        deadline: When to finish, on the clock of `time.monotonic`. A few timed steps determine how many fit.
+        layers: What to train: "all" weights, the weights of normalisation layers ("norm"), or "auto": all, unless the
+            time suffices for few steps only.
+        steps: The number of steps, instead of as many as fit.
+
+    Returns:
+        The changes with the new weights. If the training diverges, they are those before it did.
+
+    Raises:
+        ConfigurationError: If the network has no gradients, or no layers to train.
+    """
+    if layers not in LAYERS:
+        raise ConfigurationError(f'unknown `layers` "{layers}". {suggest(layers, LAYERS)}', parameter="layers")
+    _check_gradients(problem)
+    if steps is None:
+        steps, layers = _plan(problem, changes, deadline, layers)
+    trainer = _Trainer(problem, changes, "all" if layers == "auto" else layers, steps)
+    with stage(progress, "distill", steps, "steps"):
+        for loss in trainer.run():
+            progress.advance(1, f"loss {loss:.3f}")
+    if trainer.diverged is not None:
+        progress.message(
+            f"distillation diverged at step {trainer.diverged} of {steps}: the state of step {trainer.kept} is used"
+        )
+    return replace(changes, weights={**changes.weights, **trainer.finish()}, bias=None)
+
+
+def _check_gradients(problem: Problem) -> None:
+    """Raise unless the scores are differentiable in the network's weights."""
+    module = problem.model.module
+    trainable = any(p.is_floating_point() for p in module.parameters())
+    if trainable:
+        net = copy.deepcopy(module).requires_grad_(True)
+        trainable = net.eval()(problem.images[:2].clone()).requires_grad
+    if not trainable:
+        raise ConfigurationError(
+            f"{problem.model.source} cannot be trained: its scores have no gradients. Choose a `method` that needs "
+            "none, such as bias or denoiser.",
+            parameter="method",
+        )
+
+
+def _plan(problem: Problem, changes: Changes, deadline: float | None, layers: str) -> tuple[int, str]:
+    """Return the number of steps that fit before the deadline, and the layers to train."""
+    if deadline is None:
+        return DEFAULT_STEPS, layers
+    for choice in ("all", "norm") if layers == "auto" else (layers,):
+        trial = _Trainer(problem, changes, choice, TRIAL_STEPS + 1).run()
+        next(trial)  # the first step allocates memory
+        began = time.monotonic()
+        count = sum(1 for _ in trial)
+        rate = count / (time.monotonic() - began)
+        steps = int(SAFETY * rate * (deadline - time.monotonic()))
+        if steps >= SLOW:
+            break
+    return max(steps, LEAST_STEPS), choice
+
+
+class _Trainer:
+    """Trains a copy of the network, and keeps the last good state.
+
+    Attributes:
+        diverged: The step at which the training diverged, or None.
+        kept: The number of steps of the last good state.
+    """
+
+    def __init__(self, problem: Problem, changes: Changes, layers: str, steps: int) -> None:
+        self._problem, self._denoiser, self._steps = problem, changes.denoiser, steps
+        self._net = copy_network(problem, changes)
+        self._parameters = _select_parameters(self._net, layers)
+        if not self._parameters:
+            raise ConfigurationError(
+                f"{problem.model.source} has no normalisation layers with weights. Train all layers.",
+                parameter="layers",
+            )
+        self._optimizer = torch.optim.SGD(
+            self._parameters, LEARNING_RATE, MOMENTUM, weight_decay=WEIGHT_DECAY, nesterov=True
+        )
+        self._schedule = torch.optim.lr_scheduler.LambdaLR(self._optimizer, self._relative_rate)
+        self._generator = torch.Generator().manual_seed(problem.seed)
+        self._good = self._copy_state()
+        self.kept = 0
+        self.diverged: int | None = None
+
+    def _relative_rate(self, step: int) -> float:
+        """Return the learning rate of a step: it rises linearly, then falls as a cosine."""
+        warm = max(1.0, WARM_UP * self._steps)
+        if step < warm:
+            return (step + 1) / (warm + 1)
+        return 0.5 * (1 + math.cos(math.pi * (step - warm) / (self._steps - warm + 1)))
+
+    def run(self) -> Iterator[float]:
+        """Train, yielding the loss of each step, until the last step or divergence."""
+        limit, window = math.inf, 0.0
+        for step, images in enumerate(self._iter_images(), 1):
+            loss = self._train(images, step)
+            yield loss
+            if step == 1:
+                limit = DIVERGED * max(loss, math.log(self._problem.model.num_classes or 2))
+            window += loss
+            if not math.isfinite(loss) or (step % WINDOW == 0 and window / WINDOW > limit):
+                self.diverged = step
+                return
+            if step % WINDOW == 0 or step == self._steps:
+                window, self._good, self.kept = 0.0, self._copy_state(), step
+
+    def _iter_images(self) -> Iterator[torch.Tensor]:
+        """Yield the clean images of each step, shifted and mirrored at random."""
+        images = self._problem.images
+        channels, height = images.shape[1:3]
+        size = max(LEAST_BATCH, min(BATCH, BATCH_VALUES // images[0].numel()))
+        order = torch.empty(0, dtype=torch.long)
+        for _ in range(self._steps):
+            while len(order) < size:
+                order = torch.cat([order, torch.randperm(len(images), generator=self._generator)])
+            batch, order = images[order[:size]], order[size:]
+            if channels == 3:
+                batch = mirror_images(batch, self._generator)
+            yield shift_images(batch, height // SHIFT, self._generator)
+
+    def _train(self, images: torch.Tensor, step: int) -> float:
+        """Make one step and return its loss. A loss that is not finite changes nothing."""
+        with torch.no_grad(), eval_mode(self._problem.model.module):
+            target = self._predict_log(self._problem.model.module, images.clone()).exp()
+            noisy = self._denoise(self._problem.perturb(images, FIRST_DRAW + step))
+        loss = functional.kl_div(self._predict_log(self._net, noisy), target, reduction="batchmean")
+        if torch.isfinite(loss):
+            self._optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            nn.utils.clip_grad_norm_(self._parameters, MAX_NORM)
+            self._optimizer.step()
+            self._schedule.step()
+        return float(loss.detach())
+
+    def _predict_log(self, net: nn.Module, images: torch.Tensor) -> torch.Tensor:
+        """Return the logarithms of a network's probabilities."""
+        return to_logits(net(images), self._problem.probabilities).float().log_softmax(1)
+
+    def _denoise(self, images: torch.Tensor) -> torch.Tensor:
+        return images if self._denoiser is None else self._denoiser(images)
+
+    def _copy_state(self) -> dict[str, torch.Tensor]:
+        return {name: value.detach().clone() for name, value in self._net.state_dict().items()}
+
+    @torch.no_grad()
+    def finish(self) -> dict[str, torch.Tensor]:
+        """Return the entries of the last good state that differ from the unadapted network.
+
+        The statistics of batch normalisation are estimated anew, since those of the training lag behind the weights.
+        """
+        self._net.load_state_dict(self._good)
+        batches = draw_batches(self._problem, *STATISTICS)
+        inputs = (self._denoise(self._problem.noisy(batch, LAST_DRAW + i)) for i, batch in enumerate(batches))
+        if find_batch_norms(self._net):
+            estimate_statistics(self._net, inputs)
+        base = self._problem.model.module.state_dict()
+        return {name: value for name, value in self._copy_state().items() if not torch.equal(value, base[name])}
+
+
+def _select_parameters(net: nn.Module, layers: str) -> list[nn.Parameter]:
+    """Set which weights of a network are trained, and return them.
+
+    Only batch normalisation is set to training mode: dropout would add to the noise.
+    """
+    net.eval().requires_grad_(False)
+    for batch_norm in find_batch_norms(net).values():
+        batch_norm.train()
+    for layer in [net] if layers == "all" else [layer for layer in net.modules() if isinstance(layer, NORMS)]:
+        for parameter in layer.parameters():
+            parameter.requires_grad_(parameter.is_floating_point())
+    return [parameter for parameter in net.parameters() if parameter.requires_grad]

@@ -1,0 +1,176 @@
+"""The methods of adaptation, from the cheapest to the most thorough, each kept if it helps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from pprs.adaptation.bias import adapt_bias
+from pprs.adaptation.criterion import SAMPLES, Judgement, judge
+from pprs.adaptation.denoising import train_denoiser
+from pprs.adaptation.distillation import distil
+from pprs.adaptation.problem import Changes, Problem
+from pprs.adaptation.statistics import adapt_statistics
+from pprs.adaptation.step import Step
+from pprs.errors import ConfigurationError, suggest
+from pprs.progress import Progress
+
+AUTO = "auto"
+UNADAPTED = "none"  # the method of the first step, which measures the classifier before any change
+LEAST_IMAGES, LEAST_SAMPLES = 32, 16  # of a judgement, however short the time
+JUDGING = 1 / 30  # share of the time that one judgement may take
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of adaptation.
+
+    Attributes:
+        adapt: Takes the problem, the changes to build on, `progress` and `deadline`, and returns the new changes.
+        share: The share of the remaining time that it may take.
+        fresh: Whether it builds on the unadapted classifier, because earlier changes do not help it.
+    """
+
+    adapt: Callable[..., Changes]
+    share: float
+    fresh: bool = False
+
+
+METHODS = {
+    "statistics": Method(adapt_statistics, 0.2),
+    "bias": Method(adapt_bias, 0.2),
+    "distill": Method(distil, 1.0, fresh=True),
+    "denoiser": Method(train_denoiser, 1.0),  # last, for networks without gradients: for others, distilling is better
+}
+
+
+def climb(
+    problem: Problem,
+    *,
+    method: str = AUTO,
+    seconds: float | None = None,
+    held_back: torch.Tensor,
+    finished: Sequence[Step] = (),
+    on_step: Callable[[Step], None] = lambda step: None,
+    progress: Progress,
+) -> list[Step]:
+    """Adapt a classifier by one method, or by every method that helps.
+
+    With `method` "auto", the methods follow each other as long as there is time. A method is accepted if it improves
+    the smoothed classifier on held-back images (`Judgement.improves_on`). The next one builds on what was accepted. A
+    method that does not suit the network is left out. The first step, "none", has the classifier as it is.
+
+    Args:
+        problem: The classifier, and what it is adapted to.
+        method: One of `METHODS`, which is accepted in any case, or "auto".
+        seconds: The time for the steps that are not finished, or None for no limit.
+        held_back: Images [N, C, H, W] that `problem` does not contain.
+        finished: The steps of an earlier call with the same arguments that was interrupted.
+        on_step: Called with each step as soon as it is complete.
+        progress: Where to report progress.
+
+    Returns:
+        All steps, including the finished ones. The adapted classifier is that of the last accepted step.
+
+    Raises:
+        ConfigurationError: If the method is unknown, or does not suit the network.
+    """
+    if method != AUTO and method not in METHODS:
+        raise ConfigurationError(f'unknown method "{method}". {suggest(method, (AUTO, *METHODS))}', parameter="method")
+    return _Climb(problem, method, seconds, held_back, list(finished), on_step, progress).run()
+
+
+class _Climb:
+    def __init__(
+        self,
+        problem: Problem,
+        method: str,
+        seconds: float | None,
+        held_back: torch.Tensor,
+        steps: list[Step],
+        on_step: Callable[[Step], None],
+        progress: Progress,
+    ) -> None:
+        self._problem, self._method, self._progress = problem, method, progress
+        self._steps, self._on_step = steps, on_step
+        self._deadline = None if seconds is None else time.monotonic() + seconds
+        self._held_back, self._samples = _limit_judgement(problem, held_back, seconds)
+        self._judging = 0.0  # seconds that the last judgement took
+
+    def run(self) -> list[Step]:
+        """Try the methods that are not finished yet."""
+        began = time.monotonic()
+        changes = next((step.changes for step in reversed(self._steps) if step.accepted), Changes())
+        best = self._judge(changes)
+        if not self._steps:
+            self._progress.message(f"before: {_describe(best)}")
+            seconds = time.monotonic() - began
+            self._add(Step(UNADAPTED, changes, best.agreement, best.radius, True, seconds))
+        for name in list(METHODS) if self._method == AUTO else [self._method]:
+            if any(step.method == name for step in self._steps):
+                continue
+            if self._method == AUTO and self._remaining() == 0:
+                self._progress.message(f"{name}: left out, because the time is over")
+                continue
+            try:
+                step, judgement = self._try(name, changes, best)
+            except ConfigurationError as error:
+                if self._method != AUTO:
+                    raise
+                self._progress.message(f"{name}: left out. {error.message}")
+                continue
+            if step.accepted:
+                changes, best = step.changes, judgement
+            self._add(step)
+        return self._steps
+
+    def _add(self, step: Step) -> None:
+        self._steps.append(step)
+        self._on_step(step)
+
+    def _remaining(self) -> float | None:
+        """Return the seconds that are left for methods, without those for judging their result."""
+        return None if self._deadline is None else max(0.0, self._deadline - self._judging - time.monotonic())
+
+    def _try(self, name: str, changes: Changes, best: Judgement) -> tuple[Step, Judgement]:
+        """Run one method, and judge its result."""
+        began, remaining, method = time.monotonic(), self._remaining(), METHODS[name]
+        deadline = None if remaining is None else began + remaining * (1.0 if self._method == name else method.share)
+        start = Changes() if method.fresh else changes
+        new = method.adapt(self._problem, start, progress=self._progress, deadline=deadline)
+        judgement = self._judge(new)
+        improves = judgement.improves_on(best)
+        verdict = "accepted" if improves else "not better beyond the error"
+        self._progress.message(f"{name}: {_describe(judgement)}; {verdict}")
+        accepted, seconds = improves or self._method == name, time.monotonic() - began
+        return Step(name, new, judgement.agreement, judgement.radius, accepted, seconds), judgement
+
+    def _judge(self, changes: Changes) -> Judgement:
+        began = time.monotonic()
+        judgement = judge(self._problem, changes, self._held_back, self._samples)
+        self._judging = time.monotonic() - began
+        return judgement
+
+
+def _limit_judgement(problem: Problem, held_back: torch.Tensor, seconds: float | None) -> tuple[torch.Tensor, int]:
+    """Return the images and the number of samples of each that can be judged in a small part of the time."""
+    if seconds is None:
+        return held_back, SAMPLES
+    few = held_back[:4]
+    judge(problem, Changes(), few, LEAST_SAMPLES)  # compiles kernels, fills caches
+    began = time.monotonic()
+    judge(problem, Changes(), few, LEAST_SAMPLES)
+    cost = (time.monotonic() - began) / (len(few) * LEAST_SAMPLES)
+    affordable = int(JUDGING * seconds / cost)
+    samples = min(SAMPLES, max(LEAST_SAMPLES, affordable // len(held_back)))
+    return held_back[: max(LEAST_IMAGES, affordable // samples)], samples
+
+
+def _describe(judgement: Judgement) -> str:
+    return (
+        f"on {len(judgement.radii)} held-back images, {100 * judgement.agreement:.0f}% keep the label of the clean "
+        f"image, mean radius {judgement.radius:.3f}"
+    )

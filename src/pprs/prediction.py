@@ -1,0 +1,82 @@
+"""Predict the images of a task with the smoothed classifier, without radii."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pprs.bounds import check_alpha
+from pprs.certificate import Prediction
+from pprs.classifier import SmoothedClassifier
+from pprs.dataset import EngineOptions, check_network, choose_partition, fit_in_memory
+from pprs.engine import choose_engine
+from pprs.noise import Noise, QuantisedImage
+from pprs.partition import Auto, Partition
+from pprs.progress import Progress, as_progress
+from pprs.runners import Local
+from pprs.space import FILE
+from pprs.task import Task
+from pprs.voting import error_context, prepare_image
+
+
+@dataclass(frozen=True)
+class PredictedImage:
+    """The smoothed classifier's prediction for one image, with the true label if it is known."""
+
+    index: int
+    label: int | None
+    prediction: Prediction
+
+
+def predict_task(
+    task: Task,
+    noise: Noise,
+    partition: Partition | Auto | None,
+    *,
+    n: int = 1_000,
+    alpha: float = 0.001,
+    seed: int = 0,
+    options: EngineOptions | None = None,
+    progress: bool | Progress = False,
+    arithmetic: str = "auto",
+) -> Iterator[PredictedImage]:
+    """Predict every image with the smoothed classifier, abstaining where the vote is too close. There are no radii.
+
+    `arithmetic` is as for `certify_dataset`. Errors of the settings and the engine are raised by this call, before
+    the iterator is used.
+    """
+    reporter, options = as_progress(progress), options or EngineOptions()
+    check_alpha(alpha)
+    device = Local().check_device(options.device)
+    if task.pixels == FILE:
+        task = fit_in_memory(task, Local(), options, device)
+    partition = choose_partition(task, noise, partition, None, reporter)
+    for text in task.list_mismatches(noise, partition):
+        reporter.message(f"warning: {text}")
+    arithmetic = task.fix_arithmetic(noise, arithmetic)
+    _check_attainable(task, noise, n, alpha, arithmetic)
+    trials = task.trial_images(noise, partition, seed, arithmetic)
+    choice = choose_engine(
+        task.model, task.network_inputs(trials), engine=options.engine, device=device,
+        samples=n * len(task.images), autocast=options.autocast, channels_last=options.channels_last,
+        message=reporter.message,
+    )  # fmt: skip
+    classifier = SmoothedClassifier(
+        task.base_classifier(choice.model.module), task.num_classes, noise, partition, seed=seed,
+        batch_size=options.batch_size, threads=options.threads, device=device, arithmetic=arithmetic,
+    )  # fmt: skip
+    check_network(classifier, trials, reporter)
+
+    def predict(index: int) -> PredictedImage:
+        sample = task.data[index]
+        return PredictedImage(index, sample.label, classifier.predict(sample.image, n=n, alpha=alpha, index=index))
+
+    return map(predict, task.images)
+
+
+def _check_attainable(task: Task, noise: Noise, n: int, alpha: float, arithmetic: str) -> None:
+    """Raise if exact arithmetic cannot keep alpha with so many samples of the first usable image."""
+    with error_context(task.sample.image, task.sample.index, None):
+        image = prepare_image(task.sample.image, noise, arithmetic)
+    if isinstance(image, QuantisedImage):
+        image.quantisation.reduced_alpha(alpha, noise.sigma, n, image.numel())

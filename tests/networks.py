@@ -1,0 +1,55 @@
+"""A small network, and adaptations of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from pprs import Model
+from pprs.model.adaptation import Adaptation, StepRecord
+from pprs.model.changes import Changes
+from pprs.model.overlay import Overlay
+from pprs.model.resnet import Architecture
+from pprs.model.weights import save
+
+IMAGES = (torch.arange(60 * 64).reshape(60, 1, 8, 8) * 37 % 251).float() / 255
+
+
+class SmallNet(torch.nn.Module):
+    """Three classes of images [1, 8, 8], with batch normalisation."""
+
+    num_classes, input_shape = 3, (1, 8, 8)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = torch.nn.Conv2d(1, 2, 3, 2), torch.nn.BatchNorm2d(2)
+        self.last = torch.nn.Linear(18, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.last(self.norm(self.conv(x)).abs().flatten(1))
+        return scores
+
+
+def save_network(path: Path) -> Path:
+    """Write a network of ours for images [1, 8, 8], with random weights."""
+    arch = Architecture((1,), 2, 1, 3, (0.5,), (0.5,))
+    save(path, arch.build(), arch, input_shape=(1, 8, 8), class_names=("a", "b", "c"), training={})
+    return path
+
+
+def make_overlay(
+    model: Model,
+    changes: Changes,
+    *,
+    steps: tuple[StepRecord, ...] = (StepRecord("bias", 0.9, 0.5, True, 1.0),),
+    noise: str = "gaussian:sigma=0.25",
+    partition: str = "none",
+    digests: tuple[str, ...] = (),
+) -> Overlay:
+    adaptation = Adaptation(
+        model.digest(), model.source, noise, partition, 0, "images", "", len(digests), "auto", "5m", steps,
+        tuple(step.method for step in steps if step.accepted and step.method != "none"),
+        complete=True, version="0", image_digests=frozenset(digests),
+    )  # fmt: skip
+    return Overlay(adaptation, changes)
