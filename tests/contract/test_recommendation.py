@@ -14,8 +14,9 @@ from pprs import Gaussian, PprsError, Sampling, certify_dataset, load_model, ope
 from pprs import task as task_module
 from pprs.data import Selection
 from pprs.model import weights
+from pprs.model.adaptation import Adaptation
 from pprs.model.resnet import architecture
-from pprs.partition import Blur, Recommendation, Slic, parse_partition, parse_request, recommend_partition
+from pprs.partition import Blur, Grid, Recommendation, Slic, parse_partition, parse_request, recommend_partition
 from pprs.task import recommend_for_model
 
 SOFT = "slic/soft/shifts:k=4"
@@ -102,6 +103,26 @@ def test_a_network_that_was_trained_under_noise_keeps_its_partition(tmp_path: Pa
         else:
             assert recommended.partition == parse_partition(trained_behind)
             assert "since the network was trained under noise" in str(recommended)
+
+
+def test_an_adapted_network_keeps_the_partition_of_its_adaptation(tmp_path: Path) -> None:
+    save_network(tmp_path / "m.safetensors", "gaussian:sigma=0.5", "blur:size=5")
+    model = load_model(str(tmp_path / "m.safetensors"))
+
+    def recommend(partition: str, methods: tuple[str, ...], side: int = 16) -> Recommendation:
+        adaptation = Adaptation(
+            base_digest="", base_source="", noise="gaussian:sigma=0.5", partition=partition, seed=0, data="", split="",
+            images=100, method="auto", budget="5m", steps=(), methods=methods, complete=True, version="",
+        )  # fmt: skip
+        adapted = dataclasses.replace(model, adaptation=adaptation)
+        return recommend_for_model(adapted, Gaussian(0.5), (1, side, side))
+
+    assert recommend("grid:size=2", ("statistics",)).partition == Grid(2)
+    assert "since the network was adapted to noise behind it" in str(recommend("grid:size=2", ("statistics",)))
+    assert recommend("none", ("statistics",)).partition is None
+    assert recommend("grid:size=2", ()).partition == Blur(5)  # nothing was changed, so its training counts
+    elsewhere = recommend("grid:size=2", ("statistics",), side=64)  # noise on the pixels of a larger file
+    assert elsewhere == recommend_partition(0.5, (1, 64, 64))
 
 
 def test_commands_use_it_by_default(digits_model: Path, tmp_path: Path) -> None:
