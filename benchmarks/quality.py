@@ -1,4 +1,4 @@
-"""PSNR of partitioned noisy photos: partitions with their default options against the best blurs."""
+"""PSNR of partitioned noisy photos: partitions with options fitted to PSNR against the best blurs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from pprs.partition import Blur, GaussianFilter, Partition, parse_partition
+from pprs.reproduction.former_rules import FORMER, resolve_by
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import photos  # from the tests
@@ -46,9 +47,9 @@ def measure() -> Iterator[dict[str, object]]:
 
 
 def _resolve(text: str, sigma: float, side: int) -> Partition:
-    partition = parse_partition(text)
+    partition = resolve_by(FORMER, parse_partition(text), sigma, (3, side, side))
     assert partition is not None
-    return partition.resolve(sigma, (3, side, side))
+    return partition
 
 
 def _best_psnr(partitions: list[Partition], side: int, sigma: float) -> float:

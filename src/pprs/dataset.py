@@ -23,7 +23,7 @@ from pprs.metrics import accuracy_error
 from pprs.model import Model
 from pprs.model.identity import identify
 from pprs.noise import Noise, digest_image, parse_noise
-from pprs.partition import Partition, parse_partition
+from pprs.partition import AUTO, Auto, Partition, parse_request
 from pprs.progress import Progress, as_progress, stage
 from pprs.runners import Budget, Local, Processes, Runner, RunProgress, Work, parse_budget, run_budget, run_images
 from pprs.runs import (
@@ -41,7 +41,7 @@ from pprs.runs import (
 from pprs.sampling import Sampling, check_certifiable
 from pprs.scores import Probe
 from pprs.space import FILE as FILE_PIXELS
-from pprs.task import Task, find_usable, load_task
+from pprs.task import Task, find_usable, load_task, recommend_for_model
 from pprs.voting import BIT_DEPTHS, check_image, choose_arithmetic, trial_inputs
 
 LISTED_FAILURES = 5  # failed images that an error lists one by one
@@ -104,7 +104,8 @@ def certify_dataset(
         data: Text as for `open_dataset`, an `ImageSet`, a map-style `Dataset`, or a pair `(images, labels)`.
         noise: The noise, as an object or as text such as "gaussian:sigma=0.25".
         partition: The partition, as an object or as text such as "slic:n_segments=100". None means plain randomized
-            smoothing.
+            smoothing, and "auto" the partition that is recommended for the noise, the image size and the model. Under
+            "auto", a resumed run keeps its own.
         sampling: Sample sizes, failure probability, bound and stop rule. `Sampling()` by default.
         images: Indices of the images to certify. All images by default.
         seed: Random seed.
@@ -151,13 +152,13 @@ def certify_dataset(
     options = EngineOptions(engine, device, batch_size, threads, autocast, channels_last)
     limits = RunLimits(parse_budget(budget) if isinstance(budget, str) else budget, target_error)
     noise = parse_noise(noise) if isinstance(noise, str) else noise
-    partition = parse_partition(partition) if isinstance(partition, str) else partition
-    _check_request(noise, partition, sampling, seed, out, runner or Local(), options, limits)
+    requested = parse_request(partition) if isinstance(partition, str) else partition
+    _check_request(noise, requested, sampling, seed, out, runner or Local(), options, limits)
     task = load_task(
         model, data, split=split, classes=classes, labels=labels, images=images, pixels=pixels, adapted=adapted
     )
     return certify_task(
-        task, noise, partition, sampling or Sampling(), seed=seed, out=out, runner=runner, options=options,
+        task, noise, requested, sampling or Sampling(), seed=seed, out=out, runner=runner, options=options,
         limits=limits, progress=progress, arithmetic=arithmetic,
     )  # fmt: skip
 
@@ -165,7 +166,7 @@ def certify_dataset(
 def certify_task(
     task: Task,
     noise: Noise,
-    partition: Partition | None,
+    partition: Partition | Auto | None,
     sampling: Sampling,
     *,
     seed: int = 0,
@@ -184,20 +185,19 @@ def certify_task(
     if sampling != requested:
         reporter.message(f"a budget needs a stop rule: using {sampling.stop}")
     choose_arithmetic(arithmetic, noise)
-    partition = None if partition is None else partition.bind_files()
+    if isinstance(partition, Partition):
+        partition = partition.bind_files()
     if task.pixels == FILE_PIXELS:
         task = fit_in_memory(task, runner, options, device)
-    elif partition is not None and task.model.input_shape is not None:
-        # The run records the resolved options, so that it stays valid when the rules for "auto" change.
-        partition = partition.resolve(noise.sigma, task.model.input_shape)
     keep_memory()
-    _report_adaptation(task, noise, partition, reporter)
     with open_run_folder(out, reporter.message) as folder:
         scratch = None
         if folder is None:
             scratch = tempfile.TemporaryDirectory(prefix="pprs-")
             folder = Path(scratch.name) / "run"
         recorded = _recorded_settings(folder)
+        partition = choose_partition(task, noise, partition, recorded, reporter)
+        _report_adaptation(task, noise, partition, reporter)
         arithmetic = _choose_arithmetic(arithmetic, task, noise, recorded)
         engine = recorded.engine if recorded is not None and options.engine == "auto" else options.engine
         check_certifiable(sampling, *describe_problem(task, noise, arithmetic))
@@ -232,6 +232,28 @@ def certify_task(
         run = StoredRun(folder, None if out is None else str(out), images=images, keep=scratch)
         _check_outcome(run, images)
     return run
+
+
+def choose_partition(
+    task: Task, noise: Noise, requested: Partition | Auto | None, recorded: RunSettings | None, progress: Progress
+) -> Partition | None:
+    """Return the partition with resolved options, or None for plain smoothing.
+
+    The run records the resolved options, so that it stays valid when the rules for "auto" change. They are not resolved
+    if every image has a size of its own.
+    """
+    if isinstance(requested, str):
+        if recorded is not None:
+            return recorded.partition
+        recommendation = recommend_for_model(task.model, noise, tuple(task.sample.image.shape))
+        progress.message(f"partition: {recommendation}")
+        requested = recommendation.partition
+    if requested is None:
+        return None
+    requested = requested.bind_files()
+    if task.pixels == FILE_PIXELS or task.model.input_shape is None:
+        return requested
+    return requested.resolve(noise.sigma, task.model.input_shape)
 
 
 def _report_adaptation(task: Task, noise: Noise, partition: Partition | None, progress: Progress) -> None:
@@ -292,7 +314,7 @@ def _take_probe(task: Task, classifier: SmoothedClassifier) -> Probe | None:
 
 def _check_request(
     noise: Noise,
-    partition: Partition | None,
+    partition: Partition | Auto | None,
     sampling: Sampling | None,
     seed: int,
     out: str | Path | None,
@@ -302,7 +324,8 @@ def _check_request(
 ) -> Sampling:
     """Reject invalid arguments before anything is loaded, and return the sampling with the limits applied."""
     check_type(noise, Noise, "noise", 'pprs.Gaussian(0.25) or "gaussian:sigma=0.25"')
-    check_type(partition, Partition | None, "partition", 'pprs.Slic() or "slic:n_segments=100"')
+    if partition != AUTO:
+        check_type(partition, Partition | None, "partition", 'pprs.Slic() or "slic:n_segments=100"')
     check_type(sampling, Sampling | None, "sampling", "pprs.Sampling(n=1000)")
     check_type(runner, Runner, "runner", "pprs.Processes(8)")
     check_integer(seed, "seed")

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pprs.bounds import check_alpha
 from pprs.certificate import Prediction
 from pprs.classifier import SmoothedClassifier
-from pprs.dataset import EngineOptions, check_network, fit_in_memory
+from pprs.dataset import EngineOptions, check_network, choose_partition, fit_in_memory
 from pprs.engine import choose_engine
 from pprs.errors import ConfigurationError, describe_error
 from pprs.noise import Noise, QuantisedImage
-from pprs.partition import Partition
+from pprs.partition import Auto, Partition
 from pprs.progress import Progress, as_progress
 from pprs.runners import Local
 from pprs.runs import Failure
@@ -33,7 +33,7 @@ class PredictedImage:
 def predict_task(
     task: Task,
     noise: Noise,
-    partition: Partition | None,
+    partition: Partition | Auto | None,
     *,
     n: int = 1_000,
     alpha: float = 0.001,
@@ -52,6 +52,7 @@ def predict_task(
     device = Local().check_device(options.device)
     if task.pixels == FILE:
         task = fit_in_memory(task, Local(), options, device)
+    partition = choose_partition(task, noise, partition, None, reporter)
     for text in task.list_mismatches(noise, partition):
         reporter.message(f"warning: {text}")
     arithmetic = task.fix_arithmetic(noise, arithmetic)

@@ -21,7 +21,7 @@ from pprs.model.factory import Factory
 from pprs.model.file_input import FileInput
 from pprs.model.overlay import ADAPTED, apply_overlay, join_adapted, load_overlay, split_adapted
 from pprs.noise import Noise, digest_image
-from pprs.partition import Partition
+from pprs.partition import Partition, Recommendation, parse_partition, recommend_partition
 from pprs.partition.base import check_image_shape, check_values
 from pprs.space import FILE, NETWORK, check_pixels
 from pprs.voting import fix_levels, prepare_image, trial_inputs
@@ -109,6 +109,26 @@ class Task:
         """The number of the model's classes."""
         assert self.model.num_classes is not None
         return self.model.num_classes
+
+
+def recommend_for_model(model: Model, noise: Noise, shape: tuple[int, ...]) -> Recommendation:
+    """Return the partition that "auto" stands for.
+
+    For a network that was adapted or trained to classify noisy images, it is the one that came before it then, unless
+    the noise is added to images of another size.
+    """
+    if model.adaptation is not None and model.adaptation.methods:
+        own, verb = model.adaptation.partition, "adapted to noise"
+    elif model.trained_behind is not None:
+        own, verb = model.trained_behind, "trained under noise"
+    else:
+        return recommend_partition(noise.sigma, shape)
+    partition = parse_partition(own)
+    if partition is None:
+        return Recommendation(None, f"since the network was {verb} without a partition")
+    if model.input_shape not in (None, shape):
+        return recommend_partition(noise.sigma, shape)
+    return Recommendation(partition, f"since the network was {verb} behind it")
 
 
 def load_task(

@@ -210,6 +210,20 @@ def make_context(loaded: LoadedModel) -> Context:
     return Context(ModelCatalog([CatalogEntry("digits", lambda: loaded, examples)]), Path())
 
 
+def test_the_page_recommends_a_partition(loaded: LoadedModel) -> None:
+    context, method = make_context(loaded), (partition_forms.RECOMMENDED, "", "", "", "", "")
+    assert context.catalog.get("digits").second == (partition_forms.RECOMMENDED, {})
+    request = parse_request(context, control_values(B=method))
+    assert request.partitions[2] == parse_partition("slic/soft/shifts:k=4")
+    assert [request.name_method(i) for i in range(3)] == ["plain smoothing", "grid:size=2", "slic/soft/shifts:k=4"]
+    little = parse_request(context, control_values(B=method, sigma=0.02))
+    assert little.partitions[2] is None
+    assert little.name_method(2).startswith("plain smoothing, recommended since under so little noise")
+    assert little.name_method(0) == "plain smoothing"
+    as_text = parse_request(context, control_values(B=("as text", "", "", "", "", "auto")))
+    assert as_text.partitions == request.partitions
+
+
 def test_the_description_names_the_labels_and_the_image(loaded: LoadedModel, tmp_path: Path) -> None:
     context = make_context(loaded)
     photo = save(tmp_path / "a.png", Image.new("RGB", (400, 300), "red"))

@@ -63,6 +63,25 @@ def test_defaults_are_the_published_values() -> None:
     np.testing.assert_array_equal(Felzenszwalb().labels(x), Felzenszwalb(5.0, 20, 5).labels(x))
 
 
+def test_segments_follow_the_noise_and_not_the_image_size() -> None:
+    """More noise needs larger segments. Their size in pixels is that at which a classifier has the largest radii."""
+    for side in (28, 224):
+        segments = [Slic.for_noise(sigma, side).n_segments for sigma in (0.06, 0.12, 0.25, 0.5)]
+        assert segments == sorted(segments, reverse=True)
+        for n_segments, sigma in zip(segments, (0.06, 0.12, 0.25, 0.5), strict=True):
+            assert side * side / n_segments == pytest.approx((10 * sigma ** (1 / 3)) ** 2, rel=0.05)
+        sizes = [Felzenszwalb.for_noise(sigma, side).min_size for sigma in (0.06, 0.25, 0.5)]
+        assert sizes == sorted(sizes)
+
+
+@pytest.mark.parametrize("kind", [Slic, Felzenszwalb, Quickshift])
+def test_hard_segments_leave_detail_in_photos(kind: type[Slic]) -> None:
+    """The former rules, fitted to the error of the image, left about 400 segments here, too few for a classifier."""
+    clean = photos.photo("astronaut", 224)
+    x = clean[None] + 0.5 * np.random.default_rng(0).standard_normal((1, *clean.shape), np.float32)
+    assert kind.for_noise(0.5, 224).labels(x).max() > 700
+
+
 def test_explicit_options_stay_and_the_others_follow() -> None:
     resolved = Slic(n_segments=50).resolve(0.5, (1, 28, 28))
     assert resolved.n_segments == 50

@@ -35,8 +35,10 @@ from helpers import pprs
 # All that these tests know of the package's internals.
 from pprs.model import load_model
 from pprs.model.base import Model, Normalised, Restricted
+from pprs.partition import parse_partition
 from pprs.reproduction import read_plan
-from pprs.reproduction.plan import Cell
+from pprs.reproduction.former_rules import resolve_by
+from pprs.reproduction.plan import Cell, Line
 
 HERE = Path(__file__).parent / "identity"
 ROWS, NETWORK = HERE / "rows.json", "digits.safetensors"
@@ -49,6 +51,15 @@ BASE = [
     "--model", NETWORK, "--data", "builtin:mnist5k", "--sigma", 0.5, "--n0", 20, "--n", 400, "--engine", "torch",
     "--arithmetic", "real",
 ]  # fmt: skip
+# The options that followed from the noise when the expected rows were written. The rules for them may change, and these
+# rows must not.
+SOFT = "slic:n_segments=9,compactness=0.297,blur=5,iterations=2/soft:near=12.0,guide=0.962"
+RESOLVED = {
+    "slic": "slic:n_segments=29,compactness=0.212,blur=5,iterations=2",
+    "slic/soft/shifts:k=2": f"{SOFT}/shifts:k=2",
+    "felzenszwalb": "felzenszwalb:scale=10.6,min_size=25,blur=5",
+    "quickshift": "quickshift:kernel_size=2.64,max_dist=9.0,ratio=0.56,blur=7",
+}
 # Settings and columns that were added after the first expected rows were written. The old rows lack them.
 ADDED_SETTINGS = {"bit_depth": None, "arithmetic": "real", "pixels": "network"}
 ADDED_COLUMNS = ("shape", "file_shape", "levels", "moved", "image_digest")
@@ -57,6 +68,14 @@ NOISES = ("gaussian", "exponential", "powerlaw")
 STOPS = (None, "radius:0.25,0.5", "width:0.1")
 # Starting a worker takes longer than its work here. So it is given means of partitions, each of which it runs.
 MEANS = ("none", "blur:size=3+grid:size=4+slic", "slic/soft/shifts:k=2+felzenszwalb+quickshift")
+
+
+def certify_words(cell: list[object]) -> list[object]:
+    """The command of a cell, with plain smoothing unless the cell has a partition, and with the options of the rows."""
+    words = ["certify", *BASE, "--partition", "none", *cell]
+    for i in (i for i, word in enumerate(words) if words[i - 1] == "--partition"):
+        words[i] = "+".join(RESOLVED.get(part, part) for part in str(words[i]).split("+"))
+    return words
 
 
 def _cell(partition: str, noise: str, stop: str | None, *where: object) -> list[object]:
@@ -154,7 +173,7 @@ def write_expected(name: str, run: dict[str, Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CELLS, ids=list(CELLS))
 def test_rows(name: str, folder: Path) -> None:
-    pprs("certify", *BASE, *CELLS[name], "--out", "run", cwd=folder)
+    pprs(*certify_words(CELLS[name]), "--out", "run", cwd=folder)
     run = stored(folder / "run")
     if os.environ.get(WRITE):
         write_expected(name, run)
@@ -215,7 +234,7 @@ def test_a_run_of_an_earlier_version_opens(folder: Path) -> None:
 
 def test_a_run_of_an_earlier_version_is_resumed(folder: Path) -> None:
     before = copy_run("old-run", folder)
-    result = pprs("certify", *BASE, *OLD, "--out", "run", cwd=folder)
+    result = pprs(*certify_words(OLD), "--out", "run", cwd=folder)
     assert "resuming: 7 of 20 images are done in run (2 more were started)" in result.stdout
     rows = stored(folder / "run")["rows"]
     kept = [{name: rows[i][name] for name in before[0]} for i in (0, 1, 2, 3, 4, 5, 7)]
@@ -233,7 +252,7 @@ def test_a_run_older_than_stop_rules(folder: Path, missing: list[str]) -> None:
         for column in missing:
             db.execute(f"ALTER TABLE rows DROP COLUMN {column}")
     assert [json.loads(row["counts"]) for row in export_rows(folder)] == [row["counts"] for row in before]
-    pprs("certify", *BASE, *OLDER, "--out", "run", cwd=folder)
+    pprs(*certify_words(OLDER), "--out", "run", cwd=folder)
     rows = stored(folder / "run")["rows"]
     assert [{name: row[name] for name in (*before[0], "stopped")} for row in rows[:4]] == [
         {**row, "stopped": "n"} for row in before
@@ -244,7 +263,7 @@ def test_a_run_older_than_stop_rules(folder: Path, missing: list[str]) -> None:
 def test_a_run_with_other_settings_is_left_alone(folder: Path) -> None:
     copy_run("old-run", folder)
     before = (folder / "run" / "run.sqlite").read_bytes()
-    result = pprs("certify", *BASE, *OLD, "--seed", 1, "--n", 401, "--out", "run", cwd=folder, code=2)
+    result = pprs(*certify_words(OLD), "--seed", 1, "--n", 401, "--out", "run", cwd=folder, code=2)
     assert "  n: the run has 400, you asked for 401\n  seed: the run has 0, you asked for 1\n" in result.stderr
     assert (folder / "run" / "run.sqlite").read_bytes() == before
 
@@ -288,6 +307,33 @@ def test_committed_rows_have_these_keys() -> None:
         assert cells[key]["name"] == name
         assert {field: cells[key][field] for field in fields} == fields, name
         assert key in keys[fields["data"]], name
+
+
+def test_the_plan_names_the_rules_of_the_committed_rows() -> None:
+    """Options that a plan leaves out followed the noise by rules that have changed since."""
+    plan, checked = read_plan(), 0
+    shapes = {"imagenet": (3, 224, 224), "cat": (3, 224, 224), "cifar10": (3, 32, 32)}
+    for data in ("mnist", "fashion-mnist", "cifar10", "imagenet", "digits", "cat"):
+        table = pyarrow.parquet.read_table(RESULTS / f"{data}.parquet", columns=["cell", "partition_text"])
+        used = dict(zip(*(table[name].to_pylist() for name in ("cell", "partition_text")), strict=True))
+        cells = json.loads((RESULTS / "manifest.json").read_text())["cells"]
+        for key, partition in used.items():
+            cell = cells[key]
+            method = plan.methods.get(cell["method"])
+            tried = method.best_of if method and method.best_of and plan.data[data].training else (cell["partition"],)
+            shape = shapes.get(data, (1, 28, 28))
+            resolved = [resolve_by(plan.rules, parse_partition(text), cell["sigma"], shape) for text in tried]
+            assert partition in [str(p or "none") for p in resolved], (data, cell)
+            checked += "slic" in partition
+    assert checked > 100
+
+
+def test_keys_name_other_rules_than_the_former() -> None:
+    former = read_plan()
+    present = dataclasses.replace(former, rules="radius")
+    for name in ("slic", "rs"):
+        cell = former.cell(former.experiments["curves"], "mnist", Line(name), 0.25)
+        assert (former.cell_key(cell) == present.cell_key(cell)) == (name == "rs")
 
 
 def test_a_key_is_a_hash_of_what_rows_depend_on() -> None:

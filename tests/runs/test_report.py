@@ -292,8 +292,8 @@ def test_the_noise_is_named_instead_of_the_options_that_follow_it() -> None:
     ]
     assert distinct_names(settings, ["a", "b", "c"]) == ["slic (sigma=0.25)", "slic (sigma=0.5)", "RS (sigma=0.25)"]
     # An option that does not follow the noise is named.
-    settings[1] = dataclasses.replace(settings[1], partition_text=SLIC.replace("50", "100"))
-    assert distinct_names(settings, ["a", "b", "c"])[:2] == ["slic (n_segments=50)", "slic (n_segments=100)"]
+    settings[1] = dataclasses.replace(settings[1], partition_text=SLIC.replace("iterations=2", "iterations=9"))
+    assert distinct_names(settings, ["a", "b", "c"])[:2] == ["slic (iterations=2)", "slic (iterations=9)"]
 
 
 HOSTILE = Table(

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from pprs._files import cache_folder
+from pprs.app.partition_forms import RECOMMENDED
 from pprs.classifier import SmoothedClassifier
 from pprs.data import ImageSet, View, open_dataset
 from pprs.dataset import check_network
@@ -98,7 +99,7 @@ class CatalogEntry:
     sigma: float = 0.25
     samples: int = 2000
     first: tuple[str, dict[str, float]] = ("SLIC superpixels", {})
-    second: tuple[str, dict[str, float]] = ("soft SLIC, shifted grids", {})
+    second: tuple[str, dict[str, float]] = (RECOMMENDED, {})
 
     def get_labels(self, title: str | None) -> str:
         """Return the labels of an example; empty, which means all labels, for any other image."""

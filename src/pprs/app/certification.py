@@ -28,7 +28,7 @@ from pprs.certificate import Certificate, confidence, round_down
 from pprs.classifier import Certification, SmoothedClassifier
 from pprs.memory import check_memory
 from pprs.noise import Noise
-from pprs.partition import Partition
+from pprs.partition import Partition, Recommendation
 from pprs.partition.base import check_image_shape
 from pprs.report import figures
 from pprs.sampling import Sampling
@@ -60,6 +60,7 @@ class Request:
     label_choice: str = ""  # such as "10 of 1000 labels", if the labels are restricted
     file_shape: tuple[int, ...] | None = None  # of the file that the image was prepared from, if known
     pixels: str = NETWORK  # whether the image is the network's input or the file itself
+    recommendations: tuple[Recommendation | None, ...] = ()  # by method, for those that were left to the page
 
     def make_classifier(self, method: int) -> SmoothedClassifier:
         """Return the smoothed classifier of a method."""
@@ -71,6 +72,14 @@ class Request:
         """Return the partition of a method with every option resolved for this noise and image."""
         partition = self.partitions[method]
         return None if partition is None else partition.resolve(self.noise.sigma, tuple(self.image.shape))
+
+    def name_method(self, method: int) -> str:
+        """Return the partition of a method without resolved options, and why there is none if that was recommended."""
+        partition = self.partitions[method]
+        if partition is not None:
+            return partition.short
+        recommendation = self.recommendations[method] if self.recommendations else None
+        return "plain smoothing" if recommendation is None else str(recommendation)
 
     @property
     def description(self) -> str:
@@ -244,10 +253,9 @@ def _count_samples(task: _Task, count: int, turn: Turn) -> None:
 
 
 def _make_state(request: Request, method: int, task: _Task, reason: str | None) -> MethodState:
-    partition = request.partitions[method]
     return MethodState(
         NAMES[method],
-        "plain smoothing" if partition is None else partition.short,
+        request.name_method(method),
         task.certification.certificate() if task.certification.begun else None,
         tuple(task.trail),
         task.samples / max(task.seconds, 1e-9),

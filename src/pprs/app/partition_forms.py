@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from pprs.app.server.limits import MAX_VALUES, check_number, check_partition
 from pprs.errors import PprsError, suggest
-from pprs.partition import Partition, parse_partition
+from pprs.partition import AUTO, Auto, Partition, parse_request
 
 SLOTS = 4  # the largest number of options in a form
+RECOMMENDED = "recommended (auto)"
 AS_TEXT = "as text"
 
 
@@ -48,6 +49,7 @@ _BLUR = Option("slic", "blur", "Blur first (pixels, odd)", "Segments are compute
 _SHIFTS = Option("shifts", "k", "Grids (number)", "Number of shifted grids that are averaged.", 1, True, 4)
 
 FORMS: dict[str, PartitionForm] = {
+    RECOMMENDED: PartitionForm((AUTO,), ()),
     "SLIC superpixels": PartitionForm(("slic",), (_SEGMENTS, _COMPACT, _BLUR)),
     "soft SLIC": PartitionForm(("slic", "soft"), (_SEGMENTS, _COMPACT)),
     "soft SLIC, shifted grids": PartitionForm(("slic", "soft", "shifts"), (_SEGMENTS, _COMPACT, _SHIFTS)),
@@ -120,9 +122,10 @@ def format_partition(form: str, values: Sequence[float | None], text: str = "") 
     return "/".join(part + (":" + ",".join(options[part]) if options[part] else "") for part in fields.parts)
 
 
-def make_partition(form: str, values: Sequence[float | None], text: str = "") -> Partition | None:
+def make_partition(form: str, values: Sequence[float | None], text: str = "") -> Partition | Auto | None:
     """Return the partition that a form describes, refused if it would take very long."""
-    return check_partition(parse_partition(format_partition(form, values, text)))
+    requested = parse_request(format_partition(form, values, text))
+    return requested if isinstance(requested, str) else check_partition(requested)
 
 
 def parse_numbers(form: str, texts: Sequence[str | None]) -> list[float | None]:

@@ -17,7 +17,7 @@ from pprs.data import ImageSet, Selection
 from pprs.dataset import EngineOptions, certify_task
 from pprs.errors import ConfigurationError
 from pprs.noise import noise_of
-from pprs.partition import parse_partition
+from pprs.partition import parse_request
 from pprs.report import write_image_rows
 from pprs.runners import parse_budget
 from pprs.runs import check_out
@@ -93,7 +93,7 @@ def certify(
     data: options.Data,
     sigma: options.Sigma,
     adapted: options.Adapted = None,
-    partition: options.PartitionText = "none",
+    partition: options.PartitionText = "auto",
     noise: options.NoiseText = "gaussian",
     pixels: options.PixelsName = "network",
     out: Out = None,
@@ -130,10 +130,10 @@ def certify(
 
     The certificates hold for the smoothed classifier, each with a failure probability of at most --alpha.
 
-    Example: pprs certify --model M.safetensors --data mnist --sigma 0.25 --partition slic --limit 100 --out runs/slic
+    Example: pprs certify --model M.safetensors --data mnist --sigma 0.25 --limit 100 --out runs/soft
     """
     # Invalid options are reported before anything is loaded.
-    run_noise, run_partition = noise_of(noise, sigma), parse_partition(partition)
+    run_noise, run_partition = noise_of(noise, sigma), parse_request(partition)
     limits = RunLimits(None if budget is None else parse_budget(budget), target_error)
     sampling = Sampling(n0, n, alpha, bound, stop)
     engine_options = EngineOptions(engine, device, batch_size, None, autocast, channels_last)

@@ -21,7 +21,7 @@ from pprs.sampling import Sampling
 from pprs.train import Recipe, train_and_score
 
 DATA, SIGMA, LIMIT, N = "builtin:mnist5k", 0.25, 100, 1000
-METHODS = {"rs": "none", "blur": "blur:size=3", "slic": "slic:n_segments=50,blur=3"}
+METHODS = {"rs": "none", "blur": "blur:size=3", "slic": "slic:n_segments=50,compactness=0.15,blur=3"}
 ADAPTED, BUDGET, IMAGES = "adapted", "1m", 1000  # the last line: superpixels and an adapted classifier
 
 

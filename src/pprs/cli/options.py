@@ -106,9 +106,10 @@ PartitionText = Annotated[
         "--partition",
         "TEXT",
         Panel.NOISE,
-        "none (plain smoothing), slic:n_segments=100, felzenszwalb, quickshift, grid:size=4, a chain such as "
-        "slic/soft/shifts:k=4, a mean A+B, a network in a file: denoiser:D.onnx, or a baseline: blur:size=3, gauss, "
-        "median, tv, nlm. Options left out are chosen for the noise.",
+        "auto (recommended for the noise, the image size and the model), none (plain smoothing), slic:n_segments=100, "
+        "felzenszwalb, quickshift, grid:size=4, a chain such as slic/soft/shifts:k=4, a mean A+B, a network in a file: "
+        "denoiser:D.onnx, or a baseline: blur:size=3, gauss, median, tv, nlm. Options left out are chosen for the "
+        "noise.",
     ),
 ]
 Start = Annotated[int, option("--start", "INT", Panel.IMAGES, "Index of the first image.")]

@@ -15,7 +15,7 @@ from pprs.data import Selection
 from pprs.dataset import EngineOptions, describe_failures
 from pprs.errors import PprsError
 from pprs.noise import noise_of
-from pprs.partition import parse_partition
+from pprs.partition import parse_request
 from pprs.prediction import predict_task
 from pprs.progress import TerminalProgress
 from pprs.runners import Local
@@ -32,7 +32,7 @@ def predict(
     data: options.Data,
     sigma: options.Sigma,
     adapted: options.Adapted = None,
-    partition: options.PartitionText = "none",
+    partition: options.PartitionText = "auto",
     noise: options.NoiseText = "gaussian",
     pixels: options.PixelsName = "network",
     n: Annotated[int, options.option("--n", "INT", Panel.SAMPLING, "Samples per image.")] = 1_000,
@@ -63,7 +63,7 @@ def predict(
 
     Example: pprs predict --model M.safetensors --data builtin:mnist5k --sigma 0.25 --limit 10
     """
-    run_noise, run_partition = noise_of(noise, sigma), parse_partition(partition)
+    run_noise, run_partition = noise_of(noise, sigma), parse_request(partition)
     engine_options, images = EngineOptions(engine, device, batch_size), Selection(start, stride, limit)
     used = choose_arithmetic(arithmetic, run_noise)
     Local().check_device(device)

@@ -14,7 +14,7 @@ from pprs.cli.options import Panel
 from pprs.data import open_dataset
 from pprs.errors import ConfigurationError
 from pprs.noise import noise_of
-from pprs.partition import parse_partition
+from pprs.partition import parse_request, recommend_partition
 from pprs.partition.base import check_image_shape
 from pprs.report import write_image_rows
 
@@ -44,12 +44,14 @@ def show(
     Example: pprs show builtin:cat --sigma 0.25 --partition slic --partition blur:size=3
     """
     run_noise = noise_of(noise, sigma)
-    partitions = [parse_partition(text) for text in partition or ["slic"]]
+    requested = [parse_request(text) for text in partition or ["slic"]]
     options.check_figure(out, "out")
     data = open_dataset(image)
     if not 0 <= index < len(data):
         raise ConfigurationError(f"`index` must be 0 to {len(data) - 1} for {image}, not {index}", parameter="index")
     sample = data[index]
-    check_image_shape(tuple(sample.image.shape))
+    shape = tuple(sample.image.shape)
+    check_image_shape(shape)
+    partitions = [recommend_partition(sigma, shape).partition if isinstance(p, str) else p for p in requested]
     write_image_rows(sample, run_noise, partitions, seed, out, parameter="out")
     say(f"wrote {out}")

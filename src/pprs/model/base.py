@@ -29,6 +29,8 @@ class Model:
         class_ids: Alternative names of the classes that data may use, such as ImageNet's n01440764.
         fingerprint: Identifies the weights of a module that does not expose them.
         parts: Digests of what else it was loaded from, such as its source code, with their names.
+        trained_behind: The partition behind which it was trained under noise, "none" for noise without a partition, or
+            None if it was trained on clean images.
         adaptation: What was changed in it by `pprs adapt`, if anything.
     """
 
@@ -41,6 +43,7 @@ class Model:
     class_ids: tuple[str, ...] | None = None
     fingerprint: str = ""
     parts: tuple[tuple[str, str], ...] = ()
+    trained_behind: str | None = None
     adaptation: Adaptation | None = None
 
     def digest(self) -> str:

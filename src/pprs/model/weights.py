@@ -60,7 +60,19 @@ class Weights:
                 f"its weights do not match the network that it describes ({error}). Train it again."
             ) from error
         names = description.get("class_names")
-        return Model(net, spec, arch.num_classes, tuple(names) if names else None, tuple(description["input_shape"]))
+        return Model(
+            net, spec, arch.num_classes, tuple(names) if names else None, tuple(description["input_shape"]),
+            trained_behind=_read_training_partition(description),
+        )  # fmt: skip
+
+
+def _read_training_partition(description: dict[str, Any]) -> str | None:
+    """Return the partition behind which the network was trained under noise, or None if there was no noise."""
+    training = description.get("training") or {}
+    if training.get("noise", "None") == "None":
+        return None
+    partition = str(training.get("partition", "None"))
+    return "none" if partition == "None" else partition
 
 
 def save(

@@ -18,6 +18,7 @@ from pprs.partition.filters import Blur, GaussianFilter, Median, NonLocalMeans, 
 from pprs.partition.grid import Grid
 from pprs.partition.mean import Mean
 from pprs.partition.quickshift import Quickshift
+from pprs.partition.recommendation import AUTO, Auto, Recommendation, recommend_partition
 from pprs.partition.shifts import Shifts
 from pprs.partition.slic import Slic
 from pprs.partition.soft import Soft
@@ -49,6 +50,15 @@ def parse_partition(text: str) -> Partition | None:
     return parts[0] if len(parts) == 1 else Mean(parts)
 
 
+def parse_request(text: str) -> Partition | Auto | None:
+    """Like `parse_partition`, but "auto" stays "auto" until the noise and the image size are known.
+
+    >>> parse_request("auto"), parse_request("none")
+    ('auto', None)
+    """
+    return AUTO if text.strip() == AUTO else parse_partition(text)
+
+
 def split_text(text: str) -> list[list[str]]:
     """Split the text of a partition into the parts of a mean, and these into the links of a chain.
 
@@ -70,6 +80,8 @@ def _parse_part(links: list[str], full_text: str) -> Partition:
                 f'"none" is plain smoothing, and cannot be combined with a partition as in "{full_text}"',
                 parameter="partition",
             )
+        if name == AUTO:
+            raise ConfigurationError(_explain_auto(full_text), parameter="partition")
         if name not in PARTITIONS:
             raise ConfigurationError(
                 f'unknown partition "{name}". {suggest(name, [*PARTITIONS, "none"])}', parameter="partition"
@@ -82,8 +94,16 @@ def _parse_part(links: list[str], full_text: str) -> Partition:
     return partitions[0] if len(partitions) == 1 else Chain(partitions)
 
 
+def _explain_auto(full_text: str) -> str:
+    if full_text == AUTO:
+        return '"auto" depends on the noise and the images, and is not available here. Name a partition, such as slic.'
+    return f'"auto" chooses an entire partition, and cannot be part of one or take options as in "{full_text}"'
+
+
 __all__ = [
+    "AUTO",
     "PARTITIONS",
+    "Auto",
     "Blur",
     "Chain",
     "Denoiser",
@@ -96,11 +116,14 @@ __all__ = [
     "NonLocalMeans",
     "Partition",
     "Quickshift",
+    "Recommendation",
     "Shifts",
     "Slic",
     "Soft",
     "Superpixels",
     "TotalVariation",
     "parse_partition",
+    "parse_request",
+    "recommend_partition",
     "split_text",
 ]

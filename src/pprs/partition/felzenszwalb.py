@@ -50,12 +50,12 @@ class Felzenszwalb(Superpixels):
 
     @classmethod
     def for_noise(cls, sigma: float, side: int = 224) -> Self:
-        """Return the partition with close to the best PSNR on noisy photos of side x side pixels."""
+        """Return the partition with close to the largest certified radii on images of side x side pixels."""
         check_sigma(sigma)
         small = side / 224
-        min_size = min(max(110 * sigma**1.4 * small**0.25, 1), side * side)
-        blur = nearest_odd(13 * sigma**0.7 * small**0.25, 3, 255)
-        return cls(clip_and_round(30 * small**0.5, 1, 1e3), round(min_size), blur)
+        min_size = min(max(14 * sigma * small**-0.25, 1), side * side)
+        blur = nearest_odd(10 * sigma**0.5 * small ** (1 / 3), 3, 255)
+        return cls(clip_and_round(40 * (sigma / small) ** 0.5, 1, 1e3), round(min_size), blur)
 
     def _segment(self, noisy: Floats, labels: npt.NDArray[Any], segments: Ints) -> None:
         felzenszwalb.segment_images(noisy, self.blur, np.float32(self.scale / 255), self.min_size, labels, segments)

@@ -56,12 +56,12 @@ class Quickshift(Superpixels):
 
     @classmethod
     def for_noise(cls, sigma: float, side: int = 224) -> Self:
-        """Return the partition with close to the best PSNR on noisy photos of side x side pixels."""
+        """Return the partition with close to the largest certified radii on images of side x side pixels."""
         check_sigma(sigma)
         small = side / 224
-        blur = nearest_odd(14 * sigma**0.7 * small**0.12, 3, 255)
-        kernel_size = clip_and_round(4 * sigma**0.3 * small**0.1, 1, 20)
-        max_dist = clip_and_round(9 * max(1, 2 * sigma) ** 0.5, 1, 1e3)
+        blur = nearest_odd(7 * sigma**0.5 * small ** (1 / 3), 3, 255)
+        kernel_size = clip_and_round(1.5 * small**-0.25, 1, 20)
+        max_dist = clip_and_round(4 * small**-0.25, 1, 1e3)
         # Scales the noise that is left after the blur to units of position.
         ratio = clip_and_round(0.04 * blur / sigma, 1e-6, 1)
         return cls(kernel_size, max_dist, ratio, blur)

@@ -69,14 +69,13 @@ class Slic(Superpixels, Seeded):
 
     @classmethod
     def for_noise(cls, sigma: float, side: int = 224) -> Self:
-        """Return the partition with close to the best PSNR on noisy images of side x side pixels."""
+        """Return the partition with close to the largest certified radii on images of side x side pixels."""
         check_sigma(sigma)
         small = side / 224
-        spacing = 11 * small**0.36
+        spacing = 10 * sigma ** (1 / 3)
         n_segments = min(max(1, round(side * side / spacing**2)), side * side)
-        return cls(
-            n_segments, clip_and_round(0.3 * sigma**0.5, 1e-4, 1e3), nearest_odd(10 * sigma**0.5 * small**0.25, 3, 255)
-        )
+        compactness = clip_and_round(0.2 * sigma**0.5 * small**-0.25, 1e-4, 1e3)
+        return cls(n_segments, compactness, nearest_odd(10 * sigma**0.5 * small ** (1 / 3), 3, 255))
 
     def _label_type(self, height: int, width: int) -> npt.DTypeLike:
         most = 4 * min(self.n_segments, height * width)  # a shift adds a row and a column

@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic_core import CoreSchema, core_schema
 
+from pprs.reproduction.former_rules import FORMER, PRESENT
 from pprs.sampling import decided_radii
 
 VALUE = "{}"  # placeholder of a sweep's value in a partition
@@ -163,6 +164,7 @@ class Plan:
     models: Mapping[str, Model]
     methods: Mapping[str, Method]
     experiments: Mapping[str, Experiment]
+    rules: str = PRESENT  # by which options that are left out follow the noise
 
     def cell(self, experiment: Experiment, data: str, line: Line, sigma: float) -> Cell:
         """The cell of an experiment's line at this sigma.
@@ -244,7 +246,8 @@ class Plan:
         data = self.data[spec.data] if spec.data else None
         order = [data.classes] if data and data.classes else []  # since they give the labels their meaning
         base = [self.model_key(spec.of)] if spec.of else []
-        return _digest(spec.to_key(), data and data.source, self.seed, *order, *base)
+        rules = self._hashed_rules if spec.partition != "none" else []
+        return _digest(spec.to_key(), data and data.source, self.seed, *order, *base, *rules)
 
     def cell_key(self, cell: Cell) -> str:
         """A hash of everything that a cell's rows depend on."""
@@ -256,7 +259,13 @@ class Plan:
             data.source, data.split, data.classes, data.images, data.stride, data.labels, data.labels_at_a_time
         ]  # fmt: skip
         sizes = [data.n0 or self.n0, data.n or self.n, self.alpha, self.seed]
-        return _digest(dataclasses.asdict(cell), self.model_key(cell.model), images, sizes, choice)
+        rules = self._hashed_rules if cell.partition != "none" else []
+        return _digest(dataclasses.asdict(cell), self.model_key(cell.model), images, sizes, choice, *rules)
+
+    @property
+    def _hashed_rules(self) -> list[str]:
+        """The rules as part of a key. The keys of rows that are older than the present rules do not name any."""
+        return [] if self.rules == FORMER else [self.rules]
 
 
 def _coverage(own: str | None, other: str | None) -> int:

@@ -15,6 +15,7 @@ from pprs.errors import PprsError, suggest
 from pprs.model.resnet import ARCHITECTURES
 from pprs.noise import NOISES, Gaussian
 from pprs.partition import parse_partition
+from pprs.reproduction.former_rules import PRESENT, RULES
 from pprs.reproduction.plan import VALUE, Data, Experiment, Line, Method, Model, Plan
 from pprs.runners import parse_budget
 from pprs.sampling import Sampling, check_radii_attainable, decided_radii, parse_stop_rule
@@ -63,6 +64,7 @@ class _File:
     method: Mapping[str, Mapping[str, Any]]
     experiment: Mapping[str, Mapping[str, Any]]
     stop: str | None = None
+    rules: str = PRESENT
 
 
 def _plan(content: dict[str, Any]) -> Plan:
@@ -83,6 +85,7 @@ def _plan(content: dict[str, Any]) -> Plan:
             name: validate(Experiment, {**values, "name": name}, f"experiment {name}")
             for name, values in top.experiment.items()
         },
+        top.rules,
     )
 
 
@@ -91,6 +94,8 @@ def _check(plan: Plan) -> None:
     Sampling(plan.n0, plan.n, plan.alpha)  # checks its arguments
     _at_least(1, {"choose: images": plan.choose_images, "choose: samples": plan.choose_samples})
     _at_least(0, {"seed": plan.seed})
+    if plan.rules not in RULES:
+        raise PprsError(f'unknown rules "{plan.rules}". {suggest(plan.rules, RULES)}')
     for name, method in plan.methods.items():
         for text in (method.partition, *method.best_of):
             _check_text(f"method {name}", parse_partition, text)

@@ -23,6 +23,7 @@ from pprs.noise import Gaussian, digest_image, noise_of
 from pprs.partition import parse_partition
 from pprs.progress import Progress, as_progress, duration
 from pprs.reproduction.draw import ExperimentResult, draw_experiment, render_page, tabulate
+from pprs.reproduction.former_rules import resolve_by
 from pprs.reproduction.plan import Cell, Experiment, Plan
 from pprs.reproduction.read import read_plan
 from pprs.reproduction.results import Entry, Results
@@ -271,10 +272,12 @@ class Reproduction:
         colour = training[0].image.shape[0] == 3
         seed = self.plan.seed if spec.seed is None else spec.seed
         recipe = Recipe(spec.arch, spec.width, spec.epochs, flip=colour, shift=spec.shift, seed=seed)
-        noise = None if spec.noise is None else Gaussian(spec.noise)
+        noise, partition = None if spec.noise is None else Gaussian(spec.noise), parse_partition(spec.partition)
+        if noise is not None:
+            partition = resolve_by(self.plan.rules, partition, noise.sigma, tuple(training[0].image.shape))
         self._progress.message(f"training {name}")
         return train_and_score(
-            training, recipe, source, path, noise=noise, partition=parse_partition(spec.partition), classes=classes,
+            training, recipe, source, path, noise=noise, partition=partition, classes=classes,
             progress=self._progress,
         )  # fmt: skip
 
@@ -288,8 +291,11 @@ class Reproduction:
         self._check_split(photos, data, f"adapting {name}", " Or name other images as `photos`.")
         self._progress.message(f"adapting {name}")
         path.unlink(missing_ok=True)  # made by another plan
+        partition = resolve_by(
+            self.plan.rules, parse_partition(spec.partition), spec.noise, self._input_shape(base, data)
+        )
         adapt(
-            self.model(base), photos, noise=Gaussian(spec.noise), partition=spec.partition, out=path, method=spec.adapt,
+            self.model(base), photos, noise=Gaussian(spec.noise), partition=partition, out=path, method=spec.adapt,
             budget=spec.budget or BUDGET, images=self._choose_photos(name, photos), seed=self.plan.seed,
             progress=self._progress,
         )  # fmt: skip
@@ -319,7 +325,9 @@ class Reproduction:
     def _certify(self, cell: Cell, key: str) -> list[Run]:
         """One run, or one for each group of labels."""
         data, plan = self.plan.data[cell.data], self.plan
-        model, partition = self.model(cell.model), self._partition(cell)
+        model, partition = self.model(cell.model), parse_partition(self._partition(cell))
+        if partition is not None:
+            partition = resolve_by(self.plan.rules, partition, cell.sigma, self._input_shape(cell.model, cell.data))
         runs = []
         for i, (labels, count) in enumerate(self._groups(cell.data, cell.model)):
             run = certify_dataset(
@@ -335,6 +343,10 @@ class Reproduction:
                 )
             runs.append(run)
         return runs
+
+    def _input_shape(self, model: str, data: str) -> tuple[int, ...]:
+        """The shape of the images that a network receives."""
+        return load_model(self.model(model)).input_shape or tuple(self.images(data)[0].image.shape)
 
     def _network(self, model: str) -> str:
         """The digest of a model that this plan trained in this folder, or an empty text."""
@@ -412,7 +424,8 @@ class Reproduction:
         )  # fmt: skip
 
         def estimated_radius(text: str) -> float:
-            return float(search.values(Candidate(parse_partition(text)), images, samples)[0].mean())
+            partition = resolve_by(self.plan.rules, parse_partition(text), cell.sigma, tuple(task.sample.image.shape))
+            return float(search.values(Candidate(partition), images, samples)[0].mean())
 
         return max(candidates, key=estimated_radius)
 

@@ -122,7 +122,7 @@ def _noise_dependent(link: str) -> set[str]:
     """The options of this partition whose "auto" value depends on the noise.
 
     >>> sorted(_noise_dependent("slic")), _noise_dependent("grid"), _noise_dependent("denoiser")
-    (['blur', 'compactness'], set(), {'sigma'})
+    (['blur', 'compactness', 'n_segments'], set(), {'sigma'})
     """
     if link == Denoiser.name:  # has no options without its file
         return {"sigma"}

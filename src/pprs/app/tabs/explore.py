@@ -21,8 +21,9 @@ from pprs.data import View
 from pprs.data.depth import find_lost_depth
 from pprs.errors import PprsError, suggest
 from pprs.noise import parse_noise
-from pprs.partition import Partition
+from pprs.partition import Auto, Partition
 from pprs.space import FILE, NETWORK, check_pixels
+from pprs.task import recommend_for_model
 
 NOISES = ("gaussian", "exponential", "powerlaw")
 ALPHAS = (0.05, 0.01, 0.001, 0.0001)
@@ -90,7 +91,7 @@ def parse_request(context: Context, values: tuple[Any, ...]) -> Request:
     alpha = check_number(alpha, "alpha", min(ALPHAS), max(ALPHAS))
     seed = int(check_number(seed, "the seed", 0, MAX_SEED, integer=True))
     check_pixels(pixels)
-    partitions = (_parse_method(*first), _parse_method(*second))
+    requested = (None, _parse_method(*first), _parse_method(*second))
     entry, loaded = context.catalog.get(model), context.catalog.load(model)
     chosen_labels = parse_labels(labels)
     all_classes = loaded.num_classes
@@ -108,9 +109,13 @@ def parse_request(context: Context, values: tuple[Any, ...]) -> Request:
         sample = (dataset.unprepared() if pixels == FILE and isinstance(dataset, View) else dataset)[selected.index]
         image, index, title, file_shape = sample.image, selected.index, selected.title, sample.file_shape
         true_label = None if chosen_labels else sample.label
+    run_noise = parse_noise(f"{noise}:sigma={sigma:g}")
+    recommendation = recommend_for_model(loaded.model, run_noise, tuple(image.shape))
+    recommendations = tuple(recommendation if isinstance(method, str) else None for method in requested)
+    partitions = tuple(recommendation.partition if isinstance(method, str) else method for method in requested)
     return Request(
-        loaded.take_files() if pixels == FILE else loaded, image, index, title, parse_noise(f"{noise}:sigma={sigma:g}"),
-        (None, *partitions), make_sampling(n, alpha), seed, true_label, label_choice, file_shape, pixels,
+        loaded.take_files() if pixels == FILE else loaded, image, index, title, run_noise, partitions,
+        make_sampling(n, alpha), seed, true_label, label_choice, file_shape, pixels, recommendations,
     )  # fmt: skip
 
 
@@ -138,7 +143,7 @@ def _open_upload(
     return image, file_shape
 
 
-def _parse_method(form: str, *rest: Any) -> Partition | None:
+def _parse_method(form: str, *rest: Any) -> Partition | Auto | None:
     *slots, text = rest
     return make_partition(form, parse_numbers(form, slots), text)
 
@@ -158,7 +163,7 @@ def _build_method(name: str, dropdown: Any, initial: tuple[str, dict[str, float]
             slots = tuple(gr.Textbox(**_slot_settings(form, i, values)) for i in range(SLOTS))
         text = gr.Textbox(
             label="Partition as text", visible=form == AS_TEXT, max_length=500, elem_id=f"text-{name}",
-            info="As on the command line: slic:n_segments=50/soft/shifts:k=4, A+B for a mean, or none.",
+            info="As on the command line: slic:n_segments=50/soft/shifts:k=4, A+B for a mean, auto, or none.",
         )  # fmt: skip
     return MethodControls(dropdown, slots, text)
 
@@ -255,10 +260,7 @@ class _Handlers:
             self._sessions.remember_values(_session_id(visitor), REFUSED)
             yield render_note(str(error), "error"), ""
             return
-        titles = [
-            (name, "plain smoothing" if partition is None else partition.short)
-            for name, partition in zip(NAMES, request.partitions, strict=True)
-        ]
+        titles = [(name, request.name_method(method)) for method, name in enumerate(NAMES)]
         yield render_images(rows, titles), render_note("Starting with these settings …", "empty")
 
     def certify(self, visitor: gr.Request, *values: Any) -> Iterator[Any]:
