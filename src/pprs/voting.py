@@ -411,11 +411,13 @@ class LocalVotes:
 
         def score(position: int) -> tuple[int, torch.Tensor]:
             index, x = pending.pop(position)
-            with torch.inference_mode(), error_context(getattr(x, "original", x), index, self.partition):
+            image = x.original if isinstance(x, QuantisedImage) else x
+            with torch.inference_mode(), error_context(image, index, self.partition):
                 noisy, partition = noisy_chunk(x, self.noise, self.seed, index, phase, batch=1), self.resolve(x.shape)
-                if partition is not None:
-                    quantised = isinstance(x, QuantisedImage)
-                    noisy, _ = partition.run_quantised(noisy, x.levels) if quantised else partition.run(noisy)
+                if partition is not None and isinstance(x, QuantisedImage):
+                    noisy, _ = partition.run_quantised(noisy, x.levels)
+                elif partition is not None:
+                    noisy, _ = partition.run(noisy)
                 return index, self.scores(noisy)[0].cpu()
 
         yield from self._map(score, request(), eager=True, more=lambda: True)

@@ -25,7 +25,7 @@ from pprs.voting import BIT_DEPTHS, CALIBRATE, LocalVotes, check_image
 
 
 def calibrate(
-    task: Task, request: SetRequest, progress: Progress, store: Path | None
+    task: Task, request: SetRequest, progress: Progress, store: Path | None = None
 ) -> tuple[Calibration, LocalVotes]:
     """Score the calibration images and return the calibration, and what it was scored with."""
     device = Local().check_device(request.options.device)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from pprs.bounds import clopper_pearson_interval, mean_error
+from pprs.label_sets.calibration import Promise
 from pprs.label_sets.scores import Floats
 from pprs.label_sets.settings import Calibration, SetSettings
 
 STEPS = 20  # between radius 0 and the largest
+CHANCE = 0.05  # probability below which fewer covered images are not explained by chance
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,39 @@ class RadiusPoint:
 
 
 @dataclass(frozen=True)
+class AttackedSets:
+    """Coverage under attack.
+
+    Attributes:
+        covered: The number of attacked images whose set contains the true label.
+        images: The number of attacked images.
+        clean: The number of the same images whose set contains the true label without an attack, under the same noise.
+        promise: What the sets promise.
+        calibrated: The number of calibration images.
+        mean_size: Mean number of labels in the sets of attacked images.
+        searched_by_scores: The number of images whose network has no usable gradient.
+    """
+
+    covered: int
+    images: int
+    clean: int
+    promise: Promise
+    calibrated: int
+    mean_size: float
+    searched_by_scores: int = 0
+
+    @property
+    def chance(self) -> float:
+        """The probability of so few covered images or fewer, if the promise holds."""
+        return self.promise.chance_of_fewer(self.covered, self.images, self.calibrated)
+
+    @property
+    def passed(self) -> bool:
+        """Whether chance explains the number of covered images."""
+        return self.chance >= CHANCE
+
+
+@dataclass(frozen=True)
 class SetEvaluation:
     """The sets of some images, and their coverage and size without an attack.
 
@@ -78,7 +113,8 @@ class SetEvaluation:
         rows: The set of each image, at the radius of the settings.
         points: Coverage and size at several radii, in ascending order, that of the settings among them.
         skipped: The number of calibration images that were left out.
-        failures: Index and error of each image that could not be used. It counts as not covered by any statement here.
+        failures: Index and error of each image that could not be used. Nothing is said about them.
+        attacked: Coverage under attack, if it was measured.
     """
 
     settings: SetSettings
@@ -86,7 +122,8 @@ class SetEvaluation:
     rows: tuple[SetRow, ...]
     points: tuple[RadiusPoint, ...]
     skipped: int = 0
-    failures: tuple[tuple[int, str], ...] = field(default=())
+    failures: tuple[tuple[int, str], ...] = ()
+    attacked: AttackedSets | None = None
 
     @property
     def point(self) -> RadiusPoint:
@@ -108,7 +145,7 @@ class SetEvaluation:
 def choose_radii(calibration: Calibration) -> list[float]:
     """Return radii from 0 to the largest that the calibration images allow."""
     largest = calibration.settings.promise.largest_radius(len(calibration.scores))
-    return np.round(np.linspace(0, largest, STEPS + 1), 4).tolist()
+    return [round(largest * step / STEPS, 4) for step in range(STEPS + 1)]
 
 
 def evaluate_scores(

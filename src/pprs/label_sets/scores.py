@@ -68,7 +68,7 @@ def conformal_scores(outputs: torch.Tensor, score: str, u: float | None = None) 
             ordered = (np.floor(ordered * LAC_STEPS) + u) / LAC_STEPS
     else:
         ordered = _adaptive_scores(descending, probabilities, u or 0.0)
-    result = np.empty_like(ordered)
+    result: Floats = np.empty_like(ordered)
     result[order] = ordered
     return result
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from pprs.consistency import check_function_of_one_image
@@ -177,10 +178,17 @@ def score_images(
 ) -> Iterator[tuple[int, Floats]]:
     """Yield the index and the score of every label for each prepared image, from one noisy sample of it."""
     for index, outputs in votes.score_once(images, phase):
-        u = keyed_rng("cpu", votes.seed, index, phase, RANDOM).random() if randomised else None
+        u = _draw_uniform(votes.seed, index, phase) if randomised else None
         with name_image(index):
             scores = conformal_scores(outputs, score, u)
         yield index, scores
+
+
+def _draw_uniform(seed: int, index: int, phase: int) -> float:
+    """Return the random number of an image, in [0, 1), which is independent of its noise."""
+    rng = keyed_rng("cpu", seed, index, phase, RANDOM)
+    assert isinstance(rng, np.random.Generator)
+    return rng.random()
 
 
 @contextlib.contextmanager

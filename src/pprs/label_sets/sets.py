@@ -291,7 +291,8 @@ class LabelSets:
         Raises:
             PprsError: If the image is invalid, or if the model fails.
         """
-        scores = next(self.score([(check_integer(index, "index"), x)], seed=seed, secret=secret))[1]
+        inputs = [(check_integer(index, "index"), self.prepare(x, index))]
+        scores = next(self.score_inputs(inputs, seed=seed, secret=secret))[1]
         return tuple(np.flatnonzero(scores <= self.calibration.threshold).tolist())
 
     def predict_set(
@@ -308,12 +309,13 @@ class LabelSets:
             Which labels are in the set of each image, [N, num_classes].
         """
         items = enumerate(images) if indices is None else zip(indices, images, strict=True)
-        sets = [scores <= self.calibration.threshold for _, scores in self.score(items, seed=seed)]
+        inputs = ((index, self.prepare(image, index)) for index, image in items)
+        sets = [scores <= self.calibration.threshold for _, scores in self.score_inputs(inputs, seed=seed)]
         return np.array(sets, bool).reshape(-1, self.settings.num_classes)
 
-    def score(
+    def score_inputs(
         self,
-        images: Iterable[tuple[int, torch.Tensor]],
+        inputs: Iterable[tuple[int, torch.Tensor | QuantisedImage]],
         *,
         seed: int | None = None,
         secret: bool = False,
@@ -321,7 +323,7 @@ class LabelSets:
         """Yield the index and the score of every label for each image, from one noisy pass.
 
         Args:
-            images: The index of each image, and the image as in its file.
+            inputs: The index of each image, and the image as returned by `prepare` or `quantise`.
             seed: The random seed. By default, that of the calibration.
             secret: Draw the noise from the randomness of the system.
         """
@@ -329,35 +331,44 @@ class LabelSets:
         if secret:
             seed = secrets.randbits(SECRET_BITS)
         votes = votes if seed is None else reseed(votes, check_integer(seed, "seed"))
-
-        def prepared() -> Iterator[tuple[int, torch.Tensor | QuantisedImage]]:
-            for index, image in images:
-                yield index, self.prepare(image, index)
-
-        yield from score_images(votes, prepared(), SETS, settings.score, settings.randomised)
+        yield from score_images(votes, inputs, SETS, settings.score, settings.randomised)
 
     def prepare(self, image: torch.Tensor, index: int | None = None) -> torch.Tensor | QuantisedImage:
-        """Bring an image to the form in which noise is added to it.
+        """Bring an image to the size of the network's input, and to the form in which noise is added to it.
 
         Raises:
             PprsError: If the image is invalid, or has more values than the calibration images.
         """
         with name_image(index):
             image = torch.as_tensor(image)
-            inputs = image if self.settings.pixels == FILE else self.model.prepare(image)
-            x = self.votes.quantise(check_image(inputs, self.votes.device))
-        if isinstance(x, QuantisedImage) and x.numel() > self.settings.dim:
-            raise PprsError(
-                f"it has {x.numel():,} values, and no calibration image has more than {self.settings.dim:,}. Calibrate "
-                "with images of this size.",
-                parameter="sets",
-                index=index,
-            )
-        return x
+            return self.quantise(image if self.settings.pixels == FILE else self.model.prepare(image))
+
+    def quantise(self, image: torch.Tensor, index: int | None = None) -> torch.Tensor | QuantisedImage:
+        """Bring an image that has the right size to the form in which noise is added to it.
+
+        Raises:
+            PprsError: If the image is invalid, or has more values than the calibration images.
+        """
+        with name_image(index):
+            x = self.votes.quantise(check_image(image, self.votes.device))
+            if isinstance(x, QuantisedImage) and x.numel() > self.settings.dim:
+                raise PprsError(
+                    f"it has {x.numel():,} values, and no calibration image has more than {self.settings.dim:,}. "
+                    "Calibrate with images of this size.",
+                    parameter="sets",
+                )
+            return x
+
+    @property
+    def network(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        """The network in torch, which can be differentiated, whatever the engine."""
+        if isinstance(self.model.module, FunctionModule):
+            return self.votes.model
+        return self.model.wrap_file_input(self.model.module) if self.settings.pixels == FILE else self.model.module
 
     def was_calibrated_with(self, image: torch.Tensor | QuantisedImage) -> bool:
         """Return whether a prepared image is one of the calibration images."""
-        return shorten_digest(digest_image(image)) in set(self.calibration.image_digests)
+        return shorten_digest(digest_image(image)) in self.calibration.digest_set
 
     def evaluate(
         self,
@@ -420,12 +431,12 @@ class LabelSets:
         failures: dict[int, str] = {}
         skipped = 0
 
-        def items() -> Iterator[tuple[int, torch.Tensor]]:
+        def inputs() -> Iterator[tuple[int, torch.Tensor | QuantisedImage]]:
             nonlocal skipped
             for index in task.images:
                 try:
                     example = task.data[index]
-                    x = self.prepare(example.image, index)
+                    x = self.quantise(example.image, index)
                 except ConfigurationError:
                     raise
                 except PprsError as error:
@@ -435,13 +446,17 @@ class LabelSets:
                     skipped += 1
                     continue
                 truths[index] = check_label(example.label, index, self.settings.num_classes)
-                yield index, example.image
+                yield index, x
+
+        def report_row(row: SetRow) -> None:
+            reporter.advance(1)
+            on_row(row)
 
         with stage(reporter, "predict", len(task.images), "images"):
-            scored = self.score(items(), seed=seed, secret=secret)
+            scored = self.score_inputs(inputs(), seed=seed, secret=secret)
             evaluation = evaluate_scores(
                 self.calibration, ((index, truths[index], scores) for index, scores in scored), radii,
-                on_row=lambda row: (reporter.advance(1), on_row(row)),
+                on_row=report_row,
             )  # fmt: skip
         if skipped and not evaluation.rows:
             raise ConfigurationError(

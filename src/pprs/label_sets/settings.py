@@ -132,10 +132,19 @@ class Calibration:
         """The share of calibration scores that must be at most the threshold."""
         return self.settings.promise.level(len(self.scores))
 
+    @functools.cached_property
+    def digest_set(self) -> frozenset[str]:
+        """The digests of the calibration images, to look one up."""
+        return frozenset(self.image_digests)
+
     def at(self, radius: float | None = None, alpha: float | None = None) -> Calibration:
         """Return the calibration for another radius or alpha, from the same scores."""
-        changes = {name: value for name, value in (("radius", radius), ("alpha", alpha)) if value is not None}
-        return dataclasses.replace(self, settings=dataclasses.replace(self.settings, **changes))
+        settings = dataclasses.replace(
+            self.settings,
+            radius=self.settings.radius if radius is None else radius,
+            alpha=self.settings.alpha if alpha is None else alpha,
+        )
+        return dataclasses.replace(self, settings=settings)
 
     def write(self, path: Path) -> None:
         """Write the calibration as JSON, in one step."""
