@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from pprs._files import check_writable
 from pprs.cli import options
 from pprs.cli.console import progress, say
 from pprs.cli.errors import guarded
@@ -31,14 +32,16 @@ Alpha = Annotated[
 Score = Annotated[
     Literal["aps", "lac"],
     options.option(
-        "--score", "NAME", SETS, "How badly a label fits: aps (the probability of the labels before it) or lac (1 - "
-        "its own probability).",
+        "--score", "NAME", SETS, "How badly a label fits: aps (by the probability of all labels that are more likely) "
+        "or lac (by its own probability).",
     ),
 ]  # fmt: skip
 Randomised = Annotated[
     bool,
     typer.Option(
-        "--randomised", rich_help_panel=SETS, help="Use a random number for each image. Sets may then be empty."
+        "--randomised",
+        rich_help_panel=SETS,
+        help="Use a random number for each image, so that no scores are equal. Sets may be empty.",
     ),
 ]
 Limit = Annotated[
@@ -83,6 +86,7 @@ def calibrate(
         EngineOptions(engine, device),
     )  # fmt: skip
     options.check_count(limit, "limit")
+    check_writable(out)
     options.set_threads(threads)
     task = load_task(model, data, split=split, classes=classes, labels=labels, pixels=pixels, adapted=adapted)
     chosen = sorted(fair_order(task.images, seed)[:limit])
@@ -94,7 +98,7 @@ def calibrate(
     count = len(calibration.scores)
     say(
         f"calibrated with {count} images at level {format_level(calibration.settings.promise.tail(count))}: labels "
-        f"with a score of at most {calibration.threshold:.4g} are in a set"
+        f"with a score of at most {calibration.threshold:.4g} belong to a set"
     )
     say(f"{state_promise(calibration.settings)}.")
     say(f"wrote {out}. Use it with: pprs predict-set --sets {out} --data ...")

@@ -6,11 +6,13 @@ set of the changed image under fresh noise, as it is predicted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import torch
+from torch.nn import functional
 
 from pprs.audit import Attack, LevelImage, Objective
 from pprs.audit.attack import NoGradientError
@@ -23,6 +25,7 @@ from pprs.progress import Progress, as_progress, stage
 from pprs.task import Task
 
 DRAWS = 16  # noisy copies from which a gradient is computed
+SMALLEST = 1e-9  # threshold that is told from 0 and 1
 
 
 @dataclass(frozen=True)
@@ -132,13 +135,17 @@ def find_change(sets: LabelSets, image: torch.Tensor, label: int, index: int, st
 
 
 def inside(sets: LabelSets, scores: torch.Tensor, label: int) -> torch.Tensor:
-    """Return a smooth form of how far a label is inside the set of each image, given the network's scores."""
-    threshold = sets.calibration.threshold
+    """Return a smooth form of how far a label is inside the set of each image, given the network's scores.
+
+    It compares the odds of what the score of the label measures with those of the threshold.
+    """
+    least = min(max(-sets.calibration.threshold, SMALLEST), 1 - SMALLEST)
+    others = torch.cat([scores[:, :label], scores[:, label + 1 :]], 1)
+    own = scores[:, label : label + 1]
     if sets.settings.score == LAC:
-        own = torch.log_softmax(scores, 1)[:, label]
-        return own - float(torch.tensor(1 - threshold).clamp_min(1e-12).log())
-    above = torch.sigmoid(scores - scores[:, label : label + 1])
-    others = torch.ones(scores.shape[1], device=scores.device).index_fill_(0, torch.tensor([label]), 0.0)
-    mass = (torch.softmax(scores, 1) * above * others).sum(1)
-    # On the scale of logarithms, so that a label that is far inside still has a gradient.
-    return float(torch.tensor(threshold).clamp_min(1e-6).log()) - mass.clamp_min(1e-30).log()
+        odds = own[:, 0] - others.logsumexp(1)
+    else:  # the labels above this one, and this one with those below, both counted softly
+        above = (others + functional.logsigmoid(others - own)).logsumexp(1)
+        below = torch.cat([own, others + functional.logsigmoid(own - others)], 1).logsumexp(1)
+        odds = below - above
+    return odds - math.log(least / (1 - least))

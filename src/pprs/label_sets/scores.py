@@ -30,11 +30,14 @@ def check_score(name: str) -> str:
 def conformal_scores(outputs: torch.Tensor, score: str, u: float | None = None) -> Floats:
     """Return the conformal score of every label, from the scores that a network gives to one image.
 
-    Probabilities are the softmax of the network's scores.
+    Probabilities are the softmax of the network's scores. The scores are those of the literature minus 1, so that small
+    probabilities keep all their digits.
 
-    - "aps" (Romano et al. 2020) is the probability of all labels that are more likely than this one. Its randomised
-      form adds a share u of the label's own probability, and of that of labels that are equally likely.
-    - "lac" (Sadinle et al. 2019) is 1 minus the probability of the label. Its randomised form orders labels that are
+    - "aps" (Romano et al. 2020): the probability of the labels that are more likely than this one, minus 1. So a label
+      belongs to a set if enough probability is left for it and all labels that are no more likely. The most likely
+      label has the score -1, so no set is empty. The randomised form adds a share u of the label's own probability, and
+      of that of labels that are equally likely.
+    - "lac" (Sadinle et al. 2019): minus the probability of the label. The randomised form orders labels that are
       equally likely up to 2^-32 by u.
 
     Args:
@@ -50,7 +53,7 @@ def conformal_scores(outputs: torch.Tensor, score: str, u: float | None = None) 
 
     >>> outputs = torch.tensor([0.2, 0.7, 0.1]).log()
     >>> conformal_scores(outputs, "aps").round(6).tolist(), conformal_scores(outputs, "lac").round(6).tolist()
-    ([0.7, 0.0, 0.9], [0.8, 0.3, 0.9])
+    ([-0.3, -1.0, -0.1], [-0.2, -0.7, -0.1])
     """
     values = outputs.detach().cpu().double().numpy()
     if np.isnan(values).any() or not np.isfinite(values.max()):
@@ -62,23 +65,22 @@ def conformal_scores(outputs: torch.Tensor, score: str, u: float | None = None) 
     descending = values[order]
     weights = np.exp(descending - descending[0])
     probabilities = weights / weights.sum()
-    if score == LAC:
-        ordered = 1 - probabilities
-        if u is not None:
-            ordered = (np.floor(ordered * LAC_STEPS) + u) / LAC_STEPS
-    else:
+    if score == APS:
         ordered = _adaptive_scores(descending, probabilities, u or 0.0)
+    else:
+        ordered = -probabilities if u is None else (np.floor(-probabilities * LAC_STEPS) + u) / LAC_STEPS
     result: Floats = np.empty_like(ordered)
     result[order] = ordered
     return result
 
 
 def _adaptive_scores(descending: Floats, probabilities: Floats, u: float) -> Floats:
-    """Return the probability above each label, plus a share u of the probability of the labels that it ties with."""
-    below = np.concatenate([[0.0], np.cumsum(probabilities)])
+    """Return minus the probability of each label and those below it, without a share u of that of its equals."""
+    remaining = np.append(np.cumsum(probabilities[::-1])[::-1], 0.0)
+    remaining[0] = 1.0  # whatever the rounding, so that the most likely labels of all images have the same score
     starts = np.concatenate([[True], descending[1:] != descending[:-1]])
     group = np.cumsum(starts) - 1
     first = np.flatnonzero(starts)
     last = np.append(first[1:], len(descending))
-    scores: Floats = below[first][group] + u * (below[last] - below[first])[group]
+    scores: Floats = -((1 - u) * (remaining[first] - remaining[last]) + remaining[last])[group]
     return scores

@@ -61,8 +61,8 @@ class LabelSets:
         radius: The L2 norm of the changes that the promise covers.
         alpha: The largest probability that a set does not contain the true label.
         score: "aps" or "lac", how badly a label fits an image.
-        randomised: Whether the score uses a random number for each image. Sets are smaller on average, and may be
-            empty.
+        randomised: Whether the score uses a random number for each image, so that no scores are equal. Sets may then
+            be empty.
         seed: The random seed. Whoever knows it knows the noise: see `predict`.
         arithmetic: "auto", "exact", "8-bit", "16-bit", "rounded" or "real", as for `certify_dataset`.
         pixels: "network" adds noise to the network's input, "file" to the image as it is.

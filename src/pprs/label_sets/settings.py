@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -163,6 +165,7 @@ class Calibration:
             "scores": list(self.scores),
             "image_digests": list(self.image_digests),
         }
+        content["checksum"] = _make_checksum(content)
         with atomic_write(path) as part:
             part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
@@ -174,7 +177,8 @@ class Calibration:
             ConfigurationError: If there is no such file, or it holds no label sets.
             PprsError: If its threshold does not follow from its scores.
         """
-        stored = validate(_Stored, _read_json(path), str(path))
+        content = _read_json(path)
+        stored = validate(_Stored, content, str(path))
         kinds = {field.name for field in dataclasses.fields(SetSettings)}
         values = {name: getattr(stored, name) for name in kinds}
         binding = Binding(stored.identity, stored.probe)
@@ -188,6 +192,8 @@ class Calibration:
                 f"the threshold in {path} does not follow from its scores. The file was changed: calibrate again.",
                 parameter="sets",
             )
+        if stored.checksum != _make_checksum(content):
+            raise PprsError(f"{path} was changed after it was written. Calibrate again.", parameter="sets")
         return calibration
 
 
@@ -220,6 +226,7 @@ class _Stored:
     identity: dict[str, str]
     scores: tuple[float, ...]
     image_digests: tuple[str, ...]
+    checksum: str
     class_names: tuple[str, ...] | None = None
     labels: tuple[str, ...] | None = None
     data: str | None = None
@@ -250,6 +257,12 @@ def _read_json(path: Path) -> Any:
             parameter="sets",
         )
     return stored
+
+
+def _make_checksum(content: Mapping[str, Any]) -> str:
+    """Return a checksum of all values, by which a change of the file by hand is recognised."""
+    values = {key: value for key, value in content.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def state_promise(settings: SetSettings) -> str:
