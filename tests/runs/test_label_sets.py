@@ -282,18 +282,34 @@ def test_commands(tmp_path: Path) -> None:
     out = pprs(*base, "--limit", "60", "--out", "sets.json", cwd=tmp_path).stdout
     assert "calibrated with 60 images at level 0.9537" in out
     assert "over images, calibration images and noise together" in out
-    out = pprs("predict-set", "--sets", "sets.json", "--data", data, "--out", "rows.csv", cwd=tmp_path).stdout
-    assert "60 calibration images were left out" in out
-    assert "over images, calibration images and noise together" in out
+    found = pprs("predict-set", "--sets", "sets.json", "--data", data, "--out", "rows.csv", cwd=tmp_path)
+    assert found.stdout.splitlines()[0] == "idx\tlabel\tsize\tset"
+    assert len(found.stdout.splitlines()) == 61
+    assert "60 calibration images were left out" in found.stderr
+    assert "over images, calibration images and noise together" in found.stderr
     assert len((tmp_path / "rows.csv").read_text().splitlines()) == 61
     pprs(*base, "--limit", "60", "--partition", "blur:size=3", "--score", "lac", "--out", "b.json", cwd=tmp_path)
     command = ("predict-set", "--sets", "sets.json", "--sets", "b.json", "--data", data)
-    out = pprs(*command, "--attack", "3", "--steps", "1", "--report", "r.html", cwd=tmp_path).stdout
-    assert "sets contain the true label under attack" in out
+    found = pprs(*command, "--attack", "3", "--steps", "1", "--report", "r.html", cwd=tmp_path)
+    assert "plain smoothing" in found.stdout
+    assert "sets contain the true label under attack" in found.stderr
     page = (tmp_path / "r.html").read_text()
     assert "What is promised" in page
     assert "plain smoothing" in page
     assert "blur:size=3" in page
+
+
+def test_sets_among_some_labels(tmp_path: Path) -> None:
+    model, data = save_network(tmp_path / "m.safetensors"), write_data(tmp_path)
+    base = ("calibrate", "--model", model, "--data", data, "--sigma", "0.25", "--radius", "0.1", "--labels", "c,a")
+    pprs(*base, "--limit", "50", "--out", "sets.json", cwd=tmp_path)
+    found = pprs("predict-set", "--sets", "sets.json", "--data", data, "--out", "rows.json", cwd=tmp_path)
+    assert "50 calibration images were left out" in found.stderr
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert rows["class_names"] == ["c", "a"]
+    labels = {row["index"]: row["label"] for row in rows["images"]}
+    assert len(labels) == 30
+    assert all((index % 3, label) in ((2, 0), (0, 1)) for index, label in labels.items())
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from pprs.cli import options
-from pprs.cli.console import console, progress, say
+from pprs.cli.console import CommandProgress, console
 from pprs.cli.errors import FAILED, guarded, with_flags
 from pprs.cli.options import Panel
 from pprs.data import Selection
+from pprs.dataset import LISTED_FAILURES
 from pprs.errors import ConfigurationError
 from pprs.label_sets import (
     AttackOptions,
@@ -28,7 +30,9 @@ from pprs.label_sets import (
     write_rows,
 )
 from pprs.label_sets.page import write_set_report
-from pprs.task import load_task
+from pprs.task import Task
+
+messages = CommandProgress(Console(stderr=True))  # rows go to stdout
 
 Sets = Annotated[
     list[Path],
@@ -100,32 +104,25 @@ def predict_set(
     options.check_count(attack, "attack")
     options.check_count(steps, "steps")
     options.set_threads(threads)
+    opened = [LabelSets.load(path, model=model, adapted=adapted) for path in sets]
+    _check_comparable(opened)
     evaluations = []
-    failed = False
-    for path in sets:
-        opened = LabelSets.load(path, model=model, adapted=adapted)
-        task = load_task(opened.model, data, split=split, classes=classes, images=images, pixels=opened.settings.pixels)
-        names = opened.settings.class_names
-        say(f"{path}: {state_promise(opened.settings)}.")
-        if len(sets) == 1:
-            typer.echo("idx\tlabel\tsize\tset")
-        evaluation = opened.evaluate_task(
-            task, seed=seed, secret=secret, progress=progress if len(sets) > 1 else False,
-            on_row=(lambda row: None) if len(sets) > 1 else partial(_print_row, names=names),
-        )  # fmt: skip
+    for one in opened:
+        task = one.open_task(data, split=split, classes=classes, images=images)
+        messages.message(f"what is promised: {state_promise(one.settings)}.")
+        evaluation = _predict(one, task, seed, secret, print_rows=len(sets) == 1)
         if attack is not None:
-            attacked = attack_sets(opened, task, AttackOptions(attack, steps), seed=seed, progress=progress)
-            failed |= not attacked.passed
-            evaluation = replace(evaluation, attacked=attacked)
+            found = attack_sets(one, task, AttackOptions(attack, steps), seed=seed, progress=messages)
+            evaluation = replace(evaluation, attacked=found)
         evaluations.append(evaluation)
-    _print_summary(sets, evaluations)
+    _print_summary(evaluations)
     if out is not None:
         write_rows(evaluations[0], out)
-        say(f"wrote {out}")
+        messages.message(f"wrote {out}")
     if report is not None:
         write_set_report(evaluations, task, report)
-        say(f"wrote {report}")
-    _exit_if_failed(evaluations, failed)
+        messages.message(f"wrote {report}")
+    _exit_if_failed(evaluations)
 
 
 def _check_files(sets: Sequence[Path], out: Path | None, report: Path | None) -> None:
@@ -139,22 +136,44 @@ def _check_files(sets: Sequence[Path], out: Path | None, report: Path | None) ->
         raise ConfigurationError(f"`report` must end in .html, not {report.name}", parameter="report")
 
 
+def _check_comparable(opened: Sequence[LabelSets]) -> None:
+    """Raise an error if sets are about changes of different images, or about different labels."""
+    kinds = {(one.settings.pixels, one.settings.shape, one.settings.class_names) for one in opened}
+    if len(kinds) > 1:
+        raise ConfigurationError(
+            "these `sets` are about changes of different images, or about different labels, and cannot be compared",
+            parameter="sets",
+        )
+
+
+def _predict(sets: LabelSets, task: Task, seed: int | None, secret: bool, *, print_rows: bool) -> SetEvaluation:
+    if not print_rows:
+        return sets.evaluate_task(task, seed=seed, secret=secret, progress=messages)
+    typer.echo("idx\tlabel\tsize\tset")
+    print_row = partial(_print_row, names=sets.settings.class_names)
+    return sets.evaluate_task(task, seed=seed, secret=secret, on_row=print_row)
+
+
 def _print_row(row: SetRow, names: Sequence[str] | None) -> None:
     labels = ", ".join(names[label] if names else str(label) for label in row.labels)
     typer.echo(f"{row.index}\t{-1 if row.truth is None else row.truth}\t{len(row.labels)}\t{labels or '(empty)'}")
 
 
-def _print_summary(sets: Sequence[Path], evaluations: Sequence[SetEvaluation]) -> None:
-    if len(sets) > 1 or evaluations[0].point.labelled:
+def _print_summary(evaluations: Sequence[SetEvaluation]) -> None:
+    """Print coverage and sizes: beside the rows of a single method, and as the result of several."""
+    if len(evaluations) > 1:
         console.print(compare_sets(evaluations).to_rich())
+    elif evaluations[0].point.labelled:
+        messages.console.print(compare_sets(evaluations).to_rich())
     for note in list_notes(evaluations):
-        say(note)
+        messages.message(note)
 
 
-def _exit_if_failed(evaluations: Sequence[SetEvaluation], failed: bool) -> None:
+def _exit_if_failed(evaluations: Sequence[SetEvaluation]) -> None:
     failures = dict(failure for evaluation in evaluations for failure in evaluation.failures)
-    for index, error in list(failures.items())[:5]:
+    for index, error in list(failures.items())[:LISTED_FAILURES]:
         typer.echo(f"pprs: image {index}: {with_flags(error)}", err=True)
+    failed = any(e.attacked is not None and not e.attacked.passed for e in evaluations)
     if failed:
         typer.echo("pprs: fewer sets contain the true label under attack than chance explains", err=True)
     if failures or failed:

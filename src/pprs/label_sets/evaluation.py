@@ -112,6 +112,7 @@ class SetEvaluation:
         calibrated: The number of calibration images.
         rows: The set of each image, at the radius of the settings.
         points: Coverage and size at several radii, in ascending order, that of the settings among them.
+        seed: The random seed of the noise.
         skipped: The number of calibration images that were left out.
         failures: Index and error of each image that could not be used. Nothing is said about them.
         attacked: Coverage under attack, if it was measured.
@@ -121,6 +122,7 @@ class SetEvaluation:
     calibrated: int
     rows: tuple[SetRow, ...]
     points: tuple[RadiusPoint, ...]
+    seed: int = 0
     skipped: int = 0
     failures: tuple[tuple[int, str], ...] = ()
     attacked: AttackedSets | None = None

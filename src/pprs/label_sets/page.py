@@ -16,7 +16,7 @@ from pprs._files import atomic_write
 from pprs._version import __version__
 from pprs.errors import ConfigurationError
 from pprs.label_sets.evaluation import SetEvaluation, SetRow
-from pprs.label_sets.settings import SetSettings, state_promise
+from pprs.label_sets.settings import state_promise
 from pprs.label_sets.summary import compare_sets, list_notes, name_methods
 from pprs.report.page import ImageExample, MethodSettings, Tile
 from pprs.report.render import render
@@ -74,23 +74,22 @@ def _collect_examples(
     rows = [{row.index: row for row in evaluation.rows} for evaluation in evaluations]
     shared = [row.index for row in evaluations[0].rows if all(row.index in others for others in rows)]
     return tuple(
-        _make_example(
-            index, [(name, e.settings, r[index]) for name, e, r in zip(names, evaluations, rows, strict=True)], task
-        )
+        _make_example(index, [(name, e, r[index]) for name, e, r in zip(names, evaluations, rows, strict=True)], task)
         for index in shared[:EXAMPLES]
     )
 
 
-def _make_example(index: int, methods: Sequence[tuple[str, SetSettings, SetRow]], task: Task) -> ImageExample:
+def _make_example(index: int, methods: Sequence[tuple[str, SetEvaluation, SetRow]], task: Task) -> ImageExample:
     from pprs.report import figures  # matplotlib takes a second to import
 
     clean, truth = task.data[index].image, methods[0][2].truth
-    class_names = methods[0][1].class_names
+    class_names = methods[0][1].settings.class_names
     caption = "original" if truth is None else f"original: {figures.get_class_name(truth, class_names)}"
     tiles = [Tile(_to_url(figures.to_rgb(clean.numpy())), caption)]
-    for name, settings, row in methods:
+    for name, evaluation, row in methods:
+        settings = evaluation.settings
         image = prepare_image(clean, settings.noise, settings.arithmetic)
-        noisy = noisy_chunk(image, settings.noise, settings.seed, index, SETS, batch=1)[0].cpu().numpy()
+        noisy = noisy_chunk(image, settings.noise, evaluation.seed, index, SETS, batch=1)[0].cpu().numpy()
         views = figures.render_views(noisy, settings.partition, settings.noise)
         seen = views.get("averaged", views.get("noisy"))
         tiles.append(Tile(_to_url(seen), "", name, settings.partition_text, describe_set(row, class_names)))

@@ -92,8 +92,12 @@ def reopen_bound_model(
     model: str | Model | torch.nn.Module | None,
     adapted: str | Path | None,
     path: str | Path,
-) -> Model:
-    """Open the model of saved label sets, and check that it is the one that they were calibrated with."""
+) -> tuple[Model, Model]:
+    """Open the model of saved label sets, and check that it is the one that they were calibrated with.
+
+    Returns:
+        The model, and the model before it was restricted to some labels, which is the same if it was not.
+    """
     net, overlay = reopen_model(settings.model, model, adapted)
     assert net is not None  # since the settings name one
     try:
@@ -105,16 +109,18 @@ def reopen_bound_model(
             f"the model of {path} cannot be opened: {error.message} If it is elsewhere now, give it as `model`.",
             parameter="model",
         ) from error
-    opened = replace(opened, num_classes=opened.num_classes or settings.num_classes)
+    unrestricted = opened
     if settings.labels is not None:
         opened = opened.restricted(settings.labels)
+    opened = replace(opened, num_classes=opened.num_classes or settings.num_classes)
     if opened.digest() != settings.model_digest or opened.num_classes != settings.num_classes:
         raise ConfigurationError(
             f"{opened.source} is not the model that {path} was calibrated with: its weights differ. Give that one as "
             f"{'`model`' if overlay is None else '`model` and its adaptation as `adapted`'}, or calibrate again.",
             parameter="model",
         )
-    return replace(opened, class_names=settings.class_names)
+    opened = replace(opened, class_names=settings.class_names)
+    return opened, opened if settings.labels is None else unrestricted
 
 
 def open_votes(
@@ -163,6 +169,8 @@ def open_votes(
 
 def reseed(votes: LocalVotes, seed: int) -> LocalVotes:
     """Return the same classifier with another seed."""
+    if seed == votes.seed:
+        return votes
     return LocalVotes(
         votes.model, votes.num_classes, votes.noise, votes.partition, seed=seed, threads=votes.threads,
         device=votes.device, arithmetic=votes.requested_arithmetic,

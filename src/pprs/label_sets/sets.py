@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from pprs.data import Selection
 from pprs.dataset import EngineOptions
 from pprs.errors import ConfigurationError, PprsError, check_integer
 from pprs.label_sets.calibrating import calibrate
@@ -77,7 +78,7 @@ class LabelSets:
     Examples:
         >>> from pprs import Gaussian, LabelSets
         >>> def model(x): return 40 * torch.stack([x.mean((1, 2, 3)), 1 - x.mean((1, 2, 3))], dim=1)
-        >>> images = torch.linspace(0.2, 0.8, 200).round(decimals=2)[:, None, None, None].expand(200, 1, 8, 8)
+        >>> images = (torch.arange(200)[:, None, None, None].expand(200, 1, 8, 8) + 28) / 255
         >>> labels = (images[:, 0, 0, 0] < 0.5).long()
         >>> sets = LabelSets.fit(model, images, labels, num_classes=2, noise=Gaussian(0.25), radius=0.25)
         >>> sets.predict(images[0], index=0), sets.predict(images[-1], index=199)
@@ -109,6 +110,7 @@ class LabelSets:
             radius, alpha, score, randomised, seed, arithmetic, EngineOptions(engine, device, threads=threads),
         )  # fmt: skip
         self.model, self._model_text = open_any_model(model, num_classes, adapted)
+        self._unrestricted = self.model
         self._pixels = check_pixels(pixels)
         self._state: tuple[Calibration, LocalVotes] | None = None
 
@@ -187,10 +189,10 @@ class LabelSets:
             ConfigurationError: If there are too few images. The message names the smallest number that would do.
             PprsError: If an image has no label or cannot be used.
         """
-        task = load_task(self.model, images if labels is None else (_stack(images), labels), pixels=self._pixels)
+        task = load_task(self.model, _pair(images, labels), pixels=self._pixels)
         task = replace(task, model_text=self._model_text)
         self._state = calibrate(task, self.request, as_progress(progress))
-        self.model = task.model
+        self.model = self._unrestricted = task.model
         return self
 
     @classmethod
@@ -215,6 +217,7 @@ class LabelSets:
         """
         sets = cls.__new__(cls)
         sets.request, sets.model, sets._model_text, sets._pixels = request, task.model, task.model_text, task.pixels
+        sets._unrestricted = task.model
         sets._state = calibrate(task, request, as_progress(progress), store)
         return sets
 
@@ -327,11 +330,15 @@ class LabelSets:
             seed: The random seed. By default, that of the calibration.
             secret: Draw the noise from the randomness of the system.
         """
-        settings, votes = self.settings, self.votes
-        if secret:
-            seed = secrets.randbits(SECRET_BITS)
-        votes = votes if seed is None else reseed(votes, check_integer(seed, "seed"))
+        settings, votes = self.settings, reseed(self.votes, self._choose_seed(seed, secret))
         yield from score_images(votes, inputs, SETS, settings.score, settings.randomised)
+
+    def _choose_seed(self, seed: int | None, secret: bool) -> int:
+        if secret and seed is not None:
+            raise ConfigurationError("noise is drawn either from a `seed` or in `secret`, not both", parameter="secret")
+        if secret:
+            return secrets.randbits(SECRET_BITS)
+        return self.settings.seed if seed is None else check_integer(seed, "seed")
 
     def prepare(self, image: torch.Tensor, index: int | None = None) -> torch.Tensor | QuantisedImage:
         """Bring an image to the size of the network's input, and to the form in which noise is added to it.
@@ -399,9 +406,34 @@ class LabelSets:
             if images.settings.data is None:
                 raise ConfigurationError("the run does not record its data. Give the images.", parameter="images")
             images = open_data(images.settings.data, split=images.settings.split)
-        data = images if labels is None else (_stack(images), labels)
-        task = load_task(self.model, data, pixels=self.settings.pixels, images=chosen)
-        return self.evaluate_task(task, radii=radii, progress=progress)
+        return self.evaluate_task(self.open_task(_pair(images, labels), images=chosen), radii=radii, progress=progress)
+
+    def open_task(
+        self,
+        data: Any,
+        *,
+        split: str | None = None,
+        classes: str | Path | None = None,
+        images: Iterable[int] | Selection | None = None,
+    ) -> Task:
+        """Match the model of these sets with other images.
+
+        Args:
+            data: Data as for `certify_dataset`.
+            split: Split of the data.
+            classes: File with the class names of the data, one per line, in the model's order.
+            images: Indices of the images, all by default. Images with labels that the classifier was restricted not to
+                choose are left out.
+
+        Returns:
+            The model with the images.
+        """
+        labels = None if self._unrestricted is self.model else self.settings.labels
+        task = load_task(
+            self._unrestricted, data, split=split, classes=classes, labels=labels, images=images,
+            pixels=self.settings.pixels,
+        )  # fmt: skip
+        return replace(task, model=self.model)
 
     def evaluate_task(
         self,
@@ -426,7 +458,7 @@ class LabelSets:
         Returns:
             Coverage and sizes, with exact intervals.
         """
-        reporter = as_progress(progress)
+        reporter, seed = as_progress(progress), self._choose_seed(seed, secret)
         truths: dict[int, int | None] = {}
         failures: dict[int, str] = {}
         skipped = 0
@@ -453,7 +485,7 @@ class LabelSets:
             on_row(row)
 
         with stage(reporter, "predict", len(task.images), "images"):
-            scored = self.score_inputs(inputs(), seed=seed, secret=secret)
+            scored = self.score_inputs(inputs(), seed=seed)
             evaluation = evaluate_scores(
                 self.calibration, ((index, truths[index], scores) for index, scores in scored), radii,
                 on_row=report_row,
@@ -463,7 +495,7 @@ class LabelSets:
                 "all of these images are calibration images, for which the promise says nothing. Give other images.",
                 parameter="data",
             )
-        return replace(evaluation, skipped=skipped, failures=tuple(failures.items()))
+        return replace(evaluation, seed=seed, skipped=skipped, failures=tuple(failures.items()))
 
     def save(self, path: str | Path) -> None:
         """Write the sets to a JSON file, bound to the model, the noise and the partition.
@@ -510,11 +542,8 @@ class LabelSets:
         calibration = Calibration.read(Path(path))
         settings = calibration.settings
         sets = cls.__new__(cls)
-        sets.model, sets._model_text, sets._pixels = (
-            reopen_bound_model(settings, model, adapted, path),
-            None,
-            settings.pixels,
-        )
+        sets.model, sets._unrestricted = reopen_bound_model(settings, model, adapted, path)
+        sets._model_text, sets._pixels = settings.model, settings.pixels
         sets.request = SetRequest(
             settings.noise, settings.partition, settings.radius, settings.alpha, settings.score, settings.randomised,
             settings.seed, settings.arithmetic, EngineOptions(settings.engine, settings.device, threads=threads),
@@ -531,6 +560,12 @@ class LabelSets:
         return sets
 
 
-def _stack(images: Any) -> Any:
-    """Return images as one array if they are a list of tensors."""
-    return torch.stack(list(images)) if isinstance(images, list | tuple) and len(images) else images
+def _pair(images: Any, labels: Any) -> Any:
+    """Return images and their labels as data that `load_task` takes."""
+    if labels is None:
+        return images
+    if isinstance(images, list | tuple):  # of tensors, perhaps of different shapes
+        if len(images) != len(labels):
+            raise ConfigurationError(f"there are {len(images)} images and {len(labels)} labels", parameter="labels")
+        return list(zip(images, labels, strict=True))
+    return images, labels
