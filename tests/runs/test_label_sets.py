@@ -13,7 +13,7 @@ import torch
 from helpers import Record, pprs
 from networks import make_overlay, save_network
 
-from pprs import Gaussian, LabelSets, PprsError, load_model
+from pprs import Gaussian, LabelSets, PprsError, Sampling, certify_dataset, load_model
 from pprs.label_sets import AttackOptions, SetRequest, attack_sets, scoring
 from pprs.label_sets.settings import _make_checksum
 from pprs.model.changes import Changes
@@ -237,6 +237,16 @@ def test_evaluation_agrees_with_the_sets() -> None:
     low, high = evaluation.point.interval
     assert low < evaluation.point.coverage <= high
     assert sum(evaluation.histogram) == 50
+
+
+def test_the_images_of_a_run_are_evaluated(saved: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", x=(255 - (IMAGES[:9] * 255).round()).byte().numpy(), y=LABELS[:9].numpy())
+    run = certify_dataset(
+        str(saved.parent / "m.safetensors"), str(tmp_path / "data.npz"), noise=NOISE, sampling=Sampling(4, 16),
+        images=[2, 5, 7], progress=False,
+    )  # fmt: skip
+    rows = LabelSets.load(saved).evaluate(run).rows
+    assert [(row.index, row.truth) for row in rows] == [(2, 2), (5, 2), (7, 1)]
 
 
 @pytest.mark.parametrize("score", ["aps", "lac"])

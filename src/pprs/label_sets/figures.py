@@ -15,7 +15,7 @@ from pprs.report.figures import COLOURS
 
 def plot_radii(evaluations: Sequence[SetEvaluation]) -> Figure:
     """Plot mean size and coverage against the radius that the sets are calibrated for."""
-    figure = Figure(figsize=(9.4, 3.9), layout="constrained")
+    figure = Figure(figsize=(9.4, 4.2), layout="constrained")
     sizes, coverage = figure.subplots(1, 2)
     for i, (name, evaluation) in enumerate(_named(evaluations)):
         colour, radii = COLOURS[i % len(COLOURS)], [point.radius for point in evaluation.points]
@@ -41,7 +41,7 @@ def plot_radii(evaluations: Sequence[SetEvaluation]) -> Figure:
     for axes in (sizes, coverage):
         axes.set_xlim(0, None)
         axes.grid(alpha=0.25)
-    sizes.legend(fontsize=8, frameon=False)
+    figure.legend(loc="outside lower center", ncols=min(4, len(evaluations)), fontsize=8, frameon=False)
     return figure
 
 

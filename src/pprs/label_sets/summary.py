@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,26 +11,28 @@ from pprs.errors import ConfigurationError
 from pprs.label_sets.evaluation import SetEvaluation
 from pprs.label_sets.settings import SetSettings, state_promise
 from pprs.report.table import NONE, Cell, Table, format_number, format_percent
+from pprs.runs import RunSettings
+from pprs.runs.names import distinct_names
+
+PLAIN = "RS"  # how other reports call plain smoothing
 
 
 def name_methods(all_settings: Sequence[SetSettings]) -> list[str]:
-    """Return a short name for each method: its partition, and whatever else differs among them."""
-    parts = [
-        {
-            "partition": "plain smoothing" if s.partition is None else s.partition.short,
-            "adapted": "adapted" if "+adapted:" in s.model else "",
-            "noise": s.noise_text,
-            "score": s.score + (" randomised" if s.randomised else ""),
-            "radius": f"r = {s.radius:g}",
-            "alpha": f"alpha = {s.alpha:g}",
-            "model": s.model,
-        }
+    """Return a short name for each method: its partition, as in other reports, and whatever else differs."""
+    runs = [
+        RunSettings(model=s.model, partition_text=s.partition_text, noise_text=s.noise_text, seed=s.seed)
         for s in all_settings
     ]
-    shown = [key for key in parts[0] if key in ("partition", "adapted") or len({part[key] for part in parts}) > 1]
-    names = [", ".join(filter(None, (part[key] for key in shown))) for part in parts]
-    repeated = Counter(names)
-    return [f"{name} ({i + 1})" if repeated[name] > 1 else name for i, name in enumerate(names)]
+    names = [
+        name.replace(PLAIN, "plain smoothing", 1) if name.startswith(PLAIN) else name
+        for name in distinct_names(runs, [f"{i + 1}" for i in range(len(runs))])
+    ]
+    details = [
+        (s.score + (" randomised" if s.randomised else ""), f"r = {s.radius:g}", f"alpha = {s.alpha:g}")
+        for s in all_settings
+    ]
+    shown = [i for i in range(len(details[0])) if len({detail[i] for detail in details}) > 1]
+    return [", ".join([name, *(d[i] for i in shown)]) for name, d in zip(names, details, strict=True)]
 
 
 def compare_sets(evaluations: Sequence[SetEvaluation]) -> Table:
