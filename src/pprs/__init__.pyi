@@ -11,6 +11,7 @@ from .data import ImageSet as ImageSet
 from .data import open_dataset as open_dataset
 from .dataset import certify_dataset as certify_dataset
 from .errors import PprsError as PprsError
+from .label_sets import LabelSets as LabelSets
 from .model import Model as Model
 from .model import load_model as load_model
 from .noise import Exponential as Exponential

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -35,6 +35,8 @@ from pprs.scores import HALF_ROUNDING, HALF_TOLERANCE, TOLERANCE, near_ties, spr
 # the search for a change that alters a label, and AUDIT for the test whether it does. ADAPT is for the adaptation of a
 # classifier to its noise.
 SELECT, ESTIMATE, PREDICT, TRAIN, TRIAL, TUNE, ATTACK, AUDIT, ADAPT = range(9)
+# CALIBRATE is for the images that label sets are calibrated with, and SETS for the images that are given a set.
+CALIBRATE, SETS = 16, 17
 
 # The floating-point scores of an image change slightly with the batch it is in. If the difference of the two best
 # scores is smaller than this share of their spread, the image is scored again in a batch of one, so that its vote
@@ -53,6 +55,7 @@ _MOVING = ("auto", "rounded")  # round an image that is on no levels, instead of
 
 BaseClassifier = Callable[[torch.Tensor], torch.Tensor]
 OnSamples = Callable[[int], None]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -215,9 +218,13 @@ def noisy_chunk(
     phase: int = ESTIMATE,
     chunk: int = 0,
     out: torch.Tensor | None = None,
+    batch: int | None = None,
 ) -> torch.Tensor:
-    """Return a chunk of noisy samples of a prepared image, exactly those that its certificate is based on."""
-    key, batch = (seed, index, phase, chunk), chunk_size(x.numel())
+    """Return a chunk of noisy samples of a prepared image, exactly those that its certificate is based on.
+
+    With `batch`, return that many samples instead. They are not the first samples of the chunk.
+    """
+    key, batch = (seed, index, phase, chunk), batch or chunk_size(x.numel())
     if isinstance(x, QuantisedImage):
         return quantised_gaussian(noise.sigma, x.levels).sample(x, batch, keyed_rng(x.noise_device, *key), out)
     return noise.sample((batch, *x.shape), keyed_rng(x.device, *key), out).add_(x)
@@ -327,8 +334,8 @@ class LocalVotes:
             yield torch.empty(shape, device=self.device)
 
     def _map(
-        self, task: Callable[[int], list[Votes]], firsts: Iterable[int], *, eager: bool, more: Callable[[], bool]
-    ) -> Iterator[list[Votes]]:
+        self, task: Callable[[int], T], firsts: Iterable[int], *, eager: bool, more: Callable[[], bool]
+    ) -> Iterator[T]:
         """Yield the task's results in order, computed on the thread pool where that helps."""
         firsts = itertools.takewhile(lambda _: more(), firsts)
         if self.device.type != "cpu" or not isinstance(self.model, torch.nn.Module) or _threads.in_pool_thread():
@@ -339,7 +346,7 @@ class LocalVotes:
             yield from map(task, firsts)
             return
         max_pending = 2 * workers + 1 if eager else workers  # limited, so that memory does not grow with n
-        pending: deque[Future[list[Votes]]] = deque()
+        pending: deque[Future[T]] = deque()
         try:
             for first in firsts:
                 pending.append(_threads.get_pool(workers).submit(task, first))
@@ -380,6 +387,40 @@ class LocalVotes:
     def settle_alone(self, difference: float) -> None:
         """Score images alone whose label could change if a batch changes scores by this share of their spread."""
         self._near_tie = max(NEAR_TIE, TIES_PER_DIFFERENCE * difference)
+
+    def score_once(
+        self, images: Iterable[tuple[int, torch.Tensor | QuantisedImage]], phase: int
+    ) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield the index and the scores [num_classes] of one noisy sample of each image, in order.
+
+        Every sample is partitioned and classified alone, so that its scores depend on no other image. Images are
+        requested from the caller's thread, and only a few in advance.
+
+        Args:
+            images: The index of each image, which keys its noise, and the image, as returned by `quantise`.
+            phase: The phase of the noise.
+        """
+        if isinstance(self.model, torch.nn.Module):
+            self.model.eval()
+        pending: dict[int, tuple[int, torch.Tensor | QuantisedImage]] = {}
+
+        def request() -> Iterator[int]:
+            for position, item in enumerate(images):
+                pending[position] = item
+                yield position
+
+        def score(position: int) -> tuple[int, torch.Tensor]:
+            index, x = pending.pop(position)
+            image = x.original if isinstance(x, QuantisedImage) else x
+            with torch.inference_mode(), error_context(image, index, self.partition):
+                noisy, partition = noisy_chunk(x, self.noise, self.seed, index, phase, batch=1), self.resolve(x.shape)
+                if partition is not None and isinstance(x, QuantisedImage):
+                    noisy, _ = partition.run_quantised(noisy, x.levels)
+                elif partition is not None:
+                    noisy, _ = partition.run(noisy)
+                return index, self.scores(noisy)[0].cpu()
+
+        yield from self._map(score, request(), eager=True, more=lambda: True)
 
     def scores(self, images: torch.Tensor) -> torch.Tensor:
         """Return the base classifier's scores [B, num_classes] as float32."""

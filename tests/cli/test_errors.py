@@ -337,7 +337,8 @@ def test_other_choices_are_rejected(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_flags_match_the_options_of_the_command(name: str) -> None:
     options = {option.name: option.opts for option in load_command(name).params if option.opts[0].startswith("--")}
-    flags = flags_of(getattr(importlib.import_module(f"pprs.cli.{name}"), name))
+    module = name.replace("-", "_")
+    flags = flags_of(getattr(importlib.import_module(f"pprs.cli.{module}"), module))
     assert flags.keys() == options.keys() - {"help"}
     for parameter, flag in flags.items():
         assert flag in options[parameter]

@@ -54,6 +54,7 @@ class Objective:
         pause: Called between batches.
         draws: Noisy copies from which the scale of the margins is measured.
         batch: Noisy copies per call of the network. By default it depends on the image size.
+        margin: How firmly the scores of each image speak for a class. By default, the distance to the best other score.
     """
 
     def __init__(
@@ -67,7 +68,9 @@ class Objective:
         pause: Callable[[], None] = lambda: None,
         draws: int = DRAWS,
         batch: int | None = None,
+        margin: Callable[[torch.Tensor, int], torch.Tensor] | None = None,
     ) -> None:
+        self._margin = margin or score_margin
         self.votes, self.network = classifier.votes, network or classifier.model
         if isinstance(self.network, torch.nn.Module):
             self.network.eval()
@@ -77,7 +80,7 @@ class Objective:
         self._prepared, self._batch = self.votes.quantise(self.image), batch or min(16, chunk_size(x.numel()))
         scores = self.scores(self.draw(draws))
         self.label = int(scores.argmax(1).bincount().argmax()) if label is None else label
-        margins = margin(scores, self.label)
+        margins = self._margin(scores, self.label)
         # The scale on which votes are softened: it must not be so small that all of them look certain.
         self._scale = max(float(margins.std()), float(margins.mean().abs()) / 3, 1e-12)
 
@@ -124,7 +127,7 @@ class Objective:
 
     def soft_votes(self, noise: torch.Tensor, change: torch.Tensor | float = 0.0) -> torch.Tensor:
         """Return a smooth form of each vote: near 1 for the class, near 0 for another."""
-        return torch.sigmoid(margin(self.scores(noise, change), self.label) / self._scale)
+        return torch.sigmoid(self._margin(self.scores(noise, change), self.label) / self._scale)
 
     def share(self, noise: torch.Tensor, change: torch.Tensor) -> float:
         """Return the mean of the soft votes for the class, which an attack lowers."""
@@ -160,7 +163,7 @@ class Objective:
         inputs = images.clone().requires_grad_()
         try:
             with torch.enable_grad():
-                margins = margin(self.network(inputs.clone()), self.label)  # a copy, for networks that change it
+                margins = self._margin(self.network(inputs.clone()), self.label)  # a copy, for networks that change it
                 soft = torch.sigmoid(margins.detach() / self._scale)
                 (gradient,) = torch.autograd.grad((margins * soft * (1 - soft)).sum(), inputs)
         # Torch raises RuntimeError where a gradient is missing, and so does `numpy` of a tensor with a gradient. Other
@@ -181,7 +184,7 @@ class Objective:
         return estimates
 
 
-def margin(scores: torch.Tensor, label: int) -> torch.Tensor:
+def score_margin(scores: torch.Tensor, label: int) -> torch.Tensor:
     """Return how far the score of the label is above the best other score, for each image."""
     others = scores.clone()
     others[:, label] = -torch.inf

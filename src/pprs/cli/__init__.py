@@ -10,11 +10,14 @@ from typer.core import TyperCommand, TyperGroup
 
 from pprs._version import __version__
 
-# Each command is the function of the same name in `pprs.cli.NAME`, which is imported when the command is used.
+# Each command is the function of the same name in `pprs.cli.NAME`, which is imported when the command is used. A hyphen
+# in a command is an underscore there.
 COMMANDS = {
     "demo": "Train a small classifier, certify it with and without superpixels, and write a report.",
     "certify": "Certify images: each gets a label, and an L2 radius within which it cannot change.",
     "predict": "Predict labels with the smoothed classifier, abstaining where the vote is too close.",
+    "calibrate": "Calibrate sets of labels that contain the true one with a promised probability, also under attack.",
+    "predict-set": "Predict a set of labels for each image, from one noisy pass.",
     "train": "Train a classifier on clean images, with noise, or with noise and a partition.",
     "adapt": "Adapt a classifier to its noise and partition, with unlabelled images.",
     "tune": "Search for the partition that gives a classifier the largest certified radii.",
@@ -44,7 +47,8 @@ class LazyGroup(TyperGroup):
 
 def load_command(name: str) -> Any:
     """Import a command."""
-    function = getattr(importlib.import_module(f"pprs.cli.{name}"), name)
+    module = name.replace("-", "_")
+    function = getattr(importlib.import_module(f"pprs.cli.{module}"), module)
     single = typer.Typer(add_completion=False, rich_markup_mode="rich")
     single.command(name)(function)
     return typer.main.get_command(single)

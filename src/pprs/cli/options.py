@@ -215,6 +215,12 @@ def set_threads(threads: int | None) -> None:
     _threads.keep_memory()
 
 
+def check_count(value: int | None, parameter: str) -> None:
+    """Raise if a number of things is below 1. None is no number."""
+    if value is not None and value < 1:
+        raise ConfigurationError(f"`{parameter}` must be at least 1, not {value}", parameter=parameter)
+
+
 def parse_indices(text: str | None, parameter: str) -> list[int] | None:
     """Parse the indices of images, such as 0,3,17. None if none are given.
 

@@ -1,0 +1,104 @@
+"""`pprs calibrate`"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from pprs._files import check_writable
+from pprs.cli import options
+from pprs.cli.console import progress, say
+from pprs.cli.errors import guarded
+from pprs.cli.options import Panel
+from pprs.data import fair_order
+from pprs.dataset import EngineOptions
+from pprs.label_sets import LabelSets, SetRequest, state_promise
+from pprs.label_sets.calibration import format_level
+from pprs.noise import Gaussian
+from pprs.partition import parse_partition
+from pprs.task import load_task
+
+SETS = "Label sets"
+
+Radius = Annotated[
+    float, options.option("--radius", "NUM", SETS, "L2 norm of the changes that the sets withstand, 0 for none.")
+]
+Alpha = Annotated[
+    float, options.option("--alpha", "NUM", SETS, "Largest probability that a set does not contain the true label.")
+]
+Score = Annotated[
+    Literal["aps", "lac"],
+    options.option(
+        "--score", "NAME", SETS, "How badly a label fits: aps (by the probability of all labels that are more likely) "
+        "or lac (by its own probability).",
+    ),
+]  # fmt: skip
+Randomised = Annotated[
+    bool,
+    typer.Option(
+        "--randomised",
+        rich_help_panel=SETS,
+        help="Use a random number for each image, so that no scores are equal. Sets may be empty.",
+    ),
+]
+Limit = Annotated[
+    int | None,
+    options.option("--limit", "INT", Panel.IMAGES, "Number of calibration images, chosen at random. Default: all."),
+]
+Out = Annotated[Path, options.option("--out", "FILE", Panel.OUTPUT, "File for the calibrated sets: SETS.json.")]
+
+
+@guarded
+def calibrate(
+    model: options.Model,
+    data: options.Data,
+    sigma: options.Sigma,
+    radius: Radius,
+    out: Out,
+    adapted: options.Adapted = None,
+    partition: options.PartitionText = "none",
+    pixels: options.PixelsName = "network",
+    alpha: Alpha = 0.1,
+    score: Score = "aps",
+    randomised: Randomised = False,
+    arithmetic: options.Arithmetic = "auto",
+    split: options.Split = None,
+    classes: options.Classes = None,
+    labels: options.Labels = None,
+    limit: Limit = None,
+    seed: options.Seed = 0,
+    engine: options.Engine = "auto",
+    threads: options.Threads = None,
+    device: options.Device = "cpu",
+) -> None:
+    """Calibrate sets of labels that contain the true one with probability 1 - alpha, also under attack.
+
+    The images must be labelled, like those that sets are wanted for, and not used in training. Repeat the command to
+    resume.
+
+    Example: pprs calibrate --model M.safetensors --data D --sigma 0.25 --radius 0.25 --out sets.json
+    """
+    request = SetRequest(
+        Gaussian(sigma), parse_partition(partition), radius, alpha, score, randomised, seed, arithmetic,
+        EngineOptions(engine, device),
+    )  # fmt: skip
+    options.check_count(limit, "limit")
+    check_writable(out)
+    options.set_threads(threads)
+    task = load_task(model, data, split=split, classes=classes, labels=labels, pixels=pixels, adapted=adapted)
+    chosen = sorted(fair_order(task.images, seed)[:limit])
+    sets = LabelSets.of_task(
+        replace(task, images=chosen), request, progress=progress, store=out.with_name(f".{out.name}.scores")
+    )
+    sets.save(out)
+    calibration = sets.calibration
+    count = len(calibration.scores)
+    say(
+        f"calibrated with {count} images at level {format_level(calibration.settings.promise.tail(count))}: labels "
+        f"with a score of at most {calibration.threshold:.4g} belong to a set"
+    )
+    say(f"{state_promise(calibration.settings)}.")
+    say(f"wrote {out}. Use it with: pprs predict-set --sets {out} --data ...")

@@ -1,0 +1,180 @@
+"""`pprs predict-set`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from pprs.cli import options
+from pprs.cli.console import CommandProgress, console
+from pprs.cli.errors import FAILED, guarded, with_flags
+from pprs.cli.options import Panel
+from pprs.data import Selection
+from pprs.dataset import LISTED_FAILURES
+from pprs.errors import ConfigurationError
+from pprs.label_sets import (
+    AttackOptions,
+    LabelSets,
+    SetEvaluation,
+    SetRow,
+    attack_sets,
+    compare_sets,
+    list_notes,
+    state_promise,
+    write_rows,
+)
+from pprs.label_sets.page import write_set_report
+from pprs.task import Task
+
+messages = CommandProgress(Console(stderr=True))  # rows go to stdout
+
+Sets = Annotated[
+    list[Path],
+    options.option("--sets", "FILE", Panel.INPUT, "Sets written by `pprs calibrate`. Repeat it to compare several."),
+]
+ModelPath = Annotated[
+    str | None,
+    options.option("--model", "MODEL", Panel.INPUT, "The classifier, if it is not where the sets recorded it."),
+]
+AdaptedPath = Annotated[
+    Path | None,
+    options.option("--adapted", "FILE", Panel.INPUT, "Its adaptation, if it is not where the sets recorded it."),
+]
+Seed = Annotated[
+    int | None,
+    options.option("--seed", "INT", Panel.SAMPLING, "Random seed of the noise. Default: that of the sets.", min=0),
+]
+Secret = Annotated[
+    bool,
+    typer.Option(
+        "--secret",
+        rich_help_panel=Panel.SAMPLING,
+        help="Draw noise that nobody can know in advance. Results cannot be repeated.",
+    ),
+]
+Attack = Annotated[
+    int | None,
+    options.option(
+        "--attack", "INT", Panel.SAMPLING, "Also attack this many labelled images within the radius, and count how "
+        "many sets still contain the true label.",
+    ),
+]  # fmt: skip
+Steps = Annotated[int, options.option("--steps", "INT", Panel.SAMPLING, "Gradient steps of an attack.")]
+Out = Annotated[
+    Path | None, options.option("--out", "FILE", Panel.OUTPUT, "File for the set of each image (.csv or .json).")
+]
+ReportPath = Annotated[
+    Path | None, options.option("--report", "FILE", Panel.OUTPUT, "Report that compares the sets (.html).")
+]
+
+
+@guarded
+def predict_set(
+    sets: Sets,
+    data: options.Data,
+    model: ModelPath = None,
+    adapted: AdaptedPath = None,
+    split: options.Split = None,
+    classes: options.Classes = None,
+    start: options.Start = 0,
+    stride: options.Stride = 1,
+    limit: options.Limit = None,
+    seed: Seed = None,
+    secret: Secret = False,
+    attack: Attack = None,
+    steps: Steps = 20,
+    out: Out = None,
+    report: ReportPath = None,
+    threads: options.Threads = None,
+) -> None:
+    """Predict a set of labels for each image, from one noisy pass, with sets from `pprs calibrate`.
+
+    Prints a tab-separated table. Calibration images are left out. If images have labels, coverage and sizes follow.
+
+    Example: pprs predict-set --sets sets.json --data D --limit 10
+    """
+    _check_files(sets, out, report)
+    images = Selection(start, stride, limit)
+    options.check_count(attack, "attack")
+    options.check_count(steps, "steps")
+    options.set_threads(threads)
+    opened = [LabelSets.load(path, model=model, adapted=adapted) for path in sets]
+    _check_comparable(opened)
+    evaluations = []
+    for one in opened:
+        task = one.open_task(data, split=split, classes=classes, images=images)
+        messages.message(f"what is promised: {state_promise(one.settings)}.")
+        evaluation = _predict(one, task, seed, secret, print_rows=len(sets) == 1)
+        if attack is not None:
+            found = attack_sets(one, task, AttackOptions(attack, steps), seed=seed, progress=messages)
+            evaluation = replace(evaluation, attacked=found)
+        evaluations.append(evaluation)
+    _print_summary(evaluations)
+    if out is not None:
+        write_rows(evaluations[0], out)
+        messages.message(f"wrote {out}")
+    if report is not None:
+        write_set_report(evaluations, task, report)
+        messages.message(f"wrote {report}")
+    _exit_if_failed(evaluations)
+
+
+def _check_files(sets: Sequence[Path], out: Path | None, report: Path | None) -> None:
+    if out is not None and out.suffix.lower() not in (".csv", ".json"):
+        raise ConfigurationError(f"`out` must end in .csv or .json, not {out.name}", parameter="out")
+    if out is not None and len(sets) > 1:
+        raise ConfigurationError(
+            "`out` is for a single file of `sets`. Compare several with `report`.", parameter="out"
+        )
+    if report is not None and report.suffix.lower() != ".html":
+        raise ConfigurationError(f"`report` must end in .html, not {report.name}", parameter="report")
+
+
+def _check_comparable(opened: Sequence[LabelSets]) -> None:
+    """Raise an error if sets are about changes of different images, or about different labels."""
+    kinds = {(one.settings.pixels, one.settings.shape, one.settings.class_names) for one in opened}
+    if len(kinds) > 1:
+        raise ConfigurationError(
+            "these `sets` are about changes of different images, or about different labels, and cannot be compared",
+            parameter="sets",
+        )
+
+
+def _predict(sets: LabelSets, task: Task, seed: int | None, secret: bool, *, print_rows: bool) -> SetEvaluation:
+    if not print_rows:
+        return sets.evaluate_task(task, seed=seed, secret=secret, progress=messages)
+    typer.echo("idx\tlabel\tsize\tset")
+    print_row = partial(_print_row, names=sets.settings.class_names)
+    return sets.evaluate_task(task, seed=seed, secret=secret, on_row=print_row)
+
+
+def _print_row(row: SetRow, names: Sequence[str] | None) -> None:
+    labels = ", ".join(names[label] if names else str(label) for label in row.labels)
+    typer.echo(f"{row.index}\t{-1 if row.truth is None else row.truth}\t{len(row.labels)}\t{labels or '(empty)'}")
+
+
+def _print_summary(evaluations: Sequence[SetEvaluation]) -> None:
+    """Print coverage and sizes: beside the rows of a single method, and as the result of several."""
+    if len(evaluations) > 1:
+        console.print(compare_sets(evaluations).to_rich())
+    elif evaluations[0].point.labelled:
+        messages.console.print(compare_sets(evaluations).to_rich())
+    for note in list_notes(evaluations):
+        messages.message(note)
+
+
+def _exit_if_failed(evaluations: Sequence[SetEvaluation]) -> None:
+    failures = dict(failure for evaluation in evaluations for failure in evaluation.failures)
+    for index, error in list(failures.items())[:LISTED_FAILURES]:
+        typer.echo(f"pprs: image {index}: {with_flags(error)}", err=True)
+    failed = any(e.attacked is not None and not e.attacked.passed for e in evaluations)
+    if failed:
+        typer.echo("pprs: fewer sets contain the true label under attack than chance explains", err=True)
+    if failures or failed:
+        raise typer.Exit(FAILED)

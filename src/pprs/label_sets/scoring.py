@@ -1,0 +1,221 @@
+"""From images to conformal scores: the model on its engine, one noisy sample of each image, and its scores."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from pprs.consistency import check_function_of_one_image
+from pprs.dataset import EngineOptions
+from pprs.engine import choose_engine
+from pprs.errors import ConfigurationError, PprsError, check_integer, check_type
+from pprs.label_sets.calibration import check_promise
+from pprs.label_sets.scores import Floats, check_score, conformal_scores
+from pprs.label_sets.settings import SetSettings
+from pprs.model import Model
+from pprs.model.file_input import FileInput
+from pprs.model.identity import identify
+from pprs.noise import Noise, QuantisedImage, keyed_rng
+from pprs.partition import Partition
+from pprs.progress import Progress
+from pprs.runs.binding import Binding
+from pprs.scores import Probe
+from pprs.space import FILE
+from pprs.task import open_model, reopen_model
+from pprs.voting import LocalVotes, choose_arithmetic, trial_inputs
+
+GREY = 128 / 255  # value of the image by whose scores a model is recognised, on 8-bit and on 16-bit levels
+RANDOM = 1  # keys the random number of an image, where 0 keys its noise
+
+AnyModel = str | Path | Model | torch.nn.Module | Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class SetRequest:
+    """How label sets are to be calibrated, as described at `LabelSets`."""
+
+    noise: Noise
+    partition: Partition | None
+    radius: float
+    alpha: float = 0.1
+    score: str = "aps"
+    randomised: bool = False
+    seed: int = 0
+    arithmetic: str = "auto"
+    options: EngineOptions = field(default_factory=EngineOptions)
+
+    def __post_init__(self) -> None:
+        check_type(self.noise, Noise, "noise", 'pprs.Gaussian(0.25) or "gaussian:sigma=0.25"')
+        check_type(self.partition, Partition | None, "partition", 'pprs.Slic() or "slic:n_segments=100"')
+        check_promise(self.radius, self.alpha, self.noise)
+        check_score(self.score)
+        check_integer(self.seed, "seed")
+        choose_arithmetic(self.arithmetic, self.noise)
+        if self.options.autocast or self.options.channels_last:
+            raise ConfigurationError("label sets are calibrated without `autocast` and `channels_last`")
+
+
+class FunctionModule(torch.nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
+def open_any_model(model: AnyModel, num_classes: int | None, adapted: str | Path | None) -> tuple[Model, str | None]:
+    """Return the model with its number of classes, and the text that opens it again, if there is one."""
+    if isinstance(model, str | Path | Model | torch.nn.Module) or not callable(model):
+        opened, text = open_model(model if isinstance(model, Model | torch.nn.Module) else str(model), adapted)
+    else:
+        name = getattr(model, "__qualname__", type(model).__qualname__)
+        opened, text = Model(FunctionModule(model), name), None
+    if num_classes is None:
+        return opened, text
+    if check_integer(num_classes, "num_classes", 2) != (opened.num_classes or num_classes):
+        raise ConfigurationError(
+            f"`num_classes` is {num_classes}, and the model has {opened.num_classes} classes", parameter="num_classes"
+        )
+    return replace(opened, num_classes=num_classes), text
+
+
+def reopen_bound_model(
+    settings: SetSettings,
+    model: str | Model | torch.nn.Module | None,
+    adapted: str | Path | None,
+    path: str | Path,
+) -> tuple[Model, Model]:
+    """Open the model of saved label sets, and check that it is the one that they were calibrated with.
+
+    Returns:
+        The model, and the model before it was restricted to some labels, which is the same if it was not.
+    """
+    net, overlay = reopen_model(settings.model, model, adapted)
+    assert net is not None  # since the settings name one
+    try:
+        opened, _ = open_model(net, overlay)
+    except PprsError as error:
+        if model is not None:
+            raise
+        raise ConfigurationError(
+            f"the model of {path} cannot be opened: {error.message} If it is elsewhere now, give it as `model`.",
+            parameter="model",
+        ) from error
+    unrestricted = opened
+    if settings.labels is not None:
+        opened = opened.restricted(settings.labels)
+    opened = replace(opened, num_classes=opened.num_classes or settings.num_classes)
+    if opened.digest() != settings.model_digest or opened.num_classes != settings.num_classes:
+        raise ConfigurationError(
+            f"{opened.source} is not the model that {path} was calibrated with: its weights differ. Give that one as "
+            f"{'`model`' if overlay is None else '`model` and its adaptation as `adapted`'}, or calibrate again.",
+            parameter="model",
+        )
+    opened = replace(opened, class_names=settings.class_names)
+    return opened, opened if settings.labels is None else unrestricted
+
+
+def open_votes(
+    model: Model, pixels: str, request: SetRequest, shape: tuple[int, ...], samples: int, progress: Progress
+) -> tuple[LocalVotes, Binding]:
+    """Put the model on its engine, and check that it is a function of one image.
+
+    Args:
+        model: The model, with its number of classes.
+        pixels: What noise is added to.
+        request: Noise, partition and engine.
+        shape: Shape [C, H, W] of an image that noise is added to.
+        samples: The expected number of images.
+        progress: Receives messages.
+
+    Returns:
+        What scores noisy images, and what the model is recognised by.
+    """
+    options, function = request.options, isinstance(model.module, FunctionModule)
+    num_classes = model.num_classes or 0
+
+    def make_votes(module: Callable[[torch.Tensor], torch.Tensor]) -> LocalVotes:
+        return LocalVotes(
+            module, num_classes, request.noise, request.partition, seed=request.seed, threads=options.threads,
+            device=options.device, arithmetic=request.arithmetic,
+        )  # fmt: skip
+
+    grey = make_votes(model.module).quantise(torch.full(shape, GREY))
+    trials = trial_inputs(grey, request.noise, request.partition, request.seed)
+    wrapped = model.wrap_file_input(torch.nn.Identity()) if pixels == FILE else None
+    choice = choose_engine(
+        model, wrapped.prepare(trials) if isinstance(wrapped, FileInput) else trials,
+        engine="torch" if function else options.engine, device=options.device, samples=samples,
+        message=progress.message,
+    )  # fmt: skip
+    module = choice.model.module
+    if pixels == FILE:
+        module = model.wrap_file_input(module)
+    # A function is called from one thread only.
+    votes = make_votes(module.function if isinstance(module, FunctionModule) else module)
+    check_function_of_one_image(votes, trials)
+    with torch.inference_mode():
+        probe = Probe.of(votes.scores(trials.to(votes.device)))
+    return votes, Binding({"engine": choice.engine, **identify(model, engine=choice.engine)}, probe)
+
+
+def reseed(votes: LocalVotes, seed: int) -> LocalVotes:
+    """Return the same classifier with another seed."""
+    if seed == votes.seed:
+        return votes
+    return LocalVotes(
+        votes.model, votes.num_classes, votes.noise, votes.partition, seed=seed, threads=votes.threads,
+        device=votes.device, arithmetic=votes.requested_arithmetic,
+    )  # fmt: skip
+
+
+def score_images(
+    votes: LocalVotes,
+    images: Iterable[tuple[int, torch.Tensor | QuantisedImage]],
+    phase: int,
+    score: str,
+    randomised: bool,
+) -> Iterator[tuple[int, Floats]]:
+    """Yield the index and the score of every label for each prepared image, from one noisy sample of it."""
+    for index, outputs in votes.score_once(images, phase):
+        u = _draw_uniform(votes.seed, index, phase) if randomised else None
+        with name_image(index):
+            scores = conformal_scores(outputs, score, u)
+        yield index, scores
+
+
+def _draw_uniform(seed: int, index: int, phase: int) -> float:
+    """Return the random number of an image, in [0, 1), which is independent of its noise."""
+    rng = keyed_rng("cpu", seed, index, phase, RANDOM)
+    assert isinstance(rng, np.random.Generator)
+    return rng.random()
+
+
+@contextlib.contextmanager
+def name_image(index: int | None) -> Iterator[None]:
+    """Add the index of an image to an error about it."""
+    try:
+        yield
+    except ConfigurationError:
+        raise
+    except PprsError as error:
+        raise PprsError(error.message, parameter=error.parameter, index=index) from error
+
+
+def check_label(label: int | None, index: int, num_classes: int) -> int | None:
+    """Return a label, or raise an error if the model has no such class."""
+    if label is not None and label >= num_classes:
+        raise ConfigurationError(
+            f"image {index} has the label {label}, and the model has the classes 0 to {num_classes - 1}. Check the "
+            "labels and `num_classes`.",
+            parameter="data",
+        )
+    return label

@@ -1,0 +1,571 @@
+"""Label sets that hold under attack: calibrated once, then one noisy pass for each image."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from pprs.data import Selection
+from pprs.dataset import EngineOptions
+from pprs.errors import ConfigurationError, PprsError, check_integer
+from pprs.label_sets.calibrating import calibrate
+from pprs.label_sets.evaluation import SetEvaluation, SetRow, evaluate_scores
+from pprs.label_sets.scores import Floats
+from pprs.label_sets.scoring import (
+    AnyModel,
+    FunctionModule,
+    SetRequest,
+    check_label,
+    name_image,
+    open_any_model,
+    open_votes,
+    reopen_bound_model,
+    reseed,
+    score_images,
+)
+from pprs.label_sets.settings import Calibration, SetSettings, shorten_digest, state_promise
+from pprs.model import Model
+from pprs.noise import Noise, QuantisedImage, digest_image, parse_noise
+from pprs.partition import Partition, parse_partition
+from pprs.progress import Progress, as_progress, stage
+from pprs.runs import Run
+from pprs.space import FILE, NETWORK, check_pixels
+from pprs.task import Task, load_task, open_data
+from pprs.voting import SETS, LocalVotes, check_image
+
+SECRET_BITS = 128
+
+
+class LabelSets:
+    """Sets of labels that contain the true one with probability at least 1 - alpha, also under attack.
+
+    The promise holds for every change of the image with an L2 norm up to `radius` that is made before the noise is
+    drawn, by anyone who does not know the noise. The probability is over images, calibration images and noise together:
+    it is not promised for each image or for each class. The calibration images must be like the images that are asked
+    about, and must not have been used to train, adapt or choose the model, the noise or the partition.
+
+    `LabelSets.fit(...)` calibrates in one step. `LabelSets(...)` followed by `conformalize` does it in two.
+
+    Args:
+        model: Text as for `load_model`, a `pprs.Model`, a `torch.nn.Module`, or a function. It maps images
+            [B, C, H, W] in [0, 1] to scores [B, num_classes].
+        num_classes: The number of classes, if the model does not know it.
+        noise: Gaussian noise, as an object or as text.
+        partition: The partition, as an object or as text. None means plain smoothing.
+        radius: The L2 norm of the changes that the promise covers.
+        alpha: The largest probability that a set does not contain the true label.
+        score: "aps" or "lac", how badly a label fits an image.
+        randomised: Whether the score uses a random number for each image, so that no scores are equal. Sets may then
+            be empty.
+        seed: The random seed. Whoever knows it knows the noise: see `predict`.
+        arithmetic: "auto", "exact", "8-bit", "16-bit", "rounded" or "real", as for `certify_dataset`.
+        pixels: "network" adds noise to the network's input, "file" to the image as it is.
+        adapted: File with an adaptation of the model.
+        engine: "auto", "torch" or "onnxruntime".
+        device: The torch device.
+        threads: CPU threads. Affects speed only.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+
+    Examples:
+        >>> from pprs import Gaussian, LabelSets
+        >>> def model(x): return 40 * torch.stack([x.mean((1, 2, 3)), 1 - x.mean((1, 2, 3))], dim=1)
+        >>> images = (torch.arange(200)[:, None, None, None].expand(200, 1, 8, 8) + 28) / 255
+        >>> labels = (images[:, 0, 0, 0] < 0.5).long()
+        >>> sets = LabelSets.fit(model, images, labels, num_classes=2, noise=Gaussian(0.25), radius=0.25)
+        >>> sets.predict(images[0], index=0), sets.predict(images[-1], index=199)
+        ((1,), (0,))
+    """
+
+    def __init__(
+        self,
+        model: AnyModel,
+        *,
+        noise: Noise | str,
+        radius: float,
+        num_classes: int | None = None,
+        partition: Partition | str | None = None,
+        alpha: float = 0.1,
+        score: str = "aps",
+        randomised: bool = False,
+        seed: int = 0,
+        arithmetic: str = "auto",
+        pixels: str = NETWORK,
+        adapted: str | Path | None = None,
+        engine: str = "auto",
+        device: str = "cpu",
+        threads: int | None = None,
+    ) -> None:
+        self.request = SetRequest(
+            parse_noise(noise) if isinstance(noise, str) else noise,
+            parse_partition(partition) if isinstance(partition, str) else partition,
+            radius, alpha, score, randomised, seed, arithmetic, EngineOptions(engine, device, threads=threads),
+        )  # fmt: skip
+        self.model, self._model_text = open_any_model(model, num_classes, adapted)
+        self._unrestricted = self.model
+        self._pixels = check_pixels(pixels)
+        self._state: tuple[Calibration, LocalVotes] | None = None
+
+    @classmethod
+    def fit(
+        cls,
+        model: AnyModel,
+        images: Any,
+        labels: Any = None,
+        *,
+        num_classes: int | None = None,
+        noise: Noise | str,
+        partition: Partition | str | None = None,
+        radius: float,
+        alpha: float = 0.1,
+        score: str = "aps",
+        randomised: bool = False,
+        seed: int = 0,
+        arithmetic: str = "auto",
+        pixels: str = NETWORK,
+        adapted: str | Path | None = None,
+        engine: str = "auto",
+        device: str = "cpu",
+        threads: int | None = None,
+        progress: bool | Progress = False,
+    ) -> LabelSets:
+        """Calibrate label sets with labelled images.
+
+        Args:
+            model: As for `LabelSets`.
+            images: The calibration images [N, C, H, W] in [0, 1], or data as for `certify_dataset`.
+            labels: Their labels [N], if `images` are images only.
+            num_classes: As for `LabelSets`.
+            noise: As for `LabelSets`.
+            partition: As for `LabelSets`.
+            radius: As for `LabelSets`.
+            alpha: As for `LabelSets`.
+            score: As for `LabelSets`.
+            randomised: As for `LabelSets`.
+            seed: As for `LabelSets`.
+            arithmetic: As for `LabelSets`.
+            pixels: As for `LabelSets`.
+            adapted: As for `LabelSets`.
+            engine: As for `LabelSets`.
+            device: As for `LabelSets`.
+            threads: As for `LabelSets`.
+            progress: True to show a progress bar, or a `Progress` object to report to.
+
+        Returns:
+            The calibrated sets.
+
+        Raises:
+            ConfigurationError: If an argument is invalid, or if there are too few images. The message names the
+                smallest number that would do.
+            PprsError: If an image has no label or cannot be used.
+        """
+        sets = cls(
+            model, num_classes=num_classes, noise=noise, partition=partition, radius=radius, alpha=alpha, score=score,
+            randomised=randomised, seed=seed, arithmetic=arithmetic, pixels=pixels, adapted=adapted, engine=engine,
+            device=device, threads=threads,
+        )  # fmt: skip
+        return sets.conformalize(images, labels, progress=progress)
+
+    def conformalize(self, images: Any, labels: Any = None, *, progress: bool | Progress = False) -> LabelSets:
+        """Calibrate with labelled images, in place of any earlier calibration.
+
+        Args:
+            images: The calibration images [N, C, H, W] in [0, 1], or data as for `certify_dataset`.
+            labels: Their labels [N], if `images` are images only.
+            progress: True to show a progress bar, or a `Progress` object to report to.
+
+        Returns:
+            These sets.
+
+        Raises:
+            ConfigurationError: If there are too few images. The message names the smallest number that would do.
+            PprsError: If an image has no label or cannot be used.
+        """
+        task = load_task(self.model, _pair(images, labels), pixels=self._pixels)
+        task = replace(task, model_text=self._model_text)
+        self._state = calibrate(task, self.request, as_progress(progress))
+        self.model = self._unrestricted = task.model
+        return self
+
+    @classmethod
+    def of_task(
+        cls,
+        task: Task,
+        request: SetRequest,
+        *,
+        progress: bool | Progress = False,
+        store: Path | None = None,
+    ) -> LabelSets:
+        """Calibrate with the images of a task.
+
+        Args:
+            task: A model matched with its images.
+            request: How to calibrate.
+            progress: True to show a progress bar, or a `Progress` object to report to.
+            store: File for the scores so far, from which an interrupted calibration continues.
+
+        Returns:
+            The calibrated sets.
+        """
+        sets = cls.__new__(cls)
+        sets.request, sets.model, sets._model_text, sets._pixels = request, task.model, task.model_text, task.pixels
+        sets._unrestricted = task.model
+        sets._state = calibrate(task, request, as_progress(progress), store)
+        return sets
+
+    @property
+    def calibration(self) -> Calibration:
+        """The scores of the calibration images, the threshold, and all settings.
+
+        Raises:
+            ConfigurationError: If the sets are not calibrated.
+        """
+        return self._calibrated[0]
+
+    @property
+    def settings(self) -> SetSettings:
+        """All settings that the sets depend on."""
+        return self.calibration.settings
+
+    @property
+    def votes(self) -> LocalVotes:
+        """What adds noise, partitions and classifies."""
+        return self._calibrated[1]
+
+    @property
+    def _calibrated(self) -> tuple[Calibration, LocalVotes]:
+        if self._state is None:
+            raise ConfigurationError(
+                "these label sets are not calibrated. Call `conformalize` with labelled images, or use LabelSets.fit."
+            )
+        return self._state
+
+    def __str__(self) -> str:
+        return state_promise(self.settings)
+
+    def at(self, *, radius: float | None = None, alpha: float | None = None) -> LabelSets:
+        """Return the sets for another radius or alpha, from the same calibration scores.
+
+        Choose both before looking at results: a radius that is chosen for its small sets is not covered by the promise.
+
+        Args:
+            radius: The L2 norm of the changes that the promise covers.
+            alpha: The largest probability that a set does not contain the true label.
+
+        Returns:
+            The other sets.
+
+        Raises:
+            ConfigurationError: If there are too few calibration images. The message names the smallest number.
+        """
+        calibration = self.calibration.at(radius, alpha)
+        calibration.threshold  # noqa: B018  refuses too few images
+        other = LabelSets.__new__(LabelSets)
+        other.__dict__.update(self.__dict__)
+        other.request = replace(self.request, radius=calibration.settings.radius, alpha=calibration.settings.alpha)
+        other._state = calibration, self.votes
+        return other
+
+    def predict(
+        self, x: torch.Tensor, index: int = 0, *, seed: int | None = None, secret: bool = False
+    ) -> tuple[int, ...]:
+        """Return the set of labels of one image, from one noisy pass.
+
+        The promise is about changes that are made without knowledge of the noise. The noise follows from the seed and
+        the index, so anyone who knows both can see through it. Use `secret` where that matters.
+
+        Args:
+            x: The image [C, H, W], with values in [0, 1].
+            index: Keys the noise of this image. Use a different index for each image.
+            seed: The random seed. By default, that of the calibration.
+            secret: Draw the noise from the randomness of the system, so that nobody can know it in advance.
+
+        Returns:
+            The labels in the set, in ascending order.
+
+        Raises:
+            PprsError: If the image is invalid, or if the model fails.
+        """
+        inputs = [(check_integer(index, "index"), self.prepare(x, index))]
+        scores = next(self.score_inputs(inputs, seed=seed, secret=secret))[1]
+        return tuple(np.flatnonzero(scores <= self.calibration.threshold).tolist())
+
+    def predict_set(
+        self, images: Iterable[torch.Tensor], *, indices: Iterable[int] | None = None, seed: int | None = None
+    ) -> npt.NDArray[np.bool_]:
+        """Return the sets of several images.
+
+        Args:
+            images: A tensor [N, C, H, W] or any iterable of images [C, H, W].
+            indices: One index per image, which keys its noise. Defaults to the positions of the images.
+            seed: The random seed. By default, that of the calibration.
+
+        Returns:
+            Which labels are in the set of each image, [N, num_classes].
+        """
+        items = enumerate(images) if indices is None else zip(indices, images, strict=True)
+        inputs = ((index, self.prepare(image, index)) for index, image in items)
+        sets = [scores <= self.calibration.threshold for _, scores in self.score_inputs(inputs, seed=seed)]
+        return np.array(sets, bool).reshape(-1, self.settings.num_classes)
+
+    def score_inputs(
+        self,
+        inputs: Iterable[tuple[int, torch.Tensor | QuantisedImage]],
+        *,
+        seed: int | None = None,
+        secret: bool = False,
+    ) -> Iterator[tuple[int, Floats]]:
+        """Yield the index and the score of every label for each image, from one noisy pass.
+
+        Args:
+            inputs: The index of each image, and the image as returned by `prepare` or `quantise`.
+            seed: The random seed. By default, that of the calibration.
+            secret: Draw the noise from the randomness of the system.
+        """
+        settings, votes = self.settings, reseed(self.votes, self._choose_seed(seed, secret))
+        yield from score_images(votes, inputs, SETS, settings.score, settings.randomised)
+
+    def _choose_seed(self, seed: int | None, secret: bool) -> int:
+        if secret and seed is not None:
+            raise ConfigurationError("noise is drawn either from a `seed` or in `secret`, not both", parameter="secret")
+        if secret:
+            return secrets.randbits(SECRET_BITS)
+        return self.settings.seed if seed is None else check_integer(seed, "seed")
+
+    def prepare(self, image: torch.Tensor, index: int | None = None) -> torch.Tensor | QuantisedImage:
+        """Bring an image to the size of the network's input, and to the form in which noise is added to it.
+
+        Raises:
+            PprsError: If the image is invalid, or has more values than the calibration images.
+        """
+        with name_image(index):
+            image = torch.as_tensor(image)
+            return self.quantise(image if self.settings.pixels == FILE else self.model.prepare(image))
+
+    def quantise(self, image: torch.Tensor, index: int | None = None) -> torch.Tensor | QuantisedImage:
+        """Bring an image that has the right size to the form in which noise is added to it.
+
+        Raises:
+            PprsError: If the image is invalid, or has more values than the calibration images.
+        """
+        with name_image(index):
+            x = self.votes.quantise(check_image(image, self.votes.device))
+            if isinstance(x, QuantisedImage) and x.numel() > self.settings.dim:
+                raise PprsError(
+                    f"it has {x.numel():,} values, and no calibration image has more than {self.settings.dim:,}. "
+                    "Calibrate with images of this size.",
+                    parameter="sets",
+                )
+            return x
+
+    @property
+    def network(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        """The network in torch, which can be differentiated, whatever the engine."""
+        if isinstance(self.model.module, FunctionModule):
+            return self.votes.model
+        return self.model.wrap_file_input(self.model.module) if self.settings.pixels == FILE else self.model.module
+
+    def was_calibrated_with(self, image: torch.Tensor | QuantisedImage) -> bool:
+        """Return whether a prepared image is one of the calibration images."""
+        return shorten_digest(digest_image(image)) in self.calibration.digest_set
+
+    def evaluate(
+        self,
+        images: Any,
+        labels: Any = None,
+        *,
+        radii: Sequence[float] | None = None,
+        progress: bool | Progress = False,
+    ) -> SetEvaluation:
+        """Measure the coverage and the size of the sets on labelled images, at several radii.
+
+        Args:
+            images: Images [N, C, H, W] in [0, 1], data as for `certify_dataset`, or a run, whose images are used.
+                Calibration images among them are left out.
+            labels: Their labels [N], if `images` are images only.
+            radii: The radii. By default, from 0 to the largest that the calibration images allow.
+            progress: True to show a progress bar, or a `Progress` object to report to.
+
+        Returns:
+            Coverage and sizes, with exact intervals.
+
+        Raises:
+            ConfigurationError: If there are no images other than the calibration images.
+        """
+        chosen = None
+        if isinstance(images, Run):
+            chosen = [row.idx for row in images.iter_rows()]
+            if images.settings.data is None:
+                raise ConfigurationError("the run does not record its data. Give the images.", parameter="images")
+            images = open_data(images.settings.data, split=images.settings.split)
+        return self.evaluate_task(self.open_task(_pair(images, labels), images=chosen), radii=radii, progress=progress)
+
+    def open_task(
+        self,
+        data: Any,
+        *,
+        split: str | None = None,
+        classes: str | Path | None = None,
+        images: Iterable[int] | Selection | None = None,
+    ) -> Task:
+        """Match the model of these sets with other images.
+
+        Args:
+            data: Data as for `certify_dataset`.
+            split: Split of the data.
+            classes: File with the class names of the data, one per line, in the model's order.
+            images: Indices of the images, all by default. Images with labels that the classifier was restricted not to
+                choose are left out.
+
+        Returns:
+            The model with the images.
+        """
+        labels = None if self._unrestricted is self.model else self.settings.labels
+        task = load_task(
+            self._unrestricted, data, split=split, classes=classes, labels=labels, images=images,
+            pixels=self.settings.pixels,
+        )  # fmt: skip
+        return replace(task, model=self.model)
+
+    def evaluate_task(
+        self,
+        task: Task,
+        *,
+        radii: Sequence[float] | None = None,
+        seed: int | None = None,
+        secret: bool = False,
+        progress: bool | Progress = False,
+        on_row: Callable[[SetRow], None] = lambda row: None,
+    ) -> SetEvaluation:
+        """Predict the images of a task, and measure the sets of those with a label.
+
+        Args:
+            task: This model and the images.
+            radii: The radii at which to measure.
+            seed: The random seed. By default, that of the calibration.
+            secret: Draw the noise from the randomness of the system.
+            progress: True to show a progress bar, or a `Progress` object to report to.
+            on_row: Called with the set of each image, in order.
+
+        Returns:
+            Coverage and sizes, with exact intervals.
+        """
+        reporter, seed = as_progress(progress), self._choose_seed(seed, secret)
+        truths: dict[int, int | None] = {}
+        failures: dict[int, str] = {}
+        skipped = 0
+
+        def inputs() -> Iterator[tuple[int, torch.Tensor | QuantisedImage]]:
+            nonlocal skipped
+            for index in task.images:
+                try:
+                    example = task.data[index]
+                    x = self.quantise(example.image, index)
+                except ConfigurationError:
+                    raise
+                except PprsError as error:
+                    failures[index] = error.message
+                    continue
+                if self.was_calibrated_with(x):
+                    skipped += 1
+                    continue
+                truths[index] = check_label(example.label, index, self.settings.num_classes)
+                yield index, x
+
+        def report_row(row: SetRow) -> None:
+            reporter.advance(1)
+            on_row(row)
+
+        with stage(reporter, "predict", len(task.images), "images"):
+            scored = self.score_inputs(inputs(), seed=seed)
+            evaluation = evaluate_scores(
+                self.calibration, ((index, truths[index], scores) for index, scores in scored), radii,
+                on_row=report_row,
+            )  # fmt: skip
+        if skipped and not evaluation.rows:
+            raise ConfigurationError(
+                "all of these images are calibration images, for which the promise says nothing. Give other images.",
+                parameter="data",
+            )
+        return replace(evaluation, seed=seed, skipped=skipped, failures=tuple(failures.items()))
+
+    def save(self, path: str | Path) -> None:
+        """Write the sets to a JSON file, bound to the model, the noise and the partition.
+
+        Args:
+            path: The file to write.
+
+        Raises:
+            PprsError: If the model is a plain function, which cannot be recognised again.
+        """
+        if isinstance(self.model.module, FunctionModule):
+            raise PprsError(
+                "label sets of a plain function cannot be saved, because nothing would show that it is the same one. "
+                "Give the model as a torch.nn.Module, or as text for load_model."
+            )
+        self.calibration.write(Path(path))
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        model: str | Model | torch.nn.Module | None = None,
+        adapted: str | Path | None = None,
+        threads: int | None = None,
+        progress: bool | Progress = False,
+    ) -> LabelSets:
+        """Open sets that were saved, with the model that they are bound to.
+
+        Args:
+            path: The file.
+            model: The model, if it is not where the file says.
+            adapted: The file of its adaptation, if it has one and it is not where the file says.
+            threads: CPU threads. Affects speed only.
+            progress: Receives messages about the engine.
+
+        Returns:
+            The calibrated sets.
+
+        Raises:
+            ConfigurationError: If the file holds no calibrated sets, or if the model is another one.
+            PprsError: If the file was changed, or if the model cannot be opened.
+        """
+        calibration = Calibration.read(Path(path))
+        settings = calibration.settings
+        sets = cls.__new__(cls)
+        sets.model, sets._unrestricted = reopen_bound_model(settings, model, adapted, path)
+        sets._model_text, sets._pixels = settings.model, settings.pixels
+        sets.request = SetRequest(
+            settings.noise, settings.partition, settings.radius, settings.alpha, settings.score, settings.randomised,
+            settings.seed, settings.arithmetic, EngineOptions(settings.engine, settings.device, threads=threads),
+        )  # fmt: skip
+        votes, binding = open_votes(sets.model, settings.pixels, sets.request, settings.shape, 0, as_progress(progress))
+        differing = calibration.binding.differences(binding, votes.score_tolerance)
+        if differing:
+            raise ConfigurationError(
+                f"{path} was calibrated with another model:\n" + "\n".join(f"  {line}" for line in differing) + "\n"
+                "Use the model, code and packages that it was calibrated with, or calibrate again.",
+                parameter="model",
+            )
+        sets._state = calibration, votes
+        return sets
+
+
+def _pair(images: Any, labels: Any) -> Any:
+    """Return images and their labels as data that `load_task` takes."""
+    if labels is None:
+        return images
+    if isinstance(images, list | tuple):  # of tensors, perhaps of different shapes
+        if len(images) != len(labels):
+            raise ConfigurationError(f"there are {len(images)} images and {len(labels)} labels", parameter="labels")
+        return list(zip(images, labels, strict=True))
+    return images, labels

@@ -1,0 +1,119 @@
+"""Label sets in a table, in sentences, and in files of rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from pprs._files import atomic_write
+from pprs.errors import ConfigurationError
+from pprs.label_sets.evaluation import SetEvaluation
+from pprs.label_sets.settings import SetSettings, state_promise
+from pprs.report.table import NONE, Cell, Table, format_number, format_percent
+from pprs.runs import RunSettings
+from pprs.runs.names import distinct_names
+
+PLAIN = "RS"  # how other reports call plain smoothing
+
+
+def name_methods(all_settings: Sequence[SetSettings]) -> list[str]:
+    """Return a short name for each method: its partition, as in other reports, and whatever else differs."""
+    runs = [
+        RunSettings(model=s.model, partition_text=s.partition_text, noise_text=s.noise_text, seed=s.seed)
+        for s in all_settings
+    ]
+    names = [
+        name.replace(PLAIN, "plain smoothing", 1) if name.startswith(PLAIN) else name
+        for name in distinct_names(runs, [f"{i + 1}" for i in range(len(runs))])
+    ]
+    details = [
+        (s.score + (" randomised" if s.randomised else ""), f"r = {s.radius:g}", f"alpha = {s.alpha:g}")
+        for s in all_settings
+    ]
+    shown = [i for i in range(len(details[0])) if len({detail[i] for detail in details}) > 1]
+    return [", ".join([name, *(d[i] for i in shown)]) for name, d in zip(names, details, strict=True)]
+
+
+def compare_sets(evaluations: Sequence[SetEvaluation]) -> Table:
+    """Return a table of coverage and size, one line per method."""
+    heads = ["method", "radius", "promised", "coverage", "mean size", "one label", "empty", "images"]
+    attacked = any(evaluation.attacked is not None for evaluation in evaluations)
+    if attacked:
+        heads.insert(4, "under attack")
+    lines = []
+    for name, evaluation in zip(name_methods([e.settings for e in evaluations]), evaluations, strict=True):
+        point, settings, count = evaluation.point, evaluation.settings, max(len(evaluation.rows), 1)
+        low, high = point.interval
+        line: list[str | Cell] = [
+            name,
+            f"{settings.radius:g}",
+            format_percent(1 - settings.alpha),
+            Cell(format_percent(point.coverage), f"({100 * low:.1f}-{100 * high:.1f})") if point.labelled else NONE,
+            Cell(format_number(point.mean_size, 2), f"± {point.size_error:.2f}"),
+            format_percent(evaluation.histogram[1] / count),
+            format_percent(evaluation.histogram[0] / count),
+            str(len(evaluation.rows)),
+        ]
+        if attacked:
+            result = evaluation.attacked
+            line.insert(4, NONE if result is None else f"{result.covered}/{result.images}")
+        lines.append(tuple(line))
+    return Table(tuple(heads), tuple(lines))
+
+
+def list_notes(evaluations: Sequence[SetEvaluation]) -> list[str]:
+    """Return what belongs to the table: what the numbers mean, and what was left out."""
+    notes = []
+    if any(evaluation.point.labelled for evaluation in evaluations):
+        notes.append(
+            "coverage is measured without an attack, for these calibration images, with its exact 95% interval. It is "
+            "higher than promised, since the promise includes attacks"
+        )
+    for name, evaluation in zip(name_methods([e.settings for e in evaluations]), evaluations, strict=True):
+        if evaluation.skipped:
+            notes.append(f"{name}: {evaluation.skipped} calibration images were left out")
+        if evaluation.failures:
+            notes.append(f"{name}: {len(evaluation.failures)} images could not be used and have no set")
+        if evaluation.attacked is not None:
+            notes.append(f"{name}: {describe_attack(evaluation)}")
+    return notes
+
+
+def describe_attack(evaluation: SetEvaluation) -> str:
+    """State the coverage under attack, and whether chance explains it."""
+    result = evaluation.attacked
+    if result is None:
+        return "not attacked"
+    verdict = "chance explains that" if result.passed else "that is FEWER than chance explains"
+    by_scores = f"; {result.searched_by_scores} by scores, which finds less" if result.searched_by_scores else ""
+    return (
+        f"{result.covered} of {result.images} sets contain the true label under attack, {result.clean} without one "
+        f"({verdict}: so few or fewer have probability {result.chance:.2g} if the promise holds{by_scores})"
+    )
+
+
+def write_rows(evaluation: SetEvaluation, path: Path) -> None:
+    """Write the set of each image as .csv or .json."""
+    kind, names = path.suffix.lower(), evaluation.settings.class_names
+    if kind == ".json":
+        content = {
+            "promise": state_promise(evaluation.settings),
+            "class_names": names,
+            "images": [
+                {"index": row.index, "label": row.truth, "covered": row.covered, "set": list(row.labels)}
+                for row in evaluation.rows
+            ],
+            "failed": [{"index": index, "error": error} for index, error in evaluation.failures],
+        }
+        text = json.dumps(content, indent=1) + "\n"
+    elif kind == ".csv":
+        lines = tuple(
+            (str(row.index), "" if row.truth is None else str(row.truth), " ".join(map(str, row.labels)))
+            for row in evaluation.rows
+        )
+        text = Table(("index", "label", "set"), lines).to_csv()
+    else:
+        raise ConfigurationError(f"`out` must end in .csv or .json, not {path.name}", parameter="out")
+    with atomic_write(path) as part:
+        part.write_text(text, encoding="utf-8")

@@ -1,0 +1,345 @@
+"""Label sets in files and commands: binding, bad input, resuming, reports and attacks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import Record, pprs
+from networks import make_overlay, save_network
+
+from pprs import Gaussian, LabelSets, PprsError, Sampling, certify_dataset, load_model
+from pprs.label_sets import AttackOptions, SetRequest, attack_sets, scoring
+from pprs.label_sets.settings import _make_checksum
+from pprs.model.changes import Changes
+from pprs.model.overlay import save_overlay
+from pprs.noise import digest_image
+from pprs.progress import Silent
+from pprs.task import load_task
+from pprs.voting import CALIBRATE, SETS, LocalVotes
+
+NOISE = Gaussian(0.25)
+COUNT = 120
+IMAGES = (torch.arange(COUNT * 64).reshape(COUNT, 1, 8, 8) * 37 % 251).float() / 255
+LABELS = torch.arange(COUNT) % 3
+
+
+class Blobs(torch.nn.Module):
+    """Four classes of images [1, 8, 8], by the brightest quarter."""
+
+    def __init__(self, order: tuple[int, ...] = (0, 1, 2, 3)) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor(8.0))
+        self.order = order
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        quarters = torch.nn.functional.avg_pool2d(x, 4).flatten(1) * self.weight
+        return quarters[:, list(self.order)]
+
+
+def blobs(count: int, classes: int = 4, seed: int = 0, bright: float = 160.0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images with one brighter quarter, and its number."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(classes, (count,), generator=generator)
+    quarters = torch.full((count, 4), 60.0)
+    quarters[range(count), labels] = bright
+    images = torch.nn.functional.interpolate(quarters.reshape(count, 1, 2, 2), scale_factor=4)
+    return (images + torch.randint(-20, 20, images.shape, generator=generator)) / 255, labels
+
+
+def fit(model: Any = None, bright: float = 160.0, **settings: Any) -> LabelSets:
+    images, labels = blobs(COUNT, bright=bright)
+    chosen = {"noise": NOISE, "radius": 0.1, "alpha": 0.1, "num_classes": 4} | settings
+    return LabelSets.fit(Blobs() if model is None else model, images, labels, **chosen)
+
+
+# ---- what sets do not depend on
+
+
+def test_sets_do_not_depend_on_the_order_of_the_classes() -> None:
+    images, labels = blobs(COUNT)
+    order = (2, 0, 3, 1)  # the class in each place
+    place = torch.tensor(order).argsort()
+    for score, randomised in (("aps", True), ("lac", False)):
+        sets = fit(score=score, randomised=randomised)
+        other = LabelSets.fit(
+            Blobs(order), images, place[labels], num_classes=4, noise=NOISE, radius=0.1, score=score,
+            randomised=randomised,
+        )  # fmt: skip
+        assert sets.calibration.scores == other.calibration.scores
+        found = sets.predict_set(images[:20])
+        assert (other.predict_set(images[:20]) == found[:, list(order)]).all()
+        assert 0 < found.mean() < 1
+
+
+def test_a_class_without_calibration_images_is_covered_by_the_others_promise() -> None:
+    images, labels = blobs(COUNT, classes=3)
+    sets = LabelSets.fit(Blobs(), images, labels, num_classes=4, noise=NOISE, radius=0.1)
+    evaluation = sets.evaluate(*blobs(60, classes=3, seed=1))
+    assert evaluation.point.coverage >= 0.9
+    unseen = blobs(40, seed=2)
+    assert any(3 in sets.predict(x, index=i) for i, x in enumerate(unseen[0][unseen[1] == 3]))
+
+
+def test_an_image_has_the_same_set_alone_and_among_others() -> None:
+    images, _ = blobs(12, seed=3)
+    sets = fit(partition="slic:n_segments=9", randomised=True)
+    together = sets.predict_set(images, indices=range(5, 17))
+    for i, image in enumerate(images):
+        assert sets.predict(image, 5 + i) == tuple(np.flatnonzero(together[i]))
+    assert sets.predict(images[0], 5) == sets.predict(images[0], 5)
+    several = {sets.predict(images[0], 5, secret=True) for _ in range(12)}
+    assert len(several) > 1  # the noise is another each time
+
+
+def test_calibration_and_prediction_have_noise_of_their_own() -> None:
+    seen: list[torch.Tensor] = []
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x.clone())
+        return x.flatten(1)[:, :2]
+
+    votes = LocalVotes(model, 2, NOISE, None)
+    image = votes.quantise(torch.full((1, 8, 8), 128 / 255))
+    for phase in (CALIBRATE, SETS, SETS):
+        list(votes.score_once([(7, image)], phase))
+    calibrated, predicted, again = seen
+    assert not torch.equal(calibrated, predicted)
+    assert torch.equal(predicted, again)
+    assert len(calibrated) == 1  # one noisy pass
+
+
+# ---- the file
+
+
+def test_saved_sets_predict_the_same(tmp_path: Path) -> None:
+    model, path = save_network(tmp_path / "m.safetensors"), tmp_path / "sets.json"
+    sets = LabelSets.fit(str(model), IMAGES, LABELS, noise=NOISE, partition="slic:n_segments=9", radius=0.1, seed=3)
+    sets.save(path)
+    loaded = LabelSets.load(path)
+    assert loaded.calibration == sets.calibration
+    assert (loaded.predict_set(IMAGES[:9]) == sets.predict_set(IMAGES[:9])).all()
+    assert "not promised for each image" in json.loads(path.read_text())["promise"]
+    assert loaded.at(radius=0.0).calibration.threshold <= sets.calibration.threshold
+    assert str(loaded) == str(sets)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Saved sets, next to their model m.safetensors."""
+    folder = tmp_path_factory.mktemp("sets")
+    model = save_network(folder / "m.safetensors")
+    LabelSets.fit(str(model), IMAGES, LABELS, noise=NOISE, radius=0.1).save(folder / "sets.json")
+    return folder / "sets.json"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"threshold": 0.5}, "does not follow from its scores"),
+        ({"radius": 0.05}, "does not follow from its scores"),
+        ({"radius": 5.0}, "rounds to 1"),
+        ({"scores": [0.5] * 3}, "too few"),
+        ({"alpha": 2.0}, "must lie between 0 and 1"),
+        ({"noise_text": "exponential:sigma=0.25"}, "need Gaussian noise"),
+        ({"seed": "x"}, "not an integer"),
+        ({"format": 9}, "reads format 1"),
+        ({"seed": 4}, "was changed after it was written"),
+        ({"partition_text": "blur:size=3"}, "was changed after it was written"),
+        ({"identity": {}}, "was changed after it was written"),
+    ],
+)
+def test_changed_files_are_refused(saved: Path, tmp_path: Path, values: dict[str, object], message: str) -> None:
+    path = tmp_path / "sets.json"
+    path.write_text(json.dumps(json.loads(saved.read_text()) | values))
+    with pytest.raises(PprsError, match=message):
+        LabelSets.load(path)
+
+
+def test_sets_are_bound_to_their_model(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(1)
+    other = save_network(tmp_path / "other.safetensors")
+    with pytest.raises(PprsError, match=r"is not the model that .* was calibrated with: its weights differ"):
+        LabelSets.load(saved, model=str(other))
+    path = tmp_path / "sets.json"
+    path.write_text(saved.read_text().replace(str(saved.parent), "gone"))
+    stored = json.loads(path.read_text())
+    path.write_text(json.dumps(stored | {"checksum": _make_checksum(stored)}))
+    with pytest.raises(PprsError, match="If it is elsewhere now, give it as `model`"):
+        LabelSets.load(path)
+    model = saved.parent / "m.safetensors"
+    assert LabelSets.load(path, model=str(model)).settings.radius == 0.1
+    monkeypatch.setattr(scoring, "identify", lambda model, engine: {"torch": "0"})
+    with pytest.raises(PprsError, match=r"(?s)was calibrated with another model:.*torch: .* -> 0"):
+        LabelSets.load(saved)
+
+
+# ---- bad input
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: LabelSets(Blobs(), noise=NOISE, radius=0.1).predict(IMAGES[0]), "not calibrated. Call `conformalize`"),
+        (lambda: fit(radius=0.5), "too few for `radius` 0.5.*smallest number that would do is 1,"),
+        (lambda: fit(radius=3.0), "rounds to 1"),
+        (lambda: fit(radius=-1), "must be a number of at least 0"),
+        (lambda: fit(noise="exponential:sigma=0.25"), "need Gaussian noise"),
+        (lambda: fit(score="top"), 'unknown `score` "top"'),
+        (lambda: fit(num_classes=3), "returned shape"),
+        (lambda: fit(num_classes=1), "at least 2"),
+        (lambda: fit(alpha=0), "must lie between 0 and 1"),
+        (lambda: fit(lambda x: Blobs()(x)).save("sets.json"), "plain function cannot be saved"),
+        (lambda: LabelSets.fit(Blobs(), blobs(COUNT)[0], noise=NOISE, radius=0.1, num_classes=4), "has no label"),
+        (
+            lambda: LabelSets.fit(Blobs(), *blobs(COUNT), num_classes=4, noise=NOISE, radius=0.1).evaluate(
+                blobs(9, seed=1)[0], torch.full((9,), 4)
+            ),
+            "has the label 4, and the model has the classes 0 to 3",
+        ),
+        (lambda: fit().evaluate(*blobs(COUNT)), "all of these images are calibration images"),
+        (lambda: fit().predict(torch.rand(1, 8, 8)), "not multiples of 1/255"),
+        (lambda: fit().predict(torch.zeros(1, 16, 16)), "no calibration image has more than 64"),
+        (lambda: LabelSets.load("nowhere.json"), "there is no file nowhere.json"),
+    ],
+)
+def test_bad_input(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(PprsError, match=message):
+        make()
+
+
+def test_images_of_the_adaptation_do_not_calibrate(tmp_path: Path) -> None:
+    model = load_model(str(save_network(tmp_path / "m.safetensors")))
+    digest = digest_image(model.prepare(IMAGES[5]))
+    overlay = make_overlay(model, Changes(), digests=(digest,))
+    save_overlay(overlay, tmp_path / "a.safetensors")
+    with pytest.raises(PprsError, match="was adapted with image 5"):
+        LabelSets.fit(model, IMAGES, LABELS, noise=NOISE, radius=0.1, adapted=tmp_path / "a.safetensors")
+
+
+# ---- evaluation, attack, resuming, commands
+
+
+def test_evaluation_agrees_with_the_sets() -> None:
+    sets, (images, labels) = fit(), blobs(50, seed=1)
+    evaluation = sets.evaluate(images, labels, radii=[0.0, 0.05])
+    found = sets.predict_set(images)
+    assert [row.labels for row in evaluation.rows] == [tuple(np.flatnonzero(row)) for row in found]
+    assert evaluation.point.covered == found[range(50), labels].sum()
+    assert evaluation.point.mean_size == pytest.approx(found.sum(1).mean())
+    assert [point.radius for point in evaluation.points] == [0.0, 0.05, 0.1]
+    assert evaluation.points[0].covered == sets.at(radius=0.0).predict_set(images)[range(50), labels].sum()
+    low, high = evaluation.point.interval
+    assert low < evaluation.point.coverage <= high
+    assert sum(evaluation.histogram) == 50
+
+
+def test_the_images_of_a_run_are_evaluated(saved: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", x=(255 - (IMAGES[:9] * 255).round()).byte().numpy(), y=LABELS[:9].numpy())
+    run = certify_dataset(
+        str(saved.parent / "m.safetensors"), str(tmp_path / "data.npz"), noise=NOISE, sampling=Sampling(4, 16),
+        images=[2, 5, 7], progress=False,
+    )  # fmt: skip
+    rows = LabelSets.load(saved).evaluate(run).rows
+    assert [(row.index, row.truth) for row in rows] == [(2, 2), (5, 2), (7, 1)]
+
+
+@pytest.mark.parametrize("score", ["aps", "lac"])
+def test_an_attack_finds_sets_that_claim_too_much(score: str) -> None:
+    sets = fit(bright=98.0, score=score, radius=0.25, seed=1)
+    task = load_task(sets.model, blobs(40, seed=1, bright=98.0))
+    assert attack_sets(sets, task, AttackOptions(40, 2)).passed
+    usual = sets.at(radius=0.0).calibration.threshold
+    sets.calibration.__dict__["threshold"] = usual  # a claim of 0.25, calibrated for 0
+    attacked = attack_sets(sets, task, AttackOptions(40, 2))
+    assert attacked.covered < attacked.clean - 5
+    assert not attacked.passed
+
+
+def test_an_interrupted_calibration_continues(tmp_path: Path) -> None:
+    calls = 0
+
+    class Counting(Blobs):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            nonlocal calls
+            calls += 1
+            return super().forward(x)
+
+    task = load_task(Counting(), blobs(COUNT))
+    request, store = SetRequest(NOISE, None, 0.1), tmp_path / ".scores"
+    with pytest.raises(KeyboardInterrupt):
+        LabelSets.of_task(task, request, progress=Record(interrupt_after=100), store=store)
+    first, calls = calls, 0
+    resumed = LabelSets.of_task(task, request, progress=Silent(), store=store)
+    assert calls < first - 60
+    assert not store.exists()
+    assert resumed.calibration == LabelSets.of_task(task, request).calibration
+
+
+def write_data(folder: Path) -> Path:
+    np.savez(folder / "data.npz", x=(IMAGES * 255).round().byte().numpy(), y=LABELS.numpy())
+    return folder / "data.npz"
+
+
+def test_commands(tmp_path: Path) -> None:
+    model, data = save_network(tmp_path / "m.safetensors"), write_data(tmp_path)
+    base = ("calibrate", "--model", model, "--data", data, "--sigma", "0.25", "--radius", "0.1")
+    out = pprs(*base, "--limit", "60", "--out", "sets.json", cwd=tmp_path).stdout
+    assert "calibrated with 60 images at level 0.9537" in out
+    assert "over images, calibration images and noise together" in out
+    found = pprs("predict-set", "--sets", "sets.json", "--data", data, "--out", "rows.csv", cwd=tmp_path)
+    assert found.stdout.splitlines()[0] == "idx\tlabel\tsize\tset"
+    assert len(found.stdout.splitlines()) == 61
+    assert "60 calibration images were left out" in found.stderr
+    assert "over images, calibration images and noise together" in found.stderr
+    assert len((tmp_path / "rows.csv").read_text().splitlines()) == 61
+    pprs(*base, "--limit", "60", "--partition", "blur:size=3", "--score", "lac", "--out", "b.json", cwd=tmp_path)
+    command = ("predict-set", "--sets", "sets.json", "--sets", "b.json", "--data", data)
+    found = pprs(*command, "--attack", "3", "--steps", "1", "--report", "r.html", cwd=tmp_path)
+    assert "plain smoothing" in found.stdout
+    assert "sets contain the true label under attack" in found.stderr
+    page = (tmp_path / "r.html").read_text()
+    assert "What is promised" in page
+    assert "plain smoothing" in page
+    assert "blur:size=3" in page
+
+
+def test_sets_among_some_labels(tmp_path: Path) -> None:
+    model, data = save_network(tmp_path / "m.safetensors"), write_data(tmp_path)
+    base = ("calibrate", "--model", model, "--data", data, "--sigma", "0.25", "--radius", "0.1", "--labels", "c,a")
+    pprs(*base, "--limit", "50", "--out", "sets.json", cwd=tmp_path)
+    found = pprs("predict-set", "--sets", "sets.json", "--data", data, "--out", "rows.json", cwd=tmp_path)
+    assert "50 calibration images were left out" in found.stderr
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert rows["class_names"] == ["c", "a"]
+    labels = {row["index"]: row["label"] for row in rows["images"]}
+    assert len(labels) == 30
+    assert all((index % 3, label) in ((2, 0), (0, 1)) for index, label in labels.items())
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (("calibrate", "--radius", "9"), "--radius 9 is too large for --sigma 0.25"),
+        (("calibrate", "--radius", "0.4"), "The smallest number that would do is 505"),
+        (("calibrate", "--radius", "0.1", "--limit", "0"), "--limit must be at least 1"),
+        (("calibrate", "--radius", "0.1", "--out", "folder"), "it is a folder"),
+        (("predict-set", "--sets", "missing.json"), "there is no file missing.json"),
+        (("predict-set", "--sets", "data.npz"), "cannot be read as label sets"),
+        (("predict-set", "--sets", "other.json"), "holds no calibrated label sets"),
+        (("predict-set", "--sets", "other.json", "--out", "x.txt"), "must end in .csv or .json"),
+    ],
+)
+def test_bad_input_of_the_commands(tmp_path: Path, command: tuple[str, ...], message: str) -> None:
+    (tmp_path / "other.json").write_text("{}")
+    (tmp_path / "folder").mkdir()
+    more: tuple[object, ...] = ("--data", write_data(tmp_path))
+    if command[0] == "calibrate":
+        more += ("--model", save_network(tmp_path / "m.safetensors"), "--sigma", "0.25", "--alpha", "0.1")
+        more += () if "--out" in command else ("--out", "sets.json")
+    assert message in pprs(*command, *more, cwd=tmp_path, code=2).stderr
