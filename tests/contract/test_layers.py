@@ -23,9 +23,9 @@ ORDER = [
 ]  # fmt: skip
 PUBLIC = [
     "Blur", "Certificate", "Exponential", "Felzenszwalb", "Gaussian", "Grid", "ImageSet", "Model", "Partition",
-    "PatchClassifier", "PowerLaw", "PprsError", "Processes", "Quickshift", "Run", "Sampling", "Shifts", "Slic", "SmoothedClassifier",
-    "Soft", "adapt", "audit_run", "certify_dataset", "data", "load_model", "metrics", "noise", "open_dataset",
-    "open_run", "partition", "reproduce", "tune", "verify_run", "write_report",
+    "PatchClassifier", "PowerLaw", "PprsError", "Processes", "Quickshift", "Run", "Sampling", "Shifts", "Slic",
+    "SmoothedClassifier", "Soft", "adapt", "audit_run", "certify_dataset", "data", "load_model", "metrics", "noise",
+    "open_dataset", "open_run", "partition", "reproduce", "tune", "verify_run", "write_report",
 ]  # fmt: skip
 
 

@@ -19,6 +19,7 @@ class Panel(StrEnum):
 
     INPUT = "Classifier and data"
     NOISE = "Noise and partition"
+    MASKS = "Patch and masks"
     SAMPLING = "Sampling"
     IMAGES = "Which images"
     OUTPUT = "Output"

@@ -175,6 +175,21 @@ class PatchClassifier:
             passes=verdict.passes,
         )
 
+    def predict_unmasked(self, x: torch.Tensor) -> int:
+        """Return the label of the base classifier for the image as it is, for which no certificate holds.
+
+        Args:
+            x: The image [C, H, W], with values in [0, 1].
+
+        Returns:
+            The label.
+
+        Raises:
+            PprsError: If the image is invalid, or if the base classifier fails.
+        """
+        with torch.inference_mode():
+            return int(self._scorer.scores(self._check_image(x)[None]).argmax())
+
     def check_model(self, x: torch.Tensor) -> None:
         """Check that the base classifier is a function of one image, as every certificate assumes.
 
