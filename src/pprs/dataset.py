@@ -240,6 +240,11 @@ def _report_adaptation(task: Task, noise: Noise, partition: Partition | None, pr
         return
     for text in task.list_mismatches(noise, partition):
         progress.message(f"warning: {text}")
+    report_reused_images(task, progress)
+
+
+def report_reused_images(task: Task, progress: Progress) -> None:
+    """Warn if an adapted model is used for images that it was adapted with."""
     used = 0
     with stage(progress, "compare with the images of the adaptation", len(task.images), "images"):
         for index in task.images:

@@ -18,8 +18,8 @@ ORDER = [
     "_version", "errors", "_checks", "_files", "_text", "_threads", "_external_data", "_onnx", "progress", "kernels",
     "noise", "denoisers", "partition", "scores", "space", "data", "model", "bounds", "confidence_sequence", "sampling",
     "certificate", "theory", "voting", "memory", "consistency", "classifier", "augment", "engine", "task", "runs",
-    "metrics", "runners", "cost", "dataset", "prediction", "verification", "report", "audit", "train", "patches",
-    "adaptation", "tuning", "reproduction", "app", "cli", "testing",
+    "metrics", "runners", "cost", "dataset", "prediction", "verification", "report", "audit", "train", "adaptation",
+    "patches", "tuning", "reproduction", "app", "cli", "testing",
 ]  # fmt: skip
 PUBLIC = [
     "Blur", "Certificate", "Exponential", "Felzenszwalb", "Gaussian", "Grid", "ImageSet", "Model", "Partition",

@@ -11,7 +11,9 @@ from pprs.cli.console import progress, say
 from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
 from pprs.data import Selection
+from pprs.errors import ConfigurationError
 from pprs.noise import noise_of
+from pprs.patches import FILL, MASKS, adapt_to_masks
 
 Out = Annotated[
     Path,
@@ -29,6 +31,16 @@ Method = Annotated[
         "predictions), or auto, which keeps what helps on held-back images.",
     ),
 ]
+Sigma = Annotated[
+    float | None,
+    options.option("--sigma", "NUM", Panel.NOISE, "Standard deviation of the noise, for pixel values in [0, 1]."),
+]
+Patch = Annotated[
+    int | None,
+    options.option(
+        "--patch", "INT", Panel.MASKS, "Adapt to the masks of `pprs patch` for a patch of this side, instead of noise."
+    ),
+]
 Budget = Annotated[str, options.option("--budget", "TIME", Panel.SAMPLING, "How long to adapt: 90s, 5m, 1h.")]
 Split = Annotated[str | None, options.option("--split", "NAME", Panel.INPUT, "Split of the data. Default: train.")]
 Limit = Annotated[
@@ -40,10 +52,13 @@ Limit = Annotated[
 def adapt(
     model: options.Model,
     data: options.Data,
-    sigma: options.Sigma,
     out: Out,
+    sigma: Sigma = None,
     partition: options.PartitionText = "none",
     noise: options.NoiseText = "gaussian",
+    patch: Patch = None,
+    masks: options.Masks = MASKS,
+    fill: options.FillText = FILL,
     method: Method = "auto",
     budget: Budget = adaptation.BUDGET,
     split: Split = None,
@@ -51,7 +66,7 @@ def adapt(
     seed: options.Seed = 0,
     threads: options.Threads = None,
 ) -> None:
-    """Adapt a classifier to its noise and partition with unlabelled images.
+    """Adapt a classifier to its noise and partition, or to the masks of a patch, with unlabelled images.
 
     Labels, if there are any, are not read. Give images that you do not certify.
 
@@ -59,8 +74,32 @@ def adapt(
     """
     images = Selection(limit=limit)
     options.set_threads(threads)
+    if patch is not None:
+        _check_masks(sigma, partition, method)
+        adapt_to_masks(
+            model, data, patch=patch, masks=masks, fill=fill, out=out, budget=budget, images=images, seed=seed,
+            progress=progress, split=split,
+        )  # fmt: skip
+        say(f"wrote {out}. Use it with: pprs patch --model {model} --adapted {out} --patch {patch} ...")
+        return
+    if sigma is None:
+        raise ConfigurationError(
+            "give the `sigma` of the noise, or a `patch` to whose masks the classifier is adapted", parameter="sigma"
+        )
     adaptation.adapt(
         model, data, noise=noise_of(noise, sigma), partition=partition, out=out, method=method, budget=budget,
         images=images, seed=seed, progress=progress, split=split,
     )  # fmt: skip
     say(f"wrote {out}. Use it with: pprs certify --model {model} --adapted {out} ...")
+
+
+def _check_masks(sigma: float | None, partition: str, method: str) -> None:
+    """Refuse options that an adaptation to masks does not have."""
+    for name, given in (("sigma", sigma is not None), ("partition", partition != "none")):
+        if given:
+            raise ConfigurationError(
+                f"a classifier is adapted to noise or to masks, not to both: leave out `{name}` or `patch`",
+                parameter=name,
+            )
+    if method not in ("auto", "distill"):
+        raise ConfigurationError(f"a classifier is adapted to masks by distill, not by {method}", parameter="method")

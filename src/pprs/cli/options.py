@@ -112,6 +112,24 @@ PartitionText = Annotated[
         "median, tv, nlm. Options left out are chosen for the noise.",
     ),
 ]
+Masks = Annotated[
+    int,
+    option(
+        "--masks",
+        "INT",
+        Panel.MASKS,
+        "Masks along each axis. A certificate takes k^2 (k^2 + 1) / 2 passes for k masks.",
+    ),
+]
+FillText = Annotated[
+    str,
+    option(
+        "--fill",
+        "TEXT",
+        Panel.MASKS,
+        "What stands in the place of hidden pixels: superpixels, diffusion, mean, or constant:value=0.5.",
+    ),
+]
 Start = Annotated[int, option("--start", "INT", Panel.IMAGES, "Index of the first image.")]
 Stride = Annotated[int, option("--stride", "INT", Panel.IMAGES, "Take every n-th image.")]
 Limit = Annotated[int | None, option("--limit", "INT", Panel.IMAGES, "Maximum number of images.")]

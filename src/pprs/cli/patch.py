@@ -22,24 +22,6 @@ LISTED = 5  # failures
 Patch = Annotated[
     str, options.option("--patch", "LIST", Panel.MASKS, "Side of the patch in pixels, or several, such as 1,2,3.")
 ]
-Masks = Annotated[
-    int,
-    options.option(
-        "--masks",
-        "INT",
-        Panel.MASKS,
-        "Masks along each axis. A certificate takes k^2 (k^2 + 1) / 2 passes for k masks.",
-    ),
-]
-FillText = Annotated[
-    str,
-    options.option(
-        "--fill",
-        "TEXT",
-        Panel.MASKS,
-        "What stands in the place of hidden pixels: superpixels, diffusion, mean, or constant:value=0.5.",
-    ),
-]
 PixelsName = Annotated[
     str,
     options.option(
@@ -60,8 +42,8 @@ def patch(
     model: options.Model,
     data: options.Data,
     patch: Patch,
-    masks: Masks = MASKS,
-    fill: FillText = FILL,
+    masks: options.Masks = MASKS,
+    fill: options.FillText = FILL,
     adapted: options.Adapted = None,
     pixels: PixelsName = "network",
     out: Out = Path("pprs-patch"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pprs.patches.adaptation import adapt_to_masks
 from pprs.patches.classifier import FILL, MASKS, PatchCertificate, PatchClassifier
 from pprs.patches.fills import FILLS, Fill, parse_fill
 from pprs.patches.masks import Box, MaskGrid
@@ -29,6 +30,7 @@ __all__ = [
     "PatchRow",
     "PatchRun",
     "PatchSettings",
+    "adapt_to_masks",
     "certified_accuracy",
     "certify_patches",
     "clean_accuracy",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,7 +65,7 @@ def name_runs(runs: Sequence[PatchRun]) -> list[str]:
 def make_table(runs: Sequence[PatchRun]) -> Table:
     """Return certified and clean accuracy of each run at each patch size."""
     heads = ("run", "patch", "certified accuracy", "clean accuracy", "without masks", "images", "passes per image")
-    lines = []
+    lines: list[tuple[str | Cell, ...]] = []
     for name, run in zip(name_runs(runs), runs, strict=True):
         for patch in run.patches:
             rows = run.of(patch)
@@ -75,8 +75,7 @@ def make_table(runs: Sequence[PatchRun]) -> Table:
     return Table(heads, tuple(lines))
 
 
-def _share(rows: Sequence[PatchRow], measure: object) -> Cell:
-    assert callable(measure)
+def _share(rows: Sequence[PatchRow], measure: Callable[[Sequence[PatchRow]], float]) -> Cell:
     share = measure(rows)
     low, high = accuracy_interval([share], len(rows))
     return Cell(f"{100 * share:.1f}%", f"[{100 * low[0]:.1f}, {100 * high[0]:.1f}]")

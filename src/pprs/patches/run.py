@@ -11,11 +11,13 @@ import torch
 
 from pprs._threads import keep_memory
 from pprs.data import Selection
+from pprs.dataset import report_reused_images
 from pprs.engine import EngineChoice, check_engine, choose_engine
 from pprs.errors import ConfigurationError, PprsError, check_integer, check_type, describe_error
 from pprs.model import Model
 from pprs.model.identity import identify
 from pprs.noise import digest_image
+from pprs.patches.adaptation import describe_masks
 from pprs.patches.classifier import FILL, MASKS, PatchClassifier
 from pprs.patches.fills import Fill, parse_fill
 from pprs.patches.masks import MIN_MASKS
@@ -86,6 +88,7 @@ def certify_patches(
         model, data, split=split, classes=classes, labels=labels, images=images, pixels=pixels, adapted=adapted
     )
     keep_memory()
+    _report_adaptation(task, sides, masks, fill, reporter)
     make = _Maker(task, masks, fill, device, batch_size)
     choice = make.choose_engine(sides, _find_engine(folder, engine), reporter)
     with PatchWriter(folder, _describe(task, masks, fill, choice, device)) as writer:
@@ -110,6 +113,21 @@ def _find_engine(folder: Path | None, engine: str) -> str:
     if engine != "auto" or folder is None or not (folder / FILE).is_file() or not (folder / FILE).stat().st_size:
         return engine
     return open_patch_run(folder).settings.engine
+
+
+def _report_adaptation(task: Task, sides: Sequence[int], masks: int, fill: Fill, progress: Progress) -> None:
+    """Warn if an adapted model is used for other masks, or for the images that it was adapted with."""
+    adaptation = task.model.adaptation
+    if adaptation is None:
+        return
+    for side in sides:
+        used = describe_masks(side, masks, fill)
+        if adaptation.methods and adaptation.noise != used:
+            progress.message(
+                f"warning: the classifier was adapted to {adaptation.noise}, and is used with {used}. Certificates "
+                "hold, but there may be fewer of them."
+            )
+    report_reused_images(task, progress)
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,7 @@ def picture_path(folder: str | Path, row: PatchRow) -> Path:
 
 def is_patch_run(folder: str | Path) -> bool:
     """Return whether a folder holds a run against patches."""
-    return (Path(folder) / FILE).is_file()
+    return (Path(folder) / FILE).is_file()  # false for a url
 
 
 @dataclass
