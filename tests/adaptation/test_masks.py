@@ -22,10 +22,10 @@ from pprs.patches.fills import Constant
 
 def test_a_classifier_is_adapted_to_masks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def distil_briefly(problem: MaskedProblem, changes: Changes, *, progress: Record, deadline: float) -> Changes:
-        return distil(problem, changes, progress=progress, steps=150)
+        return distil(problem, changes, progress=progress, steps=60)
 
     monkeypatch.setattr("pprs.patches.adaptation.distil", distil_briefly)
-    net, images, out = Model(trained(), "tiny", 4), unlabelled(120).clamp(0, 1), tmp_path / "a.safetensors"
+    net, images, out = Model(trained(), "tiny", 4), unlabelled(80).clamp(0, 1), tmp_path / "a.safetensors"
     problem = MaskedProblem(net, images, MaskGrid(12, 12, 2, 3), Constant())
     assert torch.equal(problem.perturb(images, 3), problem.perturb(images, 3))
     assert not torch.equal(problem.perturb(images, 3), problem.perturb(images, 4))

@@ -13,7 +13,7 @@ from pprs.patches.double_masking import Look, Predictions, certify, predict
 
 FILLS = ["constant", "mean", "diffusion", "superpixels:n_segments=4"]
 SIDE, PATCH, MASKS = 8, 2, 2
-IMAGES, NETWORKS = 3, 5
+IMAGES, NETWORKS = 3, 3
 
 
 def make_network(seed: int, classes: int = 3) -> torch.nn.Module:
@@ -133,13 +133,12 @@ def test_the_classifier_finds_the_patch_that_hides_the_truth() -> None:
 
 
 def test_attacks_on_the_classifier_itself_fail() -> None:
-    """The same search as above, through batches and threads of the public class."""
-    net = make_network(3)
-    image = (torch.rand(1, SIDE, SIDE, generator=torch.Generator().manual_seed(3)) < 0.5).float()
-    g = PatchClassifier(net, 3, patch=PATCH, masks=MASKS, fill="mean", batch_size=3)
-    certificate = g.certify(image)
-    labels = {g.predict(attack) for attack in list_attacks(image).unique(dim=0)[::9]}
-    assert not certificate.certified or labels == {certificate.prediction}
+    """Some of the attacks above, through batches and threads of the public class."""
+    g = PatchClassifier(make_network(0), 3, patch=PATCH, masks=MASKS, fill="mean", batch_size=3)
+    images = (torch.rand(20, 1, SIDE, SIDE, generator=torch.Generator().manual_seed(0)) < 0.5).float()
+    image, certificate = next((x, c) for x, c in ((x, g.certify(x)) for x in images) if c.certified)
+    attacks = list_attacks(image).unique(dim=0)[::9]
+    assert {g.predict(attack) for attack in attacks} == {certificate.prediction}
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 64])

@@ -127,7 +127,7 @@ FillText = Annotated[
         "--fill",
         "TEXT",
         Panel.MASKS,
-        "What stands in the place of hidden pixels: superpixels, diffusion, mean, or constant:value=0.5.",
+        "What stands in the place of hidden pixels: diffusion, superpixels, mean, or constant:value=0.5.",
     ),
 ]
 Start = Annotated[int, option("--start", "INT", Panel.IMAGES, "Index of the first image.")]

@@ -104,7 +104,7 @@ def adapt_to_masks(
             network cannot be trained, or if `out` holds something else.
     """
     fill = parse_fill(fill) if isinstance(fill, str) else fill
-    check_type(fill, Fill, "fill", '"superpixels"')
+    check_type(fill, Fill, "fill", '"diffusion"')
     path, seconds, seed = _check_out(out), check_budget(budget), check_integer(seed, "seed")
     reporter = as_progress(progress)
     image_set = open_data(data, split=split, prefer="train")

@@ -19,7 +19,7 @@ from pprs.scores import near_ties
 from pprs.space import describe_shape
 from pprs.voting import NEAR_TIE, TIES_PER_DIFFERENCE, TRIAL_SIZE, Scorer, check_image
 
-MASKS, FILL = 6, "superpixels"
+MASKS, FILL = 6, "diffusion"
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class PatchClassifier:
         patch: The side of the patch in pixels.
         masks: The number of masks along each axis. A certificate takes k^2 (k^2 + 1) / 2 passes for k masks, so 666 for
             6. More masks are smaller, and hide less of the image.
-        fill: What stands in the place of hidden pixels: "superpixels", "diffusion", "mean", "constant:value=0.5", or a
+        fill: What stands in the place of hidden pixels: "diffusion", "superpixels", "mean", "constant:value=0.5", or a
             `Fill`.
         batch_size: The number of masked images per call of the base classifier. By default it depends on the image
             size and the device.
@@ -105,7 +105,7 @@ class PatchClassifier:
         device: str | torch.device = "cpu",
     ) -> None:
         self._fill = parse_fill(fill) if isinstance(fill, str) else fill
-        check_type(self._fill, Fill, "fill", '"superpixels"')
+        check_type(self._fill, Fill, "fill", '"diffusion"')
         self._patch, self._masks = check_integer(patch, "patch", 1), check_integer(masks, "masks", MIN_MASKS)
         self._scorer = Scorer(model, num_classes, batch_size=batch_size, device=device)
         self._near_tie = NEAR_TIE

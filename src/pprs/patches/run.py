@@ -79,7 +79,7 @@ def certify_patches(
     """
     sides, masks = _check_sides(patch), check_integer(masks, "masks", MIN_MASKS)
     fill = parse_fill(fill) if isinstance(fill, str) else fill
-    check_type(fill, Fill, "fill", '"superpixels"')
+    check_type(fill, Fill, "fill", '"diffusion"')
     check_type(out, str | Path | None, "out", '"runs/patches"')
     check_engine(engine)
     device = Local().check_device(device)
