@@ -22,9 +22,10 @@ from pprs.patches.fills import Constant
 
 def test_a_classifier_is_adapted_to_masks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def distil_briefly(problem: MaskedProblem, changes: Changes, *, progress: Record, deadline: float) -> Changes:
-        return distil(problem, changes, progress=progress, steps=60)
+        return distil(problem, changes, progress=progress, steps=30)
 
     monkeypatch.setattr("pprs.patches.adaptation.distil", distil_briefly)
+    monkeypatch.setattr("pprs.patches.adaptation.VIEWS", 8)
     net, images, out = Model(trained(), "tiny", 4), unlabelled(80).clamp(0, 1), tmp_path / "a.safetensors"
     problem = MaskedProblem(net, images, MaskGrid(12, 12, 2, 3), Constant())
     assert torch.equal(problem.perturb(images, 3), problem.perturb(images, 3))

@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 import torch
 from helpers import Record, pprs
-from networks import IMAGES, save_network
+from networks import IMAGES, make_overlay, save_network
 
+from pprs.cli import demo_patches
 from pprs.errors import ConfigurationError, PprsError
+from pprs.model import load_model
+from pprs.model.changes import Changes
+from pprs.model.overlay import save_overlay
 from pprs.patches import (
     PatchRow,
     PatchRun,
@@ -184,3 +188,18 @@ def test_adapting_needs_noise_or_a_patch(model: str, data: str, tmp_path: Path) 
     assert "give the --sigma of the noise, or a --patch" in pprs(*common, code=2).stderr
     assert "not to both" in pprs(*common, "--patch", 2, "--sigma", 0.5, code=2).stderr
     assert "by distill, not by bias" in pprs(*common, "--patch", 2, "--method", "bias", code=2).stderr
+
+
+def test_the_demo_compares_fills_and_an_adapted_classifier(
+    model: str, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def adapt(model: str, data: str, *, out: Path, **_: object) -> None:
+        save_overlay(make_overlay(load_model(model), Changes()), out)
+
+    for name, value in {"LIMIT": 2, "FILLS": ("mean",), "adapt_to_masks": adapt}.items():
+        monkeypatch.setattr(demo_patches, name, value)
+    demo_patches.show_patches(model, data, tmp_path / "demo")
+    assert [run.name for run in sorted((tmp_path / "demo").iterdir())] == [
+        "adapted", "adapted.safetensors", "mean", "report.html",
+    ]  # fmt: skip
+    assert "adapted" in (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")

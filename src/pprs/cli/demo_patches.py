@@ -11,7 +11,7 @@ from pprs.patches.report import write_patch_report
 
 PATCH, LIMIT = 2, 40
 FILLS = ("constant", "mean", "diffusion", "superpixels")
-ADAPTED, BUDGET, IMAGES = "diffusion", "1m", 4000  # the last line: an adapted classifier
+ADAPTED, BUDGET, IMAGES = "diffusion", "45s", 4000  # the last line: an adapted classifier
 
 
 def show_patches(model: str, data: str, out: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -23,7 +23,7 @@ Patch = Annotated[
     str, options.option("--patch", "LIST", Panel.MASKS, "Side of the patch in pixels, or several, such as 1,2,3.")
 ]
 PixelsName = Annotated[
-    str,
+    Literal["network", "file"],
     options.option(
         "--pixels",
         "NAME",
