@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pprs.errors import ConfigurationError
+from pprs.errors import ConfigurationError, PprsError
 from pprs.patches import FILLS, Fill, MaskGrid, parse_fill
 from pprs.patches.masks import cover_axis
 
@@ -147,6 +147,12 @@ def test_unknown_fills_are_refused(text: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message) as error:
         parse_fill(text)
     assert error.value.parameter == "fill"
+
+
+@pytest.mark.parametrize("text", ALL_FILLS)
+def test_an_image_without_visible_pixels_is_refused(text: str) -> None:
+    with pytest.raises(PprsError, match="nothing to fill them from"):
+        parse_fill(text).apply(torch.zeros(2, 1, 8, 8), torch.ones(2, 8, 8, dtype=torch.bool))
 
 
 @pytest.mark.parametrize("text", ALL_FILLS)

@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 
 from pprs import _text
-from pprs.errors import ConfigurationError
+from pprs.errors import ConfigurationError, PprsError
 from pprs.partition import Slic
 
 STEPS = 8  # of the diffusion at each resolution
@@ -35,7 +35,12 @@ class Fill(ABC):
 
         Returns:
             The images with hidden pixels filled and visible ones unchanged.
+
+        Raises:
+            PprsError: If all pixels of an image are hidden.
         """
+        if bool(hidden.flatten(1).all(1).any()):
+            raise PprsError("all pixels of an image are hidden, so there is nothing to fill them from. Hide fewer.")
         hidden = hidden[:, None]
         visible = images.contiguous().masked_fill(hidden, 0.0)
         return torch.where(hidden, self._fill(visible, hidden), visible)
