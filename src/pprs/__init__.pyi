@@ -25,6 +25,7 @@ from .partition import Quickshift as Quickshift
 from .partition import Shifts as Shifts
 from .partition import Slic as Slic
 from .partition import Soft as Soft
+from .patches import PatchClassifier as PatchClassifier
 from .report import write_report as write_report
 from .reproduction import reproduce as reproduce
 from .runners import Processes as Processes

@@ -16,7 +16,7 @@ import torch
 from pprs.errors import ConfigurationError, PprsError
 from pprs.model.onnx import OnnxNetwork
 from pprs.scores import relative_difference
-from pprs.voting import LocalVotes
+from pprs.voting import Scorer
 
 ALONE = 4  # images that are also scored alone
 # The largest difference, relative to the spread of the scores, that different batches may make. Rounding makes 1e-6 in
@@ -24,7 +24,7 @@ ALONE = 4  # images that are also scored alone
 MAX_DIFFERENCE = 2e-3
 
 
-def check_function_of_one_image(votes: LocalVotes, inputs: torch.Tensor) -> float:
+def check_function_of_one_image(votes: Scorer, inputs: torch.Tensor) -> float:
     """Raise an error if the scores of an image depend on anything but the image.
 
     The same images are scored alone, together, among other images, in another order, and again.
@@ -62,12 +62,12 @@ def check_function_of_one_image(votes: LocalVotes, inputs: torch.Tensor) -> floa
     return max(*among_others, *repeated)
 
 
-def _limit(inputs: torch.Tensor, votes: LocalVotes) -> torch.Tensor:
+def _limit(inputs: torch.Tensor, votes: Scorer) -> torch.Tensor:
     """Return as many of the images as fit in half a batch, so that no batch is larger than those of the run."""
     return inputs[: max(1, votes.images_per_batch(inputs[0]) // 2)]
 
 
-def _score_otherwise(votes: LocalVotes, inputs: torch.Tensor) -> Iterator[torch.Tensor]:
+def _score_otherwise(votes: Scorer, inputs: torch.Tensor) -> Iterator[torch.Tensor]:
     """Yield the scores of the images when they are scored alone, and among other images in another order."""
     # Images of another contrast change the statistics of a batch more than further noisy samples would.
     others = torch.cat([2 * inputs[::2], 1 - inputs[1::2]])[: votes.images_per_batch(inputs[0]) - len(inputs)]

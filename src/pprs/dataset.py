@@ -262,6 +262,11 @@ def _report_adaptation(task: Task, noise: Noise, partition: Partition | None, pr
         return
     for text in task.list_mismatches(noise, partition):
         progress.message(f"warning: {text}")
+    report_reused_images(task, progress)
+
+
+def report_reused_images(task: Task, progress: Progress) -> None:
+    """Warn if an adapted model is used for images that it was adapted with."""
     if used := count_adapted_images(task, progress):
         progress.message(
             f"warning: the classifier was adapted with {used} of these {len(task.images)} images. Their certificates "

@@ -238,7 +238,76 @@ def trial_inputs(
     return noisy if partition is None else partition.resolve(noise.sigma, tuple(x.shape)).run(noisy)[0]
 
 
-class LocalVotes:
+class Scorer:
+    """A base classifier whose scores are checked. Its device and batch size are fixed."""
+
+    def __init__(
+        self,
+        model: BaseClassifier,
+        num_classes: int,
+        *,
+        batch_size: int | None = None,
+        threads: int | None = None,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        if not (isinstance(num_classes, int) and num_classes >= 2):
+            raise PprsError(
+                f"num_classes must be an integer of at least 2, not {num_classes!r}", parameter="num_classes"
+            )
+        for name, value in (("batch_size", batch_size), ("threads", threads)):
+            if value is not None and value < 1:
+                raise PprsError(f"`{name}` must be at least 1, not {value}", parameter=name)
+        if isinstance(model, torch.nn.Module):
+            model.eval().to(device)
+        self.model, self.num_classes = model, num_classes
+        self.batch_size, self.threads, self.device = batch_size, threads, torch.device(device)
+        self.rounding = _find_rounding(model)
+
+    def images_per_batch(self, x: torch.Tensor | QuantisedImage) -> int:
+        """Return the number of images of this size per call of the base classifier."""
+        # Small on a CPU: layers are slow if their outputs do not fit in the caches and need newly allocated memory.
+        max_images, max_values = (64, 2**20) if self.device.type == "cpu" else (512, 2**25)
+        return self.batch_size or max(1, min(max_images, max_values // x.numel()))
+
+    @property
+    def score_tolerance(self) -> float:
+        """The share of their spread by which the scores of the same network may differ on another processor."""
+        return HALF_TOLERANCE if self.rounding else TOLERANCE
+
+    def scores(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the base classifier's scores [B, num_classes] as float32."""
+        try:
+            # A copy, because some models normalise in place, and a near tie is scored a second time.
+            # A single image is always copied: its alignment in memory can change the last digit.
+            preserves_input = getattr(self.model, "preserves_input", False) and len(images) > 1
+            scores: Any = self.model(images if preserves_input else images.clone())
+        except Exception as error:  # a user's model may raise anything
+            if isinstance(error, MemoryError):
+                raise
+            if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+                raise MemoryError(str(error).splitlines()[0]) from error
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise PprsError(
+                f"the model failed on a batch of shape {tuple(images.shape)}: {reason}. The usual cause is an image "
+                "whose size or number of channels does not match the model's input."
+            ) from error
+        self._check_output(scores, len(images))
+        return scores.float()  # type: ignore[no-any-return]
+
+    def _check_output(self, scores: Any, batch: int) -> None:
+        if not isinstance(scores, torch.Tensor):
+            raise PprsError(
+                f"the model must return a tensor of scores, not {type(scores).__name__}. Wrap it so that it does."
+            )
+        if scores.shape != (batch, self.num_classes):
+            raise PprsError(
+                f"the model returned shape {tuple(scores.shape)} for {batch} images, but num_classes="
+                f"{self.num_classes} requires ({batch}, {self.num_classes}). Check num_classes and the model's last "
+                "layer."
+            )
+
+
+class LocalVotes(Scorer):
     """A vote source in this process. On a CPU, the classifier runs on `threads` batches in parallel."""
 
     def __init__(
@@ -254,19 +323,12 @@ class LocalVotes:
         device: str | torch.device = "cpu",
         arithmetic: str = "auto",
     ) -> None:
-        if not (isinstance(num_classes, int) and num_classes >= 2):
-            raise PprsError(
-                f"num_classes must be an integer of at least 2, not {num_classes!r}", parameter="num_classes"
-            )
-        for name, value, least in (("batch_size", batch_size, 1), ("threads", threads, 1), ("seed", seed, 0)):
-            if value is not None and value < least:
-                raise PprsError(f"`{name}` must be at least {least}, not {value}", parameter=name)
-        if isinstance(model, torch.nn.Module):
-            model.eval().to(device)
-        self.model, self.num_classes, self.noise, self.partition = model, num_classes, noise, partition
-        self.seed, self.batch_size, self.threads, self.device = seed, batch_size, threads, torch.device(device)
+        super().__init__(model, num_classes, batch_size=batch_size, threads=threads, device=device)
+        if seed < 0:
+            raise PprsError(f"`seed` must be at least 0, not {seed}", parameter="seed")
+        self.noise, self.partition, self.seed = noise, partition, seed
         self.requested_arithmetic, self.arithmetic = arithmetic, choose_arithmetic(arithmetic, noise)
-        self.rounding, self._near_tie, self._scale = _find_rounding(model), NEAR_TIE, 0.0
+        self._near_tie, self._scale = NEAR_TIE, 0.0
         self._resolved: dict[tuple[int, ...], Partition] = {}
 
     def quantise(self, x: torch.Tensor) -> torch.Tensor | QuantisedImage:
@@ -358,12 +420,6 @@ class LocalVotes:
             for future in pending:
                 future.cancel()
 
-    def images_per_batch(self, x: torch.Tensor | QuantisedImage) -> int:
-        """Return the number of noisy samples of this image per call of the base classifier."""
-        # Small on a CPU: layers are slow if their outputs do not fit in the caches and need newly allocated memory.
-        max_images, max_values = (64, 2**20) if self.device.type == "cpu" else (512, 2**25)
-        return self.batch_size or max(1, min(max_images, max_values // x.numel()))
-
     def _choose_labels(self, images: torch.Tensor, scores: torch.Tensor, *, alone: bool) -> torch.Tensor:
         """Return the label of each image of a chunk from its scores. Near ties are scored again, each image alone.
 
@@ -378,11 +434,6 @@ class LocalVotes:
                 raise PprsError("the model returned NaN scores. Check its weights, and that it takes images in [0, 1].")
             labels[i] = own.argmax()
         return labels
-
-    @property
-    def score_tolerance(self) -> float:
-        """The share of their spread by which the scores of the same network may differ on another processor."""
-        return HALF_TOLERANCE if self.rounding else TOLERANCE
 
     def settle_alone(self, difference: float) -> None:
         """Score images alone whose label could change if a batch changes scores by this share of their spread."""
@@ -421,38 +472,6 @@ class LocalVotes:
                 return index, self.scores(noisy)[0].cpu()
 
         yield from self._map(score, request(), eager=True, more=lambda: True)
-
-    def scores(self, images: torch.Tensor) -> torch.Tensor:
-        """Return the base classifier's scores [B, num_classes] as float32."""
-        try:
-            # A copy, because some models normalise in place, and a near tie is scored a second time.
-            # A single image is always copied: its alignment in memory can change the last digit.
-            preserves_input = getattr(self.model, "preserves_input", False) and len(images) > 1
-            scores: Any = self.model(images if preserves_input else images.clone())
-        except Exception as error:  # a user's model may raise anything
-            if isinstance(error, MemoryError):
-                raise
-            if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
-                raise MemoryError(str(error).splitlines()[0]) from error
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise PprsError(
-                f"the model failed on a batch of shape {tuple(images.shape)}: {reason}. The usual cause is an image "
-                "whose size or number of channels does not match the model's input."
-            ) from error
-        self._check_output(scores, len(images))
-        return scores.float()  # type: ignore[no-any-return]
-
-    def _check_output(self, scores: Any, batch: int) -> None:
-        if not isinstance(scores, torch.Tensor):
-            raise PprsError(
-                f"the model must return a tensor of scores, not {type(scores).__name__}. Wrap it so that it does."
-            )
-        if scores.shape != (batch, self.num_classes):
-            raise PprsError(
-                f"the model returned shape {tuple(scores.shape)} for {batch} images, but num_classes="
-                f"{self.num_classes} requires ({batch}, {self.num_classes}). Check num_classes and the model's last "
-                "layer."
-            )
 
 
 def _find_rounding(model: BaseClassifier) -> float:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pprs.adaptation.problem import Changes, Problem, eval_mode, to_logits
+from pprs.adaptation.problem import Changes, Perturbed, eval_mode, to_logits
 from pprs.adaptation.statistics import copy_network, draw_batches, estimate_statistics, find_batch_norms
 from pprs.augment import mirror_images, shift_images
 from pprs.errors import ConfigurationError, suggest
@@ -41,7 +41,7 @@ FIRST_DRAW, LAST_DRAW = 4 << 32, 5 << 32  # of the noise, so that no other metho
 
 
 def distil(
-    problem: Problem,
+    problem: Perturbed,
     changes: Changes,
     *,
     progress: Progress,
@@ -49,7 +49,7 @@ def distil(
     layers: str = "auto",
     steps: int | None = None,
 ) -> Changes:
-    """Train a copy of the network to predict for noisy, partitioned images what it predicts for the clean ones.
+    """Train a copy of the network to predict for perturbed images what it predicts for the clean ones.
 
     The targets are the unadapted network's probabilities for the clean image, after a random shift and, for colour
     images, reflection. No label is needed. The result depends on the number of steps, but not on the time they take.
@@ -87,7 +87,7 @@ def distil(
     return replace(changes, weights={**changes.weights, **trainer.finish()}, bias=None)
 
 
-def _check_gradients(problem: Problem) -> None:
+def _check_gradients(problem: Perturbed) -> None:
     """Raise unless the scores are differentiable in the network's weights."""
     module = problem.model.module
     trainable = any(p.is_floating_point() for p in module.parameters())
@@ -102,7 +102,7 @@ def _check_gradients(problem: Problem) -> None:
         )
 
 
-def _plan(problem: Problem, changes: Changes, deadline: float | None, layers: str) -> tuple[int, str]:
+def _plan(problem: Perturbed, changes: Changes, deadline: float | None, layers: str) -> tuple[int, str]:
     """Return the number of steps that fit before the deadline, and the layers to train."""
     if deadline is None:
         return DEFAULT_STEPS, layers
@@ -129,7 +129,7 @@ class _Trainer:
         kept: The number of steps of the last good state.
     """
 
-    def __init__(self, problem: Problem, changes: Changes, layers: str, steps: int) -> None:
+    def __init__(self, problem: Perturbed, changes: Changes, layers: str, steps: int) -> None:
         self._problem, self._denoiser, self._steps = problem, changes.denoiser, steps
         self._net = copy_network(problem, changes)
         self._parameters = _select_parameters(self._net, layers)

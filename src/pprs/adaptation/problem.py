@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,8 +19,40 @@ from pprs.voting import ADAPT
 BATCH = 64  # images that are classified together
 
 
+class Perturbed(ABC):
+    """A classifier, unlabelled images, and what stands between the images and the classifier.
+
+    Attributes:
+        model: The classifier before the adaptation.
+        images: Unlabelled images as the network receives them, float32 [N, C, H, W] in [0, 1].
+        seed: The random seed.
+    """
+
+    model: Model
+    images: torch.Tensor
+    seed: int
+
+    @abstractmethod
+    def perturb(self, images: torch.Tensor, draw: int) -> torch.Tensor:
+        """Return each of any images as the classifier sees it, with the random numbers of draw number `draw`."""
+
+    def noisy(self, indices: torch.Tensor, draw: int) -> torch.Tensor:
+        """Return one perturbed copy of each of these images, with the random numbers of draw number `draw`."""
+        return self.perturb(self.images[indices], draw)
+
+    @functools.cached_property
+    def clean_scores(self) -> torch.Tensor:
+        """The scores [N, num_classes] of the unadapted network for the clean images."""
+        return predict_scores(self.model.module, self.images)
+
+    @functools.cached_property
+    def probabilities(self) -> bool:
+        """Whether the network returns probabilities, as opposed to logits."""
+        return are_probabilities(predict_scores(self.model.module, self.images[:BATCH]))
+
+
 @dataclass(frozen=True)
-class Problem:
+class Problem(Perturbed):
     """A classifier, unlabelled images, and the noise and partition behind which the classifier is smoothed.
 
     Attributes:
@@ -36,24 +69,10 @@ class Problem:
     partition: Partition | None
     seed: int = 0
 
-    def noisy(self, indices: torch.Tensor, draw: int) -> torch.Tensor:
-        """Return one partitioned noisy copy of each of these images, with the noise of draw number `draw`."""
-        return self.perturb(self.images[indices], draw)
-
     def perturb(self, images: torch.Tensor, draw: int) -> torch.Tensor:
         """Add the noise of draw number `draw` to any images, and partition them."""
         noisy = images + self.noise.sample(tuple(images.shape), keyed_rng("cpu", self.seed, draw, ADAPT, 0))
         return noisy if self.partition is None else self.partition.run(noisy)[0]
-
-    @functools.cached_property
-    def clean_scores(self) -> torch.Tensor:
-        """The scores [N, num_classes] of the unadapted network for the clean images."""
-        return predict_scores(self.model.module, self.images)
-
-    @functools.cached_property
-    def probabilities(self) -> bool:
-        """Whether the network returns probabilities, as opposed to logits."""
-        return are_probabilities(predict_scores(self.model.module, self.images[:BATCH]))
 
 
 def are_probabilities(scores: torch.Tensor) -> bool:
@@ -84,6 +103,7 @@ __all__ = [
     "BATCH",
     "Adapted",
     "Changes",
+    "Perturbed",
     "Problem",
     "are_probabilities",
     "eval_mode",

@@ -88,7 +88,7 @@ def adapt(
     partition = parse_partition(partition) if isinstance(partition, str) else partition
     check_type(noise, Noise, "noise", 'pprs.Gaussian(0.25) or "gaussian:sigma=0.25"')
     check_type(partition, Partition | None, "partition", 'pprs.Slic() or "slic:n_segments=100"')
-    path, seconds, seed = _check_out(out), _check_budget(budget), check_integer(seed, "seed")
+    path, seconds, seed = _check_out(out), check_budget(budget), check_integer(seed, "seed")
     if method not in METHODS:
         raise ConfigurationError(f'unknown method "{method}". {suggest(str(method), METHODS)}', parameter="method")
     reporter = as_progress(progress)
@@ -117,7 +117,7 @@ def _check_out(out: str | Path) -> Path:
     return path
 
 
-def _check_budget(budget: str) -> float:
+def check_budget(budget: str) -> float:
     """Return the budget in seconds."""
     check_type(budget, str, "budget", '"5m"')
     seconds = parse_budget(budget).seconds

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from pprs.adaptation.problem import BATCH, Changes, Problem
+from pprs.adaptation.problem import BATCH, Changes, Perturbed, Problem
 from pprs.errors import ConfigurationError
 from pprs.progress import Progress, stage
 
@@ -58,7 +58,7 @@ def adapt_statistics(
     return replace(changes, weights={**changes.weights, **new}, bias=None)
 
 
-def copy_network(problem: Problem, changes: Changes) -> torch.nn.Module:
+def copy_network(problem: Perturbed, changes: Changes) -> torch.nn.Module:
     """Return a copy of the network with its changed weights, in eval mode, without bias or denoiser."""
     net = copy.deepcopy(problem.model.module).eval()
     net.load_state_dict({**net.state_dict(), **changes.weights})
@@ -100,7 +100,7 @@ def estimate_statistics(net: torch.nn.Module, inputs: Iterable[torch.Tensor]) ->
     return count
 
 
-def draw_batches(problem: Problem, least: int, most: int) -> list[torch.Tensor]:
+def draw_batches(problem: Perturbed, least: int, most: int) -> list[torch.Tensor]:
     """Return full batches of image indices, at least `least` in total if each image is drawn often enough."""
     generator = torch.Generator().manual_seed(problem.seed)
     count = len(problem.images)

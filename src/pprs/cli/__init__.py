@@ -15,6 +15,7 @@ from pprs._version import __version__
 COMMANDS = {
     "demo": "Train a small classifier, certify it with and without superpixels, and write a report.",
     "certify": "Certify images: each gets a label, and an L2 radius within which it cannot change.",
+    "patch": "Certify that no change inside any one square patch can alter a label.",
     "predict": "Predict labels with the smoothed classifier, abstaining where the vote is too close.",
     "calibrate": "Calibrate sets of labels that contain the true one with a promised probability, also under attack.",
     "predict-set": "Predict a set of labels for each image, from one noisy pass.",

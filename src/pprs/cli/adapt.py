@@ -13,6 +13,7 @@ from pprs.cli.options import Panel
 from pprs.data import Selection
 from pprs.errors import ConfigurationError
 from pprs.noise import noise_of
+from pprs.patches import FILL, MASKS, adapt_to_masks
 from pprs.space import FILE
 
 Out = Annotated[
@@ -29,6 +30,16 @@ Method = Annotated[
         Panel.SAMPLING,
         "statistics (of batch normalisation), bias (of the output), denoiser, distill (the classifier's own clean "
         "predictions), or auto, which keeps what helps on held-back images.",
+    ),
+]
+Sigma = Annotated[
+    float | None,
+    options.option("--sigma", "NUM", Panel.NOISE, "Standard deviation of the noise, for pixel values in [0, 1]."),
+]
+Patch = Annotated[
+    int | None,
+    options.option(
+        "--patch", "INT", Panel.MASKS, "Adapt to the masks of `pprs patch` for a patch of this side, instead of noise."
     ),
 ]
 Budget = Annotated[str, options.option("--budget", "TIME", Panel.SAMPLING, "How long to adapt: 90s, 5m, 1h.")]
@@ -50,11 +61,14 @@ Device = Annotated[str, options.option("--device", "NAME", Panel.SPEED, "Only cp
 def adapt(
     model: options.Model,
     data: options.Data,
-    sigma: options.Sigma,
     out: Out,
+    sigma: Sigma = None,
     partition: options.PartitionText = "none",
     noise: options.NoiseText = "gaussian",
     pixels: Pixels = "network",
+    patch: Patch = None,
+    masks: options.Masks = MASKS,
+    fill: options.FillText = FILL,
     method: Method = "auto",
     budget: Budget = adaptation.BUDGET,
     split: Split = None,
@@ -63,7 +77,7 @@ def adapt(
     threads: options.Threads = None,
     device: Device = "cpu",
 ) -> None:
-    """Adapt a classifier to its noise and partition with unlabelled images.
+    """Adapt a classifier to its noise and partition, or to the masks of a patch, with unlabelled images.
 
     Labels, if there are any, are not read. Give images that you do not certify.
 
@@ -72,6 +86,18 @@ def adapt(
     _check_supported(pixels, device)
     images = Selection(limit=limit)
     options.set_threads(threads)
+    if patch is not None:
+        _check_masks(sigma, partition, method)
+        adapt_to_masks(
+            model, data, patch=patch, masks=masks, fill=fill, out=out, budget=budget, images=images, seed=seed,
+            progress=progress, split=split,
+        )  # fmt: skip
+        say(f"wrote {out}. Use it with: pprs patch --model {model} --adapted {out} --patch {patch} ...")
+        return
+    if sigma is None:
+        raise ConfigurationError(
+            "give the `sigma` of the noise, or a `patch` to whose masks the classifier is adapted", parameter="sigma"
+        )
     adaptation.adapt(
         model, data, noise=noise_of(noise, sigma), partition=partition, out=out, method=method, budget=budget,
         images=images, seed=seed, progress=progress, split=split,
@@ -93,3 +119,15 @@ def _check_supported(pixels: str, device: str) -> None:
             "any device.",
             parameter="device",
         )
+
+
+def _check_masks(sigma: float | None, partition: str, method: str) -> None:
+    """Refuse options that an adaptation to masks does not have."""
+    for name, given in (("sigma", sigma is not None), ("partition", partition != "none")):
+        if given:
+            raise ConfigurationError(
+                f"a classifier is adapted to noise or to masks, not to both: leave out `{name}` or `patch`",
+                parameter=name,
+            )
+    if method not in ("auto", "distill"):
+        raise ConfigurationError(f"a classifier is adapted to masks by distill, not by {method}", parameter="method")

@@ -10,6 +10,7 @@ import typer
 from pprs.adaptation import adapt
 from pprs.cli import options
 from pprs.cli.console import RunSummary, exit_if_failed, print_summary, progress, say
+from pprs.cli.demo_patches import show_patches
 from pprs.cli.demo_sets import demo_sets
 from pprs.cli.errors import guarded
 from pprs.cli.report import print_report
@@ -31,6 +32,7 @@ def demo(
     out: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="Folder for the classifier, the runs and the report.")
     ] = Path("pprs-demo"),
+    patch: Annotated[bool, typer.Option("--patch", help="Show certificates against patches instead.")] = False,
     threads: options.Threads = None,
     sets: Annotated[bool, typer.Option("--sets", help="Show label sets that hold under attack instead.")] = False,
 ) -> None:
@@ -44,6 +46,9 @@ def demo(
         train_and_score(open_dataset(DATA, split="train"), Recipe(epochs=8), DATA, model, progress=progress)
     if sets:
         demo_sets(model, DATA, out)
+        return
+    if patch:
+        show_patches(str(model), DATA, out / "patches")
         return
     runs = [_certify(str(model), partition, out / name) for name, partition in METHODS.items()]
     overlay = out / f"{ADAPTED}.safetensors"

@@ -19,6 +19,7 @@ class Panel(StrEnum):
 
     INPUT = "Classifier and data"
     NOISE = "Noise and partition"
+    MASKS = "Patch and masks"
     SAMPLING = "Sampling"
     IMAGES = "Which images"
     OUTPUT = "Output"
@@ -110,6 +111,24 @@ PartitionText = Annotated[
         "felzenszwalb, quickshift, grid:size=4, a chain such as slic/soft/shifts:k=4, a mean A+B, a network in a file: "
         "denoiser:D.onnx, or a baseline: blur:size=3, gauss, median, tv, nlm. Options left out are chosen for the "
         "noise.",
+    ),
+]
+Masks = Annotated[
+    int,
+    option(
+        "--masks",
+        "INT",
+        Panel.MASKS,
+        "Masks along each axis. A certificate takes k^2 (k^2 + 1) / 2 passes for k masks.",
+    ),
+]
+FillText = Annotated[
+    str,
+    option(
+        "--fill",
+        "TEXT",
+        Panel.MASKS,
+        "What stands in the place of hidden pixels: diffusion, superpixels, mean, or constant:value=0.5.",
     ),
 ]
 Start = Annotated[int, option("--start", "INT", Panel.IMAGES, "Index of the first image.")]
