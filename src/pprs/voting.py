@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -53,6 +53,7 @@ _MOVING = ("auto", "rounded")  # round an image that is on no levels, instead of
 
 BaseClassifier = Callable[[torch.Tensor], torch.Tensor]
 OnSamples = Callable[[int], None]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -282,6 +283,25 @@ class LocalVotes:
         eager: bool = True,
         more: Callable[[], bool] = lambda: True,
     ) -> Generator[Votes]:
+        for votes in self.map_samples(x, samples, index, phase, self._count, eager=eager, more=more):
+            yield from votes
+
+    def map_samples(
+        self,
+        x: torch.Tensor | QuantisedImage,
+        samples: range,
+        index: int,
+        phase: int,
+        task: Callable[[torch.Tensor, torch.Tensor | None, int, int], T],
+        *,
+        eager: bool = True,
+        more: Callable[[], bool] = lambda: True,
+    ) -> Generator[T]:
+        """Yield the results of a task on the partitioned noisy samples, a few chunks at a time, in order.
+
+        The task is called with the samples, their numbers of segments or None, the number of samples per call of the
+        network, and the number of samples per chunk. It must not keep the samples: their memory is used again.
+        """
         if isinstance(self.model, torch.nn.Module):
             self.model.eval()  # not only in __init__: the caller may have trained it further since
         batch_size, chunk, n = self.images_per_batch(x), chunk_size(x.numel()), samples.stop
@@ -292,24 +312,21 @@ class LocalVotes:
             levels = x.levels
             quantised_gaussian(self.noise.sigma, levels)  # prepared here, not by every thread at once
 
-        def count(first: int) -> list[Votes]:
-            """Return the votes of samples first to first + step - 1, one entry per chunk."""
+        def run(first: int) -> T:
+            """Return the result for samples first to first + step - 1."""
             chunks = range(first // chunk, math.ceil(min(first + step, n) / chunk))
-            with torch.inference_mode(), self._buffer((len(chunks), chunk, *x.shape)) as noisy:
-                for i, out in zip(chunks, noisy, strict=True):
+            with torch.inference_mode(), self._buffer((len(chunks), chunk, *x.shape)) as buffer:
+                for i, out in zip(chunks, buffer, strict=True):
                     noisy_chunk(x, self.noise, self.seed, index, phase, i, out)
-                return self._count(noisy.flatten(0, 1)[: n - first], levels, partition, batch_size, chunk)
+                noisy, segments = buffer.flatten(0, 1)[: n - first], None
+                if partition is not None:
+                    noisy, segments = partition.run(noisy) if levels is None else partition.run_quantised(noisy, levels)
+                return task(noisy, segments, batch_size, chunk)
 
-        for votes in self._map(count, samples[::step], eager=eager, more=more):
-            yield from votes
+        yield from self._map(run, samples[::step], eager=eager, more=more)
 
-    def _count(
-        self, noisy: torch.Tensor, levels: int | None, partition: Partition | None, batch_size: int, chunk: int
-    ) -> list[Votes]:
-        """Partition and classify the noisy samples, and count the votes of each chunk."""
-        segments = None
-        if partition is not None:
-            noisy, segments = partition.run(noisy) if levels is None else partition.run_quantised(noisy, levels)
+    def _count(self, noisy: torch.Tensor, segments: torch.Tensor | None, batch_size: int, chunk: int) -> list[Votes]:
+        """Classify partitioned noisy samples, and count the votes of each chunk."""
         scores = torch.cat([self.scores(batch) for batch in noisy.split(batch_size)])
         chunks = zip(noisy.split(chunk), scores.split(chunk), strict=True)
         labels = torch.cat([self._choose_labels(*pair, alone=batch_size == 1) for pair in chunks])
@@ -327,8 +344,8 @@ class LocalVotes:
             yield torch.empty(shape, device=self.device)
 
     def _map(
-        self, task: Callable[[int], list[Votes]], firsts: Iterable[int], *, eager: bool, more: Callable[[], bool]
-    ) -> Iterator[list[Votes]]:
+        self, task: Callable[[int], T], firsts: Iterable[int], *, eager: bool, more: Callable[[], bool]
+    ) -> Iterator[T]:
         """Yield the task's results in order, computed on the thread pool where that helps."""
         firsts = itertools.takewhile(lambda _: more(), firsts)
         if self.device.type != "cpu" or not isinstance(self.model, torch.nn.Module) or _threads.in_pool_thread():
@@ -339,7 +356,7 @@ class LocalVotes:
             yield from map(task, firsts)
             return
         max_pending = 2 * workers + 1 if eager else workers  # limited, so that memory does not grow with n
-        pending: deque[Future[list[Votes]]] = deque()
+        pending: deque[Future[T]] = deque()
         try:
             for first in firsts:
                 pending.append(_threads.get_pool(workers).submit(task, first))
@@ -405,6 +422,12 @@ class LocalVotes:
         if not isinstance(scores, torch.Tensor):
             raise PprsError(
                 f"the model must return a tensor of scores, not {type(scores).__name__}. Wrap it so that it does."
+            )
+        if scores.ndim == 4:
+            raise ConfigurationError(
+                f"the model returned shape {tuple(scores.shape)}: it labels every pixel, and this is for networks that "
+                "label the whole image. Use `pprs segment`, or certify_segmentation in Python.",
+                parameter="model",
             )
         if scores.shape != (batch, self.num_classes):
             raise PprsError(
