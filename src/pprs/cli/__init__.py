@@ -15,6 +15,7 @@ COMMANDS = {
     "demo": "Train a small classifier, certify it with and without superpixels, and write a report.",
     "certify": "Certify images: each gets a label, and an L2 radius within which it cannot change.",
     "predict": "Predict labels with the smoothed classifier, abstaining where the vote is too close.",
+    "segment": "Certify label maps: every pixel gets a label that no small change can alter, or abstains.",
     "train": "Train a classifier on clean images, with noise, or with noise and a partition.",
     "adapt": "Adapt a classifier to its noise and partition, with unlabelled images.",
     "tune": "Search for the partition that gives a classifier the largest certified radii.",

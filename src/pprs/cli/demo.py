@@ -10,6 +10,7 @@ import typer
 from pprs.adaptation import adapt
 from pprs.cli import options
 from pprs.cli.console import RunSummary, exit_if_failed, print_summary, progress, say
+from pprs.cli.demo_segment import demo_segmentation
 from pprs.cli.errors import guarded
 from pprs.cli.report import print_report
 from pprs.data import Selection, open_dataset
@@ -30,6 +31,9 @@ def demo(
     out: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="Folder for the classifier, the runs and the report.")
     ] = Path("pprs-demo"),
+    segment: Annotated[
+        bool, typer.Option("--segment", help="Certify label maps of scenes with several digits instead.")
+    ] = False,
     threads: options.Threads = None,
 ) -> None:
     """Train a small classifier, certify it with and without superpixels, adapt it to them, and write a report.
@@ -37,6 +41,9 @@ def demo(
     It uses built-in images of digits, and takes a few minutes. Repeat the command to resume.
     """
     options.set_threads(threads)
+    if segment:
+        demo_segmentation(out)
+        return
     model = out / "digits.safetensors"
     if not model.exists():
         train_and_score(open_dataset(DATA, split="train"), Recipe(epochs=8), DATA, model, progress=progress)

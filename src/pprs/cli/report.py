@@ -9,8 +9,11 @@ import typer
 
 from pprs.cli.console import console, say
 from pprs.cli.errors import guarded
+from pprs.cli.segment import print_segmentation_report
 from pprs.errors import ConfigurationError
 from pprs.report import Report, write_report
+from pprs.segmentation.report import write_segmentation_report
+from pprs.segmentation.store import is_segmentation_run
 
 
 @guarded
@@ -37,6 +40,10 @@ def report(
     Example: pprs report runs/rs runs/slic --out report.html
     """
     path = path or Path(f"report.{format or 'html'}")
+    if is_segmentation_run(runs[0]):
+        print_segmentation_report(write_segmentation_report(runs, path, kind=format))
+        say(f"wrote {path}")
+        return
     print_report(write_report(runs, path, kind=format, radii=_parse_radii(radii)))
     say(f"wrote {path}")
 

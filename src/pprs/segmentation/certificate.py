@@ -40,6 +40,7 @@ class SegmentationCertificate:
         partition: The partition as text, "none" for plain smoothing.
         groups: The groups of pixels as text, "none" if every pixel is tested.
         static_groups: Whether the groups are the same for every image.
+        cells: The group of each pixel [H, W], or None if every pixel is tested.
         mean_segments: Mean number of superpixels of a noisy image, or None for a partition without segments.
         arithmetic: "exact" if noise was drawn in integers on the levels of the image, so that the claim holds as it
             stands. "real" if it was added in floating point, so that the claim disregards rounding.
@@ -65,6 +66,7 @@ class SegmentationCertificate:
     partition: str
     groups: str = "none"
     static_groups: bool = True
+    cells: Labels | None = None
     mean_segments: float | None = None
     arithmetic: str = "real"
     levels: int | None = None

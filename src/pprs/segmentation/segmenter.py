@@ -15,7 +15,7 @@ from pprs.noise import Noise, Quantisation, QuantisedImage, digest_image, parse_
 from pprs.partition import Partition, parse_partition
 from pprs.progress import Progress, as_progress, stage
 from pprs.segmentation.certificate import ABSTAINED, SegmentationCertificate
-from pprs.segmentation.counting import PixelVotes
+from pprs.segmentation.counting import Ints, PixelVotes
 from pprs.segmentation.groups import Groups, check_groups, make_groups
 from pprs.segmentation.holm import check_attainable, check_samples, least_significant_count
 from pprs.voting import SELECT, OnSamples, check_image, error_context, noisy_chunk, trial_inputs
@@ -114,38 +114,24 @@ class SmoothedSegmenter:
         sampling, votes = sampling or SegmentationSampling(), self.votes
         with error_context(x, index, votes.partition):
             image = votes.quantise(check_image(x, votes.device))
-            alpha, radius = self._split_alpha(image, sampling)
+            quantisation = image.quantisation if isinstance(image, QuantisedImage) else None
+            alpha, _ = split_alpha(quantisation, votes.noise, image.numel(), sampling)
             groups = self._draw_groups(image, sampling, index)
             hypotheses = image.shape[1] * image.shape[2] if groups is None else groups.count
             check_attainable(hypotheses, sampling.n, sampling.tau, alpha)
             selected = votes.select(image, sampling.n0, index, groups, on_samples)
             counts, segments = votes.count_agreement(image, selected, sampling.n, index, groups, on_samples)
-        least = least_significant_count(counts, sampling.n, sampling.tau, alpha)
-        labels = np.where(counts >= least, selected, ABSTAINED)
-        channels, height, width = image.shape
-        cells = np.arange(height * width).reshape(height, width) if groups is None else groups.cells
-        quantisation = image.quantisation if isinstance(image, QuantisedImage) else None
-        return SegmentationCertificate(
-            labels=labels[cells].astype(np.int32),
-            radius=radius,
-            selected=selected[cells].astype(np.int32),
-            counts=counts[cells].astype(np.int32),
-            least_count=least,
-            hypotheses=hypotheses,
-            tau=sampling.tau,
-            n0=sampling.n0,
-            n=sampling.n,
-            alpha=sampling.alpha,
+        return conclude(
+            sampling,
+            noise=votes.noise,
+            partition=str(votes.resolve(tuple(image.shape)) or "none"),
             num_classes=votes.num_classes,
-            shape=(channels, height, width),
-            noise=str(votes.noise),
-            partition=str(votes.resolve((channels, height, width)) or "none"),
-            groups="none" if sampling.groups is None else str(self._resolve_groups(image, sampling.groups)),
-            static_groups=groups is None or groups.static,
+            shape=(image.shape[0], image.shape[1], image.shape[2]),
+            selected=selected,
+            counts=counts,
+            groups=groups,
+            quantisation=quantisation,
             mean_segments=None if segments is None else segments / sampling.n,
-            arithmetic="real" if quantisation is None else "exact",
-            levels=None if quantisation is None else quantisation.levels,
-            moved=0.0 if quantisation is None else quantisation.moved,
             image_digest=digest_image(image),
         )
 
@@ -166,28 +152,14 @@ class SmoothedSegmenter:
             inputs = trial_inputs(image, votes.noise, votes.partition, votes.seed, index)
             votes.settle_alone(check_function_of_one_image(votes, inputs))
 
-    def _split_alpha(self, image: torch.Tensor | QuantisedImage, sampling: SegmentationSampling) -> tuple[float, float]:
-        """Return what is left of alpha and of the radius in exact arithmetic.
-
-        The samples of an image are shared by all its pixels, so what a differing draw costs is taken off once.
-        """
-        noise, dim = self.votes.noise, image.numel()
-        if not isinstance(image, QuantisedImage):
-            return sampling.alpha, noise.radius(sampling.tau, dim)
-        return split_alpha(image.quantisation, noise, dim, sampling)
-
-    def _resolve_groups(self, image: torch.Tensor | QuantisedImage, groups: Partition) -> Partition:
-        # The mean of the n0 selection samples is drawn on, whose noise is weaker, but the rules for "auto" are made
-        # for images that are averaged: the segments only have to be large enough.
-        return groups.resolve(self.votes.noise.sigma, tuple(image.shape))
-
     def _draw_groups(
         self, image: torch.Tensor | QuantisedImage, sampling: SegmentationSampling, index: int
     ) -> Groups | None:
         """Return the groups of pixels, found on the mean of the selection samples."""
         if sampling.groups is None:
             return None
-        partition, votes = self._resolve_groups(image, sampling.groups), self.votes
+        votes = self.votes
+        partition = resolve_groups(sampling.groups, votes.noise, tuple(image.shape))
         if partition.static:
             return make_groups(partition, np.zeros(tuple(image.shape), np.float32))
         total, done, chunk = torch.zeros(tuple(image.shape), dtype=torch.float64), 0, 0
@@ -198,18 +170,28 @@ class SmoothedSegmenter:
         return make_groups(partition, (total / sampling.n0).float().numpy())
 
 
+def resolve_groups(groups: Partition, noise: Noise, shape: tuple[int, ...]) -> Partition:
+    """Return the partition that groups pixels, with every "auto" option set as for the noise."""
+    return groups.resolve(noise.sigma, shape)
+
+
 def split_alpha(
-    quantisation: Quantisation, noise: Noise, dim: int, sampling: SegmentationSampling
+    quantisation: Quantisation | None, noise: Noise, dim: int, sampling: SegmentationSampling
 ) -> tuple[float, float]:
     """Return alpha without the probability of a differing draw, and the radius without what rounding takes off it.
+
+    The samples of an image are shared by all its pixels, so what a differing draw costs is taken off once.
 
     Raises:
         ConfigurationError: If exact arithmetic is not possible.
         PprsError: If rounding uses up the radius.
     """
+    radius = noise.radius(sampling.tau, dim)
+    if quantisation is None:
+        return sampling.alpha, radius
     quantisation.check_thresholds(noise.sigma)
     alpha = quantisation.reduced_alpha(sampling.alpha, noise.sigma, sampling.n, dim)
-    radius, loss = noise.radius(sampling.tau, dim), quantisation.radius_loss(dim)
+    loss = quantisation.radius_loss(dim)
     if loss:
         radius = math.nextafter(radius - loss, 0)
         if radius <= 0:
@@ -219,6 +201,54 @@ def split_alpha(
                 parameter="tau",
             )
     return alpha, radius
+
+
+def conclude(
+    sampling: SegmentationSampling,
+    *,
+    noise: Noise,
+    partition: str,
+    num_classes: int,
+    shape: tuple[int, int, int],
+    selected: Ints,
+    counts: Ints,
+    groups: Groups | None = None,
+    quantisation: Quantisation | None = None,
+    mean_segments: float | None = None,
+    image_digest: str | None = None,
+) -> SegmentationCertificate:
+    """Return what the counts of pixels or groups [U] prove about their selected labels [U].
+
+    This is the only place where claims are made: runs store counts, and come here whenever they are read.
+    """
+    alpha, radius = split_alpha(quantisation, noise, math.prod(shape), sampling)
+    least = least_significant_count(counts, sampling.n, sampling.tau, alpha)
+    labels = np.where(counts >= least, selected, ABSTAINED)
+    cells = np.arange(shape[1] * shape[2]).reshape(shape[1:]) if groups is None else groups.cells
+    return SegmentationCertificate(
+        labels=labels[cells].astype(np.int32),
+        radius=radius,
+        selected=selected[cells].astype(np.int32),
+        counts=counts[cells].astype(np.int32),
+        least_count=least,
+        hypotheses=len(counts),
+        tau=sampling.tau,
+        n0=sampling.n0,
+        n=sampling.n,
+        alpha=sampling.alpha,
+        num_classes=num_classes,
+        shape=shape,
+        noise=str(noise),
+        partition=partition,
+        groups="none" if sampling.groups is None else str(resolve_groups(sampling.groups, noise, shape)),
+        static_groups=groups is None or groups.static,
+        cells=None if groups is None else groups.cells,
+        mean_segments=mean_segments,
+        arithmetic="real" if quantisation is None else "exact",
+        levels=None if quantisation is None else quantisation.levels,
+        moved=0.0 if quantisation is None else quantisation.moved,
+        image_digest=image_digest,
+    )
 
 
 def certify_segmentation(
@@ -299,4 +329,4 @@ def certify_segmentation(
         return segmenter.certify(x, sampling, index=index, on_samples=reporter.advance)
 
 
-__all__ = ["SegmentationSampling", "SmoothedSegmenter", "certify_segmentation", "split_alpha"]
+__all__ = ["SegmentationSampling", "SmoothedSegmenter", "certify_segmentation", "conclude"]
