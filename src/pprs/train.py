@@ -131,6 +131,7 @@ def fit(
     noise: Noise | None,
     partition: Partition | None,
     progress: Progress,
+    class_weights: torch.Tensor | None = None,
 ) -> None:
     """Minimise the cross-entropy of labels [N], or of masks [N, H, W] if images are neither mirrored nor shifted."""
     batch_size = min(recipe.batch_size, len(images))
@@ -152,7 +153,7 @@ def fit(
                     x = x + noise.sample(tuple(x.shape), keyed_rng("cpu", recipe.seed, step, TRAIN, 0))
                 if partition is not None:
                     x = partition.run(x)[0]
-                loss = functional.cross_entropy(net(x), labels[indices])
+                loss = functional.cross_entropy(net(x), labels[indices], class_weights)
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()
                 optimizer.step()

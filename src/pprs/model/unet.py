@@ -32,7 +32,7 @@ class UNetArchitecture:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> UNetArchitecture:
-        fields = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k != "kind"}
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k != "kind"}
         return cls(**fields)
 
 

@@ -112,7 +112,16 @@ class Prepared(MaskedSet):
             raise type(error)(error.message, parameter=error.parameter, index=index) from error
 
     def mask_of(self, index: int) -> torch.Tensor | None:
-        mask = self._data.masked(index).mask
+        return self._prepare_mask(self._data.masked(index).mask, index)
+
+    def mask_alone(self, index: int) -> torch.Tensor | None:
+        """Return the mask of an image that cannot be used, or None if there is no mask that can be read."""
+        try:
+            return self._prepare_mask(self._data.mask_of(index), index)
+        except PprsError:
+            return None
+
+    def _prepare_mask(self, mask: torch.Tensor | None, index: int) -> torch.Tensor | None:
         if mask is None:
             return None
         check_mask(mask, self._num_classes, index)

@@ -35,9 +35,10 @@ def palette(num_classes: int) -> Array:
 def colour_labels(labels: Array, num_classes: int) -> Array:
     """Return a label map [H, W] as an image [H, W, 3]. Pixels that abstain, or do not count, have light stripes."""
     colours = palette(num_classes)[np.clip(labels, 0, num_classes - 1)]
-    rows, columns = np.indices(labels.shape)
-    stripes = np.where(((rows + columns) % 4 < 2)[..., None], ABSTAINED_LIGHT, ABSTAINED_DARK)
-    return np.where((labels < 0)[..., None], stripes, colours)
+    light: Array = np.indices(labels.shape).sum(0) % 4 < 2
+    abstained: Array = labels < 0
+    stripes = np.where(light[..., None], ABSTAINED_LIGHT, ABSTAINED_DARK)
+    return np.where(abstained[..., None], stripes, colours)
 
 
 def render_maps(certificate: SegmentationCertificate, image: Array | None, mask: Array | None) -> dict[str, Array]:

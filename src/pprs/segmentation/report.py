@@ -54,7 +54,7 @@ class SegmentationReport:
         """Return the table of all runs. Without masks there is no accuracy."""
         values = [_scores(summary) for summary in self.summaries]
         best = [find_best([line[i] for line in values]) for i in (0, 1)]
-        lines = []
+        lines = list[tuple[str | Cell, ...]]()
         for name, summary, line in zip(self.names, self.summaries, values, strict=True):
             scored = [Cell(format_percent(line[i]), best=line[i] == best[i]) for i in (0, 1)]
             others = [format_percent(line[2]), format_percent(line[3]), format_radius(summary.radius)]
@@ -69,7 +69,10 @@ class SegmentationReport:
             "A pixel that abstains counts as wrong in the certified metrics, and so does an image that failed."
         )
         failed = {name: s.failed for name, s in zip(self.names, self.summaries, strict=True) if s.failed}
-        texts += [f"{name}: {count} images failed and are not in the table." for name, count in failed.items()]
+        texts += [
+            f"{name}: {count} images failed, and count as abstained where they have a mask."
+            for name, count in failed.items()
+        ]
         if len({(run.settings.data_fingerprint, tuple(run.completed())) for run in self.runs}) > 1:
             texts.append("The runs have different images, so their numbers must not be compared.")
         return texts
@@ -192,9 +195,9 @@ def state_claims(settings: SegmentationSettings, summary: SegmentationSummary) -
     groups = parse_partition(settings.groups)
     fixed = "" if groups is None or groups.static else ", with the groups of each image fixed"
     return (
-        f"No change of L2 norm up to {format_radius(summary.radius)} to an image can alter any of its certified "
-        f"labels. For each image this holds for all its pixels at once, with {confidence(settings.alpha)} "
-        f"confidence{fixed}{state_arithmetic(arithmetic, levels)}."
+        f"No change of L2 norm up to {format_radius(summary.radius)} to an image, as the network receives it, can "
+        f"alter any of its certified labels. For each image this holds for all its pixels at once, with "
+        f"{confidence(settings.alpha)} confidence{fixed}{state_arithmetic(arithmetic, levels)}."
     )
 
 

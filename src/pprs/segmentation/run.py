@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -248,7 +249,7 @@ def _check_first(image: torch.Tensor | QuantisedImage, noise: Noise, sampling: S
 
 def _certify(
     segmenter: SmoothedSegmenter,
-    data: MaskedSet,
+    data: Prepared,
     indices: Sequence[int],
     sampling: SegmentationSampling,
     writer: SegmentationWriter,
@@ -269,13 +270,13 @@ def _certify(
             try:
                 example = data.masked(index)
                 check_memory(example.image, threads=threads, batch_size=options.batch_size)
-                certificate = segmenter.certify(
-                    example.image, sampling, index=index, on_samples=lambda n, note=note: progress.advance(n, note)
-                )
+                report = partial(progress.advance, note=note)
+                certificate = segmenter.certify(example.image, sampling, index=index, on_samples=report)
             except ConfigurationError:
                 raise
             except (PprsError, MemoryError) as error:
-                writer.write_failure(index, describe_error(error))
+                failed = data.mask_alone(index)
+                writer.write_failure(index, describe_error(error), None if failed is None else failed.numpy())
                 continue
             mask = None if example.mask is None else example.mask.numpy()
             writer.write(index, certificate, mask, time.perf_counter() - began)

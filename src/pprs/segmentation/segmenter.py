@@ -115,10 +115,13 @@ class SmoothedSegmenter:
         with error_context(x, index, votes.partition):
             image = votes.quantise(check_image(x, votes.device))
             quantisation = image.quantisation if isinstance(image, QuantisedImage) else None
-            alpha, _ = split_alpha(quantisation, votes.noise, image.numel(), sampling)
             groups = self._draw_groups(image, sampling, index)
             hypotheses = image.shape[1] * image.shape[2] if groups is None else groups.count
-            check_attainable(hypotheses, sampling.n, sampling.tau, alpha)
+            try:
+                alpha, _ = split_alpha(quantisation, votes.noise, image.numel(), sampling)
+                check_attainable(hypotheses, sampling.n, sampling.tau, alpha)
+            except ConfigurationError as error:  # other images of a run may be smaller or on other levels
+                raise PprsError(error.message, parameter=error.parameter) from error
             selected = votes.select(image, sampling.n0, index, groups, on_samples)
             counts, segments = votes.count_agreement(image, selected, sampling.n, index, groups, on_samples)
         return conclude(

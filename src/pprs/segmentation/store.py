@@ -12,7 +12,7 @@ import json
 import math
 import sqlite3
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from pprs._files import cannot_write
 from pprs.errors import ConfigurationError, PprsError
 from pprs.noise import Noise, Quantisation, parse_noise
 from pprs.partition import parse_partition
-from pprs.segmentation.certificate import SegmentationCertificate
+from pprs.segmentation.certificate import ABSTAINED, SegmentationCertificate
 from pprs.segmentation.groups import Groups
 from pprs.segmentation.metrics import Confusion
 from pprs.segmentation.segmenter import SegmentationSampling, conclude
@@ -40,7 +40,7 @@ _TABLES = (
     "CREATE TABLE rows (idx INTEGER PRIMARY KEY, height INTEGER NOT NULL, width INTEGER NOT NULL, channels INTEGER NOT "
     "NULL, selected BLOB NOT NULL, counts BLOB NOT NULL, cells BLOB, mask BLOB, levels INTEGER, moved REAL NOT NULL, "
     "mean_segments REAL, image_digest TEXT NOT NULL, seconds REAL NOT NULL)",
-    "CREATE TABLE failed (idx INTEGER PRIMARY KEY, error TEXT NOT NULL)",
+    "CREATE TABLE failed (idx INTEGER PRIMARY KEY, error TEXT NOT NULL, height INTEGER, width INTEGER, mask BLOB)",
     "CREATE TABLE pictures (idx INTEGER PRIMARY KEY, png BLOB NOT NULL)",
 )
 Map = npt.NDArray[Any]
@@ -110,7 +110,7 @@ class SegmentationSummary:
     Attributes:
         images: Number of images, with failed ones.
         failed: Number of images that failed, and count as abstained.
-        pixels: Number of pixels of the others.
+        pixels: Number of pixels, without those of failed images whose masks are unknown.
         certified_share: Share of these pixels that have a certified label.
         radius: Smallest certified radius of an image, NaN if there is none.
         certified: The certified labels against the masks, or None without masks.
@@ -182,6 +182,13 @@ class SegmentationRun:
                 db.execute("SELECT idx, error FROM failed WHERE idx NOT IN (SELECT idx FROM rows) ORDER BY idx")
             )
 
+    def _failed_masks(self, indices: Sequence[int]) -> Iterator[Map]:
+        """Iterate over the masks of images that failed, as far as they are known."""
+        with self._open() as db:
+            for idx, height, width, data in db.execute("SELECT idx, height, width, mask FROM failed"):
+                if idx in indices and data is not None:
+                    yield _read_mask(data, height, width, self.settings.num_classes, f"image {idx} of {self.folder}")
+
     def pictures(self) -> dict[int, bytes]:
         """Return the images that are stored for the report, as PNG, by index."""
         with self._open() as db:
@@ -198,8 +205,12 @@ class SegmentationRun:
             The totals. Certified accuracy and mean IoU are those of `certified`.
         """
         failed = [i for i in self.failures() if images is None or i in images]
-        count, pixels, claimed, radius = 0, 0, 0, math.inf
-        certified = selected = Confusion.none(self.settings.num_classes)
+        count, pixels, claimed, radius, num_classes = 0, 0, 0, math.inf, self.settings.num_classes
+        certified = selected = Confusion.none(num_classes)
+        for mask in self._failed_masks(failed):
+            pixels += mask.size
+            certified += Confusion.of(np.full(mask.shape, ABSTAINED), mask, num_classes)
+            selected += Confusion.of(np.full(mask.shape, ABSTAINED), mask, num_classes)
         for row in self.iter_rows():
             if images is not None and row.idx not in images:
                 continue
@@ -208,7 +219,7 @@ class SegmentationRun:
             radius = min(radius, row.certificate.radius)
             if row.mask is not None and row.confusion is not None:
                 certified += row.confusion
-                selected += Confusion.of(row.certificate.selected, row.mask, self.settings.num_classes)
+                selected += Confusion.of(row.certificate.selected, row.mask, num_classes)
         scored = certified.pixels > 0
         return SegmentationSummary(
             count + len(failed), len(failed), pixels, claimed / max(pixels, 1), radius if count else math.nan,
@@ -283,10 +294,11 @@ class SegmentationWriter:
             )
             self._db.execute("DELETE FROM failed WHERE idx = ?", (idx,))
 
-    def write_failure(self, idx: int, error: str) -> None:
-        """Record why an image failed."""
+    def write_failure(self, idx: int, error: str, mask: Map | None) -> None:
+        """Record why an image failed, and its mask, all of whose pixels count as abstained."""
+        stored = (None, None, None) if mask is None else (*mask.shape, _pack(mask))
         with _explained(self.folder), self._db:
-            self._db.execute("INSERT OR REPLACE INTO failed VALUES (?, ?)", (idx, error))
+            self._db.execute("INSERT OR REPLACE INTO failed VALUES (?, ?, ?, ?, ?)", (idx, error, *stored))
 
     def write_picture(self, idx: int, png: bytes) -> None:
         """Store an image for the report, unless there are enough already."""
@@ -336,14 +348,13 @@ def _read_row(values: Mapping[str, Any], settings: SegmentationSettings, folder:
     if not (0 < pixels <= MAX_PIXELS and 0 < shape[0] <= 4):
         raise PprsError(f"{where} claims the shape {shape}, which is not that of an image")
     maps = {name: _unpack(values[name], pixels, f"{where}: {name}") for name in ("selected", "counts")}
-    mask = None if values["mask"] is None else _unpack(values["mask"], pixels, f"{where}: mask").reshape(shape[1:])
+    mask = values["mask"]
+    mask = None if mask is None else _read_mask(mask, shape[1], shape[2], settings.num_classes, where)
     sampling, groups = settings.sampling, None
     in_range = {"selected": settings.num_classes - 1, "counts": sampling.n}
     for name, most in in_range.items():
         if maps[name].min() < 0 or maps[name].max() > most:
             raise PprsError(f"{where}: {name} must lie between 0 and {most}")
-    if mask is not None and (mask.min() < -1 or mask.max() >= settings.num_classes):
-        raise PprsError(f"{where}: the mask has labels that the network does not have")
     if (sampling.groups is None) != (values["cells"] is None):
         raise PprsError(f"{where}: its groups do not match the settings of the run")
     if sampling.groups is not None:
@@ -362,6 +373,16 @@ def _read_row(values: Mapping[str, Any], settings: SegmentationSettings, folder:
         image_digest=values["image_digest"], selected=maps["selected"], counts=maps["counts"],
     )  # fmt: skip
     return SegmentationRow(idx, certificate, mask, values["seconds"])
+
+
+def _read_mask(data: bytes, height: int, width: int, num_classes: int, where: str) -> npt.NDArray[np.int32]:
+    """Return a mask [height, width]."""
+    if not 0 < height * width <= MAX_PIXELS:
+        raise PprsError(f"{where} claims {height}x{width} pixels, which is not the size of an image")
+    mask = _unpack(data, height * width, f"{where}: mask").reshape(height, width)
+    if mask.min() < ABSTAINED or mask.max() >= num_classes:
+        raise PprsError(f"{where}: the mask has labels that the network does not have")
+    return mask
 
 
 def _by_group(maps: Mapping[str, npt.NDArray[np.int32]], groups: Groups, where: str) -> dict[str, Any]:

@@ -72,10 +72,21 @@ def train_segmenter(
     torch.manual_seed(recipe.seed)
     net = arch.build()
     labels = torch.where(masks == IGNORED, _NO_LABEL, masks)
-    fit(net, images, labels, recipe, noise, partition, as_progress(progress))
+    fit(net, images, labels, recipe, noise, partition, as_progress(progress), _weigh_classes(masks, num_classes))
     training = asdict(recipe) | {"data": data_name, "noise": str(noise), "partition": str(partition)}
     weights.save(out, net, arch, input_shape=shape, class_names=data.class_names, training=training)
     return net
+
+
+def _weigh_classes(masks: torch.Tensor, num_classes: int) -> torch.Tensor:
+    """Return a weight for each class, so that a large background does not drown the others.
+
+    The weight is the inverse square root of the share of the pixels, and 1 on average over the pixels.
+    """
+    shares = torch.bincount(masks[masks != IGNORED], minlength=num_classes).double()
+    shares = (shares / shares.sum()).clamp_min(1e-6)
+    inverse = shares.rsqrt()
+    return (inverse / (inverse * shares).sum()).float()
 
 
 def _stack(data: MaskedSet) -> tuple[torch.Tensor, torch.Tensor]:
