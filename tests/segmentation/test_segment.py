@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +179,6 @@ def test_claims_are_derived_from_the_counts_of_a_run(tmp_path: Path) -> None:
     run = segment(out=tmp_path / "run", sampling=SegmentationSampling(n0=5, n=60, groups=None))
     before = next(run.iter_rows()).certificate
     assert before.certified.any()
-    import zlib
 
     def overwrite(counts: np.ndarray) -> None:
         with sqlite3.connect(tmp_path / "run" / FILE) as db:
@@ -322,6 +322,19 @@ def test_the_command_and_its_report(folder: Path, unet: Path, tmp_path: Path) ->
     assert json.loads((tmp_path / "report.json").read_text())[0]["settings"]["n"] == 55
     out = pprs(*common[:-1], 1, "--groups", "grid:size=4")
     assert "in 16 groups of pixels" in out.stdout or "abstained at all" in out.stdout
+
+
+def test_verification(folder: Path, unet: Path, tmp_path: Path) -> None:
+    common = ("segment", "--model", unet, "--data", folder, "--sigma", 0.25, "--n0", 3, "--n", 55, "--limit", 2)
+    pprs(*common, "--out", tmp_path / "run")
+    out = pprs("verify", tmp_path / "run", "--replay", 1).stdout
+    assert "the claims of 2 rows were derived from their counts" in out
+    assert "the votes of 1 rows were drawn again: 1 are the same" in out
+    with sqlite3.connect(tmp_path / "run" / FILE) as db:
+        db.execute("UPDATE rows SET counts = ? WHERE idx = 1", (zlib.compress(np.full(256, 9, "<i4").tobytes()),))
+    out = pprs("verify", tmp_path / "run", "--rows", "0,1", code=1).stdout
+    assert "DOES NOT FOLLOW: image 1: 0 selected labels and" in out
+    assert "no row of image 4" in pprs("verify", tmp_path / "run", "--rows", "4", code=2).stderr
 
 
 def test_bad_input(folder: Path, unet: Path, tmp_path: Path) -> None:
