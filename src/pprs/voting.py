@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -235,6 +235,8 @@ def trial_inputs(
 class LocalVotes:
     """A vote source in this process. On a CPU, the classifier runs on `threads` batches in parallel."""
 
+    near_tie: ClassVar[float] = NEAR_TIE
+
     def __init__(
         self,
         model: BaseClassifier,
@@ -260,7 +262,7 @@ class LocalVotes:
         self.model, self.num_classes, self.noise, self.partition = model, num_classes, noise, partition
         self.seed, self.batch_size, self.threads, self.device = seed, batch_size, threads, torch.device(device)
         self.requested_arithmetic, self.arithmetic = arithmetic, choose_arithmetic(arithmetic, noise)
-        self.rounding, self._near_tie, self._scale = _find_rounding(model), NEAR_TIE, 0.0
+        self.rounding, self._near_tie, self._scale = _find_rounding(model), self.near_tie, 0.0
         self._resolved: dict[tuple[int, ...], Partition] = {}
 
     def quantise(self, x: torch.Tensor) -> torch.Tensor | QuantisedImage:
@@ -396,7 +398,7 @@ class LocalVotes:
 
     def settle_alone(self, difference: float) -> None:
         """Score images alone whose label could change if a batch changes scores by this share of their spread."""
-        self._near_tie = max(NEAR_TIE, TIES_PER_DIFFERENCE * difference)
+        self._near_tie = max(self.near_tie, TIES_PER_DIFFERENCE * difference)
 
     def scores(self, images: torch.Tensor) -> torch.Tensor:
         """Return the base classifier's scores [B, num_classes] as float32."""

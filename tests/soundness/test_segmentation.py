@@ -203,7 +203,7 @@ class NearlyTiedPixels(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         score = torch.full_like(x[:, 0], 1.0)
-        score[:, 0, 0] = 1e-5 if len(x) == 1 else -1e-5
+        score[:, 0, 0] = 1e-6 if len(x) == 1 else -1e-6
         return torch.stack([-score, score], dim=1)
 
 

@@ -28,6 +28,10 @@ Count = tuple[Ints, int, int | None]  # labels or agreeing samples, samples, and
 class PixelVotes(LocalVotes):
     """Counts the labels that a segmentation network gives to the pixels, or groups of pixels, of noisy samples."""
 
+    # Smaller than for classifiers: among thousands of pixels, one is nearly always as close as theirs may be. On a
+    # CPU, batches change scores by about 1e-6 of their spread, and `settle_alone` takes what is measured elsewhere.
+    near_tie = 1e-5
+
     def scores(self, images: torch.Tensor) -> torch.Tensor:
         """Return the network's scores [B, num_classes, H, W], enlarged to the size of the images if they are coarser.
 

@@ -327,6 +327,8 @@ def certify_segmentation(
         model, num_classes, noise, partition, seed=seed, batch_size=batch_size, threads=threads, device=device,
         arithmetic=arithmetic,
     )  # fmt: skip
+    if segmenter.votes.device.type != "cpu":
+        segmenter.check_model(x, index=index)  # a GPU may multiply with fewer bits, so near ties must be measured
     reporter = as_progress(progress)
     with stage(reporter, "segment", sampling.n0 + sampling.n, "samples"):
         return segmenter.certify(x, sampling, index=index, on_samples=reporter.advance)
