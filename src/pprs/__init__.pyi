@@ -32,6 +32,7 @@ from .runners import Processes as Processes
 from .runs import Run as Run
 from .runs import open_run as open_run
 from .sampling import Sampling as Sampling
+from .segmentation import certify_segmentation as certify_segmentation
 from .tuning import tune as tune
 from .verification import verify_run as verify_run
 

@@ -26,6 +26,7 @@ from pprs.partition.base import check_image_shape, check_values
 from pprs.space import FILE, NETWORK, check_pixels
 from pprs.voting import fix_levels, prepare_image, trial_inputs
 
+SEGMENTS = "{} labels every pixel, and this is for networks that label the whole image. Use `pprs segment`."
 MAX_UNUSABLE = 10  # if this many images in a row cannot be used, the images are not the cause
 
 
@@ -156,6 +157,8 @@ def load_task(
     else:
         indices = check_indices(selection, total)
     net, text = open_model(model, adapted)
+    if net.task == "segment":
+        raise ConfigurationError(SEGMENTS.format(net.source), parameter="model")
     if net.num_classes is None:
         net = replace(net, num_classes=count_classes(net, find_usable(image_set, indices).image))
     order = _match_classes(net, image_set)
@@ -327,6 +330,8 @@ def count_classes(net: Model, image: torch.Tensor) -> int:
             scores = net.module(net.prepare(image)[None].clone())
         except Exception as error:  # a user's model may raise anything
             raise PprsError(f"the model failed on an image of shape {tuple(image.shape)}: {error}") from error
+    if isinstance(scores, torch.Tensor) and scores.ndim == 4:
+        raise ConfigurationError(SEGMENTS.format(net.source), parameter="model")
     if not isinstance(scores, torch.Tensor) or scores.ndim != 2:
         raise PprsError("the model must map images [B, C, H, W] to scores [B, num_classes]")
     return int(scores.shape[1])

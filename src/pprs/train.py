@@ -109,7 +109,7 @@ def train(
         partition = partition.resolve(noise.sigma, tuple(images.shape[1:]))
     torch.manual_seed(recipe.seed)
     net = arch.build()
-    _fit(net, images, labels, recipe, noise, partition, as_progress(progress))
+    fit(net, images, labels, recipe, noise, partition, as_progress(progress))
     shape = tuple(images.shape[1:])
     training = asdict(recipe) | {"data": data_name, "noise": str(noise), "partition": str(partition)}
     weights.save(
@@ -123,15 +123,17 @@ def train(
     return net
 
 
-def _fit(
-    net: ResNet,
+def fit(
+    net: torch.nn.Module,
     images: torch.Tensor,
     labels: torch.Tensor,
     recipe: Recipe,
     noise: Noise | None,
     partition: Partition | None,
     progress: Progress,
+    class_weights: torch.Tensor | None = None,
 ) -> None:
+    """Minimise the cross-entropy of labels [N], or of masks [N, H, W] if images are neither mirrored nor shifted."""
     batch_size = min(recipe.batch_size, len(images))
     per_epoch = len(images) // batch_size
     steps = per_epoch * recipe.epochs
@@ -151,7 +153,7 @@ def _fit(
                     x = x + noise.sample(tuple(x.shape), keyed_rng("cpu", recipe.seed, step, TRAIN, 0))
                 if partition is not None:
                     x = partition.run(x)[0]
-                loss = functional.cross_entropy(net(x), labels[indices])
+                loss = functional.cross_entropy(net(x), labels[indices], class_weights)
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()
                 optimizer.step()

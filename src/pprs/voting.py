@@ -299,6 +299,12 @@ class Scorer:
             raise PprsError(
                 f"the model must return a tensor of scores, not {type(scores).__name__}. Wrap it so that it does."
             )
+        if scores.ndim == 4:
+            raise ConfigurationError(
+                f"the model returned shape {tuple(scores.shape)}: it labels every pixel, and this is for networks that "
+                "label the whole image. Use `pprs segment`, or certify_segmentation in Python.",
+                parameter="model",
+            )
         if scores.shape != (batch, self.num_classes):
             raise PprsError(
                 f"the model returned shape {tuple(scores.shape)} for {batch} images, but num_classes="
@@ -309,6 +315,8 @@ class Scorer:
 
 class LocalVotes(Scorer):
     """A vote source in this process. On a CPU, the classifier runs on `threads` batches in parallel."""
+
+    near_tie: ClassVar[float] = NEAR_TIE
 
     def __init__(
         self,
@@ -351,6 +359,25 @@ class LocalVotes(Scorer):
         eager: bool = True,
         more: Callable[[], bool] = lambda: True,
     ) -> Generator[Votes]:
+        for votes in self.map_samples(x, samples, index, phase, self._count, eager=eager, more=more):
+            yield from votes
+
+    def map_samples(
+        self,
+        x: torch.Tensor | QuantisedImage,
+        samples: range,
+        index: int,
+        phase: int,
+        task: Callable[[torch.Tensor, torch.Tensor | None, int, int], T],
+        *,
+        eager: bool = True,
+        more: Callable[[], bool] = lambda: True,
+    ) -> Generator[T]:
+        """Yield the results of a task on the partitioned noisy samples, a few chunks at a time, in order.
+
+        The task is called with the samples, their numbers of segments or None, the number of samples per call of the
+        network, and the number of samples per chunk. It must not keep the samples: their memory is used again.
+        """
         if isinstance(self.model, torch.nn.Module):
             self.model.eval()  # not only in __init__: the caller may have trained it further since
         batch_size, chunk, n = self.images_per_batch(x), chunk_size(x.numel()), samples.stop
@@ -361,24 +388,21 @@ class LocalVotes(Scorer):
             levels = x.levels
             quantised_gaussian(self.noise.sigma, levels)  # prepared here, not by every thread at once
 
-        def count(first: int) -> list[Votes]:
-            """Return the votes of samples first to first + step - 1, one entry per chunk."""
+        def run(first: int) -> T:
+            """Return the result for samples first to first + step - 1."""
             chunks = range(first // chunk, math.ceil(min(first + step, n) / chunk))
-            with torch.inference_mode(), self._buffer((len(chunks), chunk, *x.shape)) as noisy:
-                for i, out in zip(chunks, noisy, strict=True):
+            with torch.inference_mode(), self._buffer((len(chunks), chunk, *x.shape)) as buffer:
+                for i, out in zip(chunks, buffer, strict=True):
                     noisy_chunk(x, self.noise, self.seed, index, phase, i, out)
-                return self._count(noisy.flatten(0, 1)[: n - first], levels, partition, batch_size, chunk)
+                noisy, segments = buffer.flatten(0, 1)[: n - first], None
+                if partition is not None:
+                    noisy, segments = partition.run(noisy) if levels is None else partition.run_quantised(noisy, levels)
+                return task(noisy, segments, batch_size, chunk)
 
-        for votes in self._map(count, samples[::step], eager=eager, more=more):
-            yield from votes
+        yield from self._map(run, samples[::step], eager=eager, more=more)
 
-    def _count(
-        self, noisy: torch.Tensor, levels: int | None, partition: Partition | None, batch_size: int, chunk: int
-    ) -> list[Votes]:
-        """Partition and classify the noisy samples, and count the votes of each chunk."""
-        segments = None
-        if partition is not None:
-            noisy, segments = partition.run(noisy) if levels is None else partition.run_quantised(noisy, levels)
+    def _count(self, noisy: torch.Tensor, segments: torch.Tensor | None, batch_size: int, chunk: int) -> list[Votes]:
+        """Classify partitioned noisy samples, and count the votes of each chunk."""
         scores = torch.cat([self.scores(batch) for batch in noisy.split(batch_size)])
         chunks = zip(noisy.split(chunk), scores.split(chunk), strict=True)
         labels = torch.cat([self._choose_labels(*pair, alone=batch_size == 1) for pair in chunks])
@@ -437,7 +461,7 @@ class LocalVotes(Scorer):
 
     def settle_alone(self, difference: float) -> None:
         """Score images alone whose label could change if a batch changes scores by this share of their spread."""
-        self._near_tie = max(NEAR_TIE, TIES_PER_DIFFERENCE * difference)
+        self._near_tie = max(self.near_tie, TIES_PER_DIFFERENCE * difference)
 
     def score_once(
         self, images: Iterable[tuple[int, torch.Tensor | QuantisedImage]], phase: int

@@ -19,14 +19,14 @@ ORDER = [
     "noise", "denoisers", "partition", "scores", "space", "data", "model", "bounds", "confidence_sequence", "sampling",
     "certificate", "theory", "voting", "memory", "consistency", "classifier", "augment", "engine", "task", "runs",
     "metrics", "runners", "cost", "dataset", "prediction", "verification", "report", "audit", "label_sets",
-    "train", "adaptation", "patches", "tuning", "reproduction", "app", "cli", "testing",
+    "train", "segmentation", "adaptation", "patches", "tuning", "reproduction", "app", "cli", "testing",
 ]  # fmt: skip
 PUBLIC = [
     "Blur", "Certificate", "Exponential", "Felzenszwalb", "Gaussian", "Grid", "ImageSet", "LabelSets", "Model",
     "Partition", "PatchClassifier", "PowerLaw", "PprsError", "Processes", "Quickshift", "Run", "Sampling", "Shifts",
-    "Slic",
-    "SmoothedClassifier", "Soft", "adapt", "audit_run", "certify_dataset", "data", "load_model", "metrics", "noise",
-    "open_dataset", "open_run", "partition", "reproduce", "tune", "verify_run", "write_report",
+    "Slic", "SmoothedClassifier", "Soft", "adapt", "audit_run", "certify_dataset", "certify_segmentation", "data",
+    "load_model", "metrics", "noise", "open_dataset", "open_run", "partition", "reproduce", "tune", "verify_run",
+    "write_report",
 ]  # fmt: skip
 
 

@@ -19,6 +19,7 @@ COMMANDS = {
     "predict": "Predict labels with the smoothed classifier, abstaining where the vote is too close.",
     "calibrate": "Calibrate sets of labels that contain the true one with a promised probability, also under attack.",
     "predict-set": "Predict a set of labels for each image, from one noisy pass.",
+    "segment": "Certify label maps: every pixel gets a label that no small change can alter, or abstains.",
     "train": "Train a classifier on clean images, with noise, or with noise and a partition.",
     "adapt": "Adapt a classifier to its noise and partition, with unlabelled images.",
     "tune": "Search for the partition that gives a classifier the largest certified radii.",

@@ -11,6 +11,7 @@ from pprs.adaptation import adapt
 from pprs.cli import options
 from pprs.cli.console import RunSummary, exit_if_failed, print_summary, progress, say
 from pprs.cli.demo_patches import show_patches
+from pprs.cli.demo_segment import demo_segmentation
 from pprs.cli.demo_sets import demo_sets
 from pprs.cli.errors import guarded
 from pprs.cli.report import print_report
@@ -33,6 +34,9 @@ def demo(
         Path, typer.Option("--out", metavar="DIR", help="Folder for the classifier, the runs and the report.")
     ] = Path("pprs-demo"),
     patch: Annotated[bool, typer.Option("--patch", help="Show certificates against patches instead.")] = False,
+    segment: Annotated[
+        bool, typer.Option("--segment", help="Certify label maps of scenes with several digits instead.")
+    ] = False,
     threads: options.Threads = None,
     sets: Annotated[bool, typer.Option("--sets", help="Show label sets that hold under attack instead.")] = False,
 ) -> None:
@@ -41,6 +45,9 @@ def demo(
     It uses built-in images of digits, and takes a few minutes. Repeat the command to resume.
     """
     options.set_threads(threads)
+    if segment:
+        demo_segmentation(out)
+        return
     model = out / "digits.safetensors"
     if not model.exists():
         train_and_score(open_dataset(DATA, split="train"), Recipe(epochs=8), DATA, model, progress=progress)

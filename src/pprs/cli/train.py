@@ -15,6 +15,8 @@ from pprs.data import open_dataset
 from pprs.errors import ConfigurationError
 from pprs.noise import Gaussian
 from pprs.partition import parse_partition
+from pprs.segmentation.data import open_masked
+from pprs.segmentation.train import train_and_score_segmenter
 from pprs.train import Recipe, train_and_score
 
 TRAINING = "Training"
@@ -24,6 +26,10 @@ TRAINING = "Training"
 def train(
     data: options.Data,
     out: Annotated[Path, options.option("--out", "FILE", Panel.OUTPUT, "File for the weights: M.safetensors.")],
+    task: Annotated[
+        Literal["classify", "segment"],
+        options.option("--task", "NAME", TRAINING, "classify labels the whole image, segment every pixel (a U-Net)."),
+    ] = "classify",
     arch: Annotated[
         Literal["resnet18", "resnet-small"],
         options.option("--arch", "NAME", TRAINING, "Architecture: resnet18 or resnet-small."),
@@ -68,6 +74,8 @@ def train(
     """Train a classifier on clean images, with noise, or with noise and a partition.
 
     Example: pprs train --data builtin:mnist5k --epochs 10 --out digits.safetensors
+
+    Example: pprs train --task segment --data builtin:scenes --noise 0.25 --batch-size 32 --out scenes.safetensors
     """
     if noise is not None and not 0 < noise < float("inf"):
         raise ConfigurationError(f"`noise` must be a positive number, not {noise}", parameter="noise")
@@ -75,6 +83,13 @@ def train(
     if out.suffix != ".safetensors":
         raise ConfigurationError(f"`out` must end in .safetensors, not {out.name}", parameter="out")
     options.set_threads(threads)
+    if task == "segment":
+        recipe = Recipe(width=width, epochs=epochs, batch_size=batch_size, learning_rate=lr, seed=seed)
+        masked = open_masked(data, split=split, classes=classes, prefer="train")
+        train_and_score_segmenter(
+            masked, recipe, data, out, noise=train_noise, partition=train_partition, progress=progress
+        )
+        return
     images = open_dataset(data, split=split, classes=classes, prefer="train")
     mirror = images[0].image.shape[0] == 3 if flip is None else flip
     recipe = Recipe(arch, width, epochs, batch_size, lr, flip=mirror, shift=shift, seed=seed)

@@ -12,6 +12,8 @@ from pprs.cli import options
 from pprs.cli.console import CommandProgress
 from pprs.cli.errors import FAILED, guarded, with_flags
 from pprs.cli.options import Panel
+from pprs.segmentation.store import is_segmentation_run
+from pprs.segmentation.verification import verify_segmentation
 from pprs.verification import verify_run
 
 
@@ -48,6 +50,12 @@ def verify(
     chosen = options.parse_indices(rows, "rows")
     options.set_threads(threads)
     progress = CommandProgress(Console(stderr=True))
+    if is_segmentation_run(run):
+        found = verify_segmentation(run, model=model, data=data, replay=replay, rows=chosen, progress=progress)
+        typer.echo(with_flags(str(found)))
+        if not found.ok:
+            raise typer.Exit(FAILED)
+        return
     result = verify_run(
         run, model=model, adapted=adapted, data=data, denoiser=denoiser, replay=replay, rows=chosen, progress=progress
     )

@@ -103,23 +103,29 @@ def _photo(name: str) -> Arrays:
 
 def open_npz(path: Path) -> Arrays:
     """Open a `.npz` file with images under x, images or image, and optional labels under y, labels or label."""
+    images, labels, names = read_npz(path, NPZ_NAMES)
+    return from_arrays(images, labels, str(path), None if names is None else tuple(str(n) for n in names))
+
+
+def read_npz(path: Path, names: Sequence[Sequence[str]]) -> list[Array | None]:
+    """Read arrays of a `.npz` file, each the first that exists of some names. The first of them must exist."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            chosen = [next((n for n in names if n in members), None) for names in NPZ_NAMES]
+            chosen = [next((n for n in wanted if n in members), None) for wanted in names]
             _check_sizes(archive, [members[name] for name in chosen if name is not None], path)
-            images, labels, names = (None if n is None else _read_array(archive, members[n]) for n in chosen)
+            arrays = [None if n is None else _read_array(archive, members[n]) for n in chosen]
     except FileNotFoundError:
         raise ConfigurationError(f"there is no file {path}", parameter="data") from None
     except UNREADABLE_NPZ as error:
         raise PprsError(
             f"{path} cannot be read as .npz ({error}). Write it with numpy.savez(FILE, x=..., y=...).", parameter="data"
         ) from error
-    if images is None:
+    if arrays[0] is None:
         raise PprsError(
             f'{path} has no array "x" of images. It contains: {", ".join(members) or "nothing"}.', parameter="data"
         )
-    return from_arrays(images, labels, str(path), None if names is None else tuple(str(n) for n in names))
+    return arrays
 
 
 def _check_sizes(archive: zipfile.ZipFile, members: Sequence[zipfile.ZipInfo], path: Path) -> None:

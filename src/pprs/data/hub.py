@@ -33,11 +33,16 @@ class HubSet(ImageSet):
         labels = [column for column, feature in features.items() if isinstance(feature, datasets.ClassLabel)]
         if not labels:
             labels = [c for c in ("label", "labels", "fine_label") if c in features and "int" in str(features[c].dtype)]
-        self._table, self._name, self._image_column = table, name, images[0]
+        self._table, self._name, self._image_column, self.image_columns = table, name, images[0], images
         self._files = table.select_columns(images[0]).cast_column(images[0], datasets.Image(decode=False))
         self._label_column = labels[0] if labels else None
         if self._label_column and isinstance(features[self._label_column], datasets.ClassLabel):
             self.class_names = tuple(features[self._label_column].names)
+
+    @property
+    def table(self) -> Any:
+        """The data set of the library."""
+        return self._table
 
     def __len__(self) -> int:
         return len(self._table)

@@ -11,7 +11,7 @@ import torch
 
 from pprs.errors import ConfigurationError, PprsError, suggest
 from pprs.model.adaptation import Adaptation
-from pprs.model.file_input import FileInput
+from pprs.model.file_input import FileInput, resize
 from pprs.model.preprocess import Preprocess
 
 
@@ -32,6 +32,7 @@ class Model:
         trained_behind: The partition behind which it was trained under noise, "none" for noise without a partition, or
             None if it was trained on clean images.
         adaptation: What was changed in it by `pprs adapt`, if anything.
+        task: "classify" if it scores the whole image, "segment" if it scores every pixel.
     """
 
     module: torch.nn.Module
@@ -45,6 +46,7 @@ class Model:
     parts: tuple[tuple[str, str], ...] = ()
     trained_behind: str | None = None
     adaptation: Adaptation | None = None
+    task: str | None = None
 
     def digest(self) -> str:
         """Return a digest of the weights, so that a run cannot be resumed with another network of the same name.
@@ -72,6 +74,22 @@ class Model:
         if self.input_shape is None:
             return image
         return self._get_preprocess(self.input_shape)(image, self.input_shape[0])
+
+    def prepare_mask(self, mask: torch.Tensor) -> torch.Tensor:
+        """Convert the mask of an image to the network's input size, without interpolation.
+
+        Args:
+            mask: The class of each pixel [H, W], or -1 where it does not count.
+
+        Returns:
+            The mask of the image that `prepare` returns. Pixels added around the image do not count.
+        """
+        if self.input_shape is None:
+            return mask
+        preprocess = self._get_preprocess(self.input_shape)
+        height, width = preprocess.resized_size(*mask.shape)
+        moved = resize(mask[None, None] + 1, height, width, "nearest")[0, 0]  # so that 0 does not count
+        return (moved if preprocess.shorter is None else preprocess.centre_crop(moved)) - 1
 
     def wrap_file_input(self, module: torch.nn.Module) -> torch.nn.Module:
         """Return a module that takes images of any size and brings them to the network's input shape itself.

@@ -68,7 +68,9 @@ class Exported:
         digest = hashlib.sha256(screened.getbuffer()).hexdigest()
         sidecar = read_sidecar(path)
         parts = (("description", sidecar.digest()),)
-        model = Model(ExportedNetwork(module), spec, *_signature(program), fingerprint=digest, parts=parts)
+        classes, shape, task = _signature(program)
+        network = ExportedNetwork(module)
+        model = Model(network, spec, classes, None, shape, fingerprint=digest, parts=parts, task=task)
         return apply_sidecar(model, sidecar, str(path.with_suffix(".json")))
 
 
@@ -88,8 +90,8 @@ class ExportedNetwork(torch.nn.Module):
         return output[0] if is_single else output  # type: ignore[no-any-return]
 
 
-def _signature(program: Any) -> tuple[int | None, None, tuple[int, int, int] | None]:
-    """Return the number of classes, None for their names, and the input shape, as far as the program fixes them."""
+def _signature(program: Any) -> tuple[int | None, tuple[int, int, int] | None, str | None]:
+    """Return the number of classes, the input shape and what is labelled, as far as the program fixes them."""
     names = program.graph_signature.user_inputs
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
     if len(names) != 1 or not isinstance(values.get(names[0]), torch.Tensor):
@@ -104,8 +106,11 @@ def _signature(program: Any) -> tuple[int | None, None, tuple[int, int, int] | N
         )
     fixed = [s for s in shape[1:] if isinstance(s, int)]
     scores = values.get(next(iter(program.graph_signature.user_outputs)))
-    classes = scores.shape[-1] if isinstance(scores, torch.Tensor) and isinstance(scores.shape[-1], int) else None
-    return classes, None, (fixed[0], fixed[1], fixed[2]) if len(fixed) == 3 else None
+    classes, task = None, None
+    if isinstance(scores, torch.Tensor) and scores.ndim in (2, 4):
+        classes = scores.shape[1] if isinstance(scores.shape[1], int) else None
+        task = "classify" if scores.ndim == 2 else "segment"
+    return classes, (fixed[0], fixed[1], fixed[2]) if len(fixed) == 3 else None, task
 
 
 def screen(path: Path) -> io.BytesIO:

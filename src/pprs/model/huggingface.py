@@ -1,4 +1,4 @@
-"""Image classification checkpoints of Hugging Face transformers, on the hub or in a folder."""
+"""Image classifiers and segmentation networks of Hugging Face transformers, on the hub or in a folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from pprs.model.preprocess import RESAMPLING, Preprocess
 HUB_ID = re.compile(r"(hf:)?[A-Za-z0-9][\w.-]*/[\w.-]+|hf:[\w.-]+")
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 # Image processors that `Preprocess` reproduces exactly. Others do more, and are refused rather than approximated.
-SUPPORTED = ("ViT", "DeiT", "Bit", "CLIP", "Siglip", "Beit", "MobileNetV1", "MobileNetV2", "ConvNext", "MobileViT")
+SUPPORTED = (
+    "ViT", "DeiT", "Bit", "CLIP", "Siglip", "Beit", "MobileNetV1", "MobileNetV2", "ConvNext", "MobileViT", "Segformer",
+)  # fmt: skip
+SEGMENTATION = "ForSemanticSegmentation"  # how the names of such architectures end
 # Keys that a processor must have if it does not state its type.
 REQUIRED = ("do_resize", "size", "do_normalize", "image_mean", "image_std")
 UNSUPPORTED_OPTIONS = (
@@ -48,7 +51,9 @@ class HuggingFace:
         try:
             config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
             processor = _load_processor(name)
-            net, loading = transformers.AutoModelForImageClassification.from_pretrained(
+            segments = any(str(a).endswith(SEGMENTATION) for a in getattr(config, "architectures", None) or ())
+            kind = "SemanticSegmentation" if segments else "ImageClassification"
+            net, loading = getattr(transformers, f"AutoModelFor{kind}").from_pretrained(
                 name, trust_remote_code=False, output_loading_info=True
             )
         except PprsError:
@@ -71,7 +76,7 @@ class HuggingFace:
         has_names = not all(re.fullmatch(r"LABEL_\d+", n) for n in names)
         return Model(
             Normalised(net, mean, std, flip=flip), spec, config.num_labels, names if has_names else None,
-            (channels, preprocess.height, preprocess.width), preprocess,
+            (channels, preprocess.height, preprocess.width), preprocess, task="segment" if segments else "classify",
         )  # fmt: skip
 
 
@@ -137,6 +142,8 @@ def _read_resizing(config: dict[str, Any], kind: str, refuse: Callable[[str], Pp
         if max(height, width) > size:
             raise refuse(f"crops {height}x{width} from a shorter side of {size}, which is not supported")
         return Preprocess(height, width, size, method, floor=True)
+    if kind == "Segformer" and isinstance(size, int):
+        size = (size, size)
     if isinstance(size, tuple):
         return Preprocess(size[0], size[1], None, method)
     raise refuse("keeps the aspect ratio of an image, but the network needs a fixed size")

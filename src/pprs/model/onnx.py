@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +59,12 @@ class OnnxNetwork(torch.nn.Module):
                 f"example {self.name}:{names[0]}"
             )
         output = outputs[names.index(requested) if requested is not None else 0]
-        if len(output.shape) != 2 or "float" not in output.type:
+        if len(output.shape) not in (2, 4) or "float" not in output.type:
             raise PprsError(
                 f'the output "{output.name}" is {output.type} of shape {output.shape}, but a classifier returns '
-                "scores [B, num_classes]"
+                "scores [B, num_classes], and a segmentation network [B, num_classes, H, W]"
             )
+        self.task = "classify" if len(output.shape) == 2 else "segment"
         self.num_classes = output.shape[1] if isinstance(output.shape[1], int) else None
         return str(output.name)
 
@@ -121,6 +123,7 @@ class Onnx:
             sidecar = parse_sidecar(metadata, origin)
         parts = (("external data", external), ("description", sidecar.digest()))
         model = Model(net, spec, net.num_classes, None, net.input_shape, fingerprint=_digest(path), parts=parts)
+        model = replace(model, task=net.task)
         return apply_sidecar(model, sidecar, origin)
 
 

@@ -14,6 +14,7 @@ from pprs.errors import ConfigurationError, PprsError
 from pprs.model.adaptation import METADATA
 from pprs.model.base import Model
 from pprs.model.resnet import Architecture, ResNet
+from pprs.model.unet import KIND, UNet, UNetArchitecture
 
 PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt")
 
@@ -52,7 +53,7 @@ class Weights:
             )
         try:
             description = json.loads(metadata["pprs"])
-            arch = Architecture.from_dict(description["architecture"])
+            arch, task = _read_architecture(description["architecture"])
             net = arch.build()
             net.load_state_dict(tensors)
         except (ValueError, KeyError, TypeError, RuntimeError) as error:
@@ -62,7 +63,7 @@ class Weights:
         names = description.get("class_names")
         return Model(
             net, spec, arch.num_classes, tuple(names) if names else None, tuple(description["input_shape"]),
-            trained_behind=_read_training_partition(description),
+            trained_behind=_read_training_partition(description), task=task,
         )  # fmt: skip
 
 
@@ -75,10 +76,17 @@ def _read_training_partition(description: dict[str, Any]) -> str | None:
     return "none" if partition == "None" else partition
 
 
+def _read_architecture(values: dict[str, Any]) -> tuple[Architecture | UNetArchitecture, str]:
+    """Return the architecture that a file describes, and what its network does."""
+    if values.get("kind") == KIND:
+        return UNetArchitecture.from_dict(values), "segment"
+    return Architecture.from_dict(values), "classify"
+
+
 def save(
     path: Path,
-    net: ResNet,
-    arch: Architecture,
+    net: ResNet | UNet,
+    arch: Architecture | UNetArchitecture,
     *,
     input_shape: tuple[int, int, int],
     class_names: tuple[str, ...] | None,

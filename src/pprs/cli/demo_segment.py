@@ -1,0 +1,39 @@
+"""`pprs demo --segment`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pprs.cli.console import progress, say
+from pprs.cli.segment import exit_if_failed, print_segmentation_report
+from pprs.noise import Gaussian
+from pprs.segmentation import SegmentationSampling
+from pprs.segmentation.data import SCENES, open_masked
+from pprs.segmentation.report import write_segmentation_report
+from pprs.segmentation.run import segment_dataset
+from pprs.segmentation.train import train_and_score_segmenter
+from pprs.train import Recipe
+
+SIGMA, LIMIT, EPOCHS = 0.25, 12, 4
+METHODS = {"rs": "none", "blur": "blur:size=3", "soft": "slic/soft"}
+
+
+def demo_segmentation(out: Path) -> None:
+    """Train a small U-Net on scenes of digits, certify label maps with and without partitions, and write a report."""
+    model = out / "scenes.safetensors"
+    if not model.exists():
+        data = open_masked(SCENES, split="train")
+        train_and_score_segmenter(
+            data, Recipe(epochs=EPOCHS, batch_size=32), SCENES, model, noise=Gaussian(SIGMA), progress=progress
+        )
+    runs = []
+    for name, partition in METHODS.items():
+        run = segment_dataset(
+            str(model), SCENES, noise=Gaussian(SIGMA), partition=partition, sampling=SegmentationSampling(),
+            images=range(LIMIT), out=out / f"segment-{name}", progress=progress,
+        )  # fmt: skip
+        exit_if_failed(run)
+        runs.append(run)
+    page = out / "segmentation.html"
+    print_segmentation_report(write_segmentation_report(runs, page))
+    say(f"\nThe report with label maps: {page.resolve()}")

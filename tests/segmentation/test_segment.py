@@ -1,0 +1,372 @@
+"""Runs of certified segmentation: data with masks, model sources, resumption, reports and the command."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import Record, pprs
+from PIL import Image
+
+from pprs import Gaussian, PprsError, load_model
+from pprs.errors import ConfigurationError
+from pprs.model import weights
+from pprs.model.unet import UNetArchitecture
+from pprs.segmentation import SegmentationSampling
+from pprs.segmentation.data import MaskedFolder, as_masked_set, open_masked
+from pprs.segmentation.metrics import Confusion
+from pprs.segmentation.run import segment_dataset
+from pprs.segmentation.scenes import CLASS_NAMES, Scenes, _digits
+from pprs.segmentation.store import FILE, SegmentationRun
+from pprs.segmentation.train import train_segmenter
+from pprs.train import Recipe
+
+NOISE, SAMPLING = Gaussian(0.25), SegmentationSampling(n0=5, n=60)
+IMAGES = (np.arange(5)[:, None, None, None] * 20 + np.where(np.arange(16) < 8, 0, 170)).astype(np.uint8)
+IMAGES = np.broadcast_to(IMAGES, (5, 1, 16, 16)).copy()
+MASKS = np.broadcast_to(np.where(np.arange(16) < 8, 0, 1), (5, 16, 16)).astype(np.uint8).copy()
+
+
+class Halves(torch.nn.Module):
+    """Class 1 where the mean around a pixel is above a half, class 0 elsewhere, and never class 2."""
+
+    num_classes, input_shape = 3, (1, 16, 16)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mean = torch.nn.functional.avg_pool2d(x, 5, 1, 2, count_include_pad=False) * self.weight - 0.5
+        return torch.cat([-mean, mean, -5 + 0 * mean], dim=1)
+
+
+def segment(data: Any = (IMAGES, MASKS), model: Any = None, **options: Any) -> SegmentationRun:
+    settings = {"noise": NOISE, "sampling": SAMPLING, "progress": False, **options}
+    return segment_dataset(model or Halves(), data, **settings)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, arrays in (("images", IMAGES[:, 0]), ("masks", MASKS)):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for i, array in enumerate(arrays):
+            Image.fromarray(array).save(tmp_path / "data" / name / f"{i}.png")
+    return tmp_path / "data"
+
+
+# ---- data
+
+
+def test_scenes_are_fixed_and_splits_share_no_digit() -> None:
+    train, test = Scenes("train"), Scenes("test")
+    assert len(CLASS_NAMES) == 11
+    example, again = test.masked(3), Scenes("test").masked(3)
+    assert example.mask is not None
+    assert torch.equal(example.image, again.image)
+    assert example.image.shape == (1, 64, 64)
+    assert set(example.mask.unique().tolist()) <= set(range(11))
+    assert len(example.mask.unique()) >= 3
+    assert bool((example.image[0][example.mask > 0] >= 64 / 255).all())
+    assert not torch.equal(train.masked(3).image, example.image)
+    own, other = (({row.tobytes() for row in _digits(split)[0]}) for split in ("train", "test"))
+    assert not own & other
+    with pytest.raises(ConfigurationError, match='no split "val"'):
+        Scenes("val")
+
+
+def test_folders_npz_and_hugging_face(folder: Path, tmp_path: Path) -> None:
+    data = open_masked(str(folder))
+    assert isinstance(data, MaskedFolder)
+    np.savez(tmp_path / "data.npz", x=IMAGES, masks=MASKS, class_names=np.array(["left", "right"]))
+    arrays = open_masked(str(tmp_path / "data.npz"))
+    assert arrays.class_names == ("left", "right")
+    for index in range(5):
+        ours, theirs = data.masked(index), arrays.masked(index)
+        assert ours.mask is not None
+        assert theirs.mask is not None
+        assert torch.equal(ours.image, theirs.image)
+        assert torch.equal(ours.mask, theirs.mask)
+    import datasets
+
+    files = {name: [str(folder / name / f"{i}.png") for i in range(5)] for name in ("images", "masks")}
+    features = datasets.Features({"image": datasets.Image(), "annotation": datasets.Image()})
+    table = datasets.Dataset.from_dict({"image": files["images"], "annotation": files["masks"]}, features)
+    (tmp_path / "hub").mkdir()
+    table.to_parquet(tmp_path / "hub" / "test.parquet")
+    hub = open_masked(str(tmp_path / "hub")).masked(4)
+    assert hub.mask is not None
+    assert torch.equal(hub.mask, torch.from_numpy(MASKS[4].astype(np.int64)))
+    plain = open_masked(str(folder / "images"))
+    assert plain.masked(0).mask is None
+
+
+def test_pixels_that_do_not_count(folder: Path) -> None:
+    mask = MASKS[0].copy()
+    mask[0] = 255
+    Image.fromarray(mask).save(folder / "masks" / "0.png")
+    found = open_masked(str(folder)).masked(0).mask
+    assert found is not None
+    assert (found[0] == -1).all()
+    assert Confusion.of(np.zeros((16, 16), int), found.numpy(), 3).pixels == 15 * 16
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_folders_with_splits(folder: Path, split: str) -> None:
+    (folder / split).mkdir()
+    for name in ("images", "masks"):
+        (folder / name).rename(folder / split / name)
+    assert len(open_masked(str(folder), split=split)) == 5
+    with pytest.raises(ConfigurationError, match='no split "other"'):
+        open_masked(str(folder), split="other")
+
+
+def test_masks_follow_the_preparation_of_images() -> None:
+    """Where an image and a mask are the same picture, they still are after both were prepared."""
+    model = load_small(32, 24)
+    picture = torch.zeros(80, 50)
+    picture[20:60, 10:30] = 1
+    image, mask = model.prepare(picture[None].expand(1, -1, -1).clone()), model.prepare_mask(picture.long())
+    assert mask.shape == image.shape[1:] == (32, 24)
+    assert float(((image[0] > 0.5) != (mask == 1)).float().mean()) < 0.05
+    same = load_small(16, 16).prepare_mask(torch.from_numpy(MASKS[0]).long())
+    np.testing.assert_array_equal(same.numpy(), MASKS[0])
+
+
+def load_small(height: int, width: int) -> Any:
+    from pprs import Model
+
+    return Model(Halves(), "small", 3, None, (1, height, width))
+
+
+# ---- runs
+
+
+def test_a_run_scores_and_resumes(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        segment(out=tmp_path / "run", progress=Record(interrupt_after=5 + 3 * 65))
+    done = len(SegmentationRun(tmp_path / "run").completed())
+    assert 0 < done < 5
+    record = Record()
+    run = segment(out=tmp_path / "run", progress=record)
+    assert any(f"resuming: {done} of 5" in message for message in record.messages)
+    fresh = segment()
+    assert [row.certificate for row in run.iter_rows()] == [row.certificate for row in fresh.iter_rows()]
+    summary = run.summary()
+    assert summary.certified is not None
+    assert summary.selected is not None
+    assert (summary.images, summary.failed, summary.pixels) == (5, 0, 5 * 256)
+    assert 0.3 < summary.certified.accuracy <= 1 - summary.certified.abstained_share
+    assert summary.radius == pytest.approx(0.16862, abs=1e-5)
+    with pytest.raises(ConfigurationError, match="other settings:\n  tau: 0.75 -> 0.8"):
+        segment(out=tmp_path / "run", sampling=SegmentationSampling(0.8, 5, 60))
+    changed = IMAGES.copy()
+    changed[1, 0, 5, 5] += 1
+    with pytest.raises(ConfigurationError, match="image 1 is not the one that was certified"):
+        segment((changed, MASKS), out=tmp_path / "run")
+    assert len(run.completed()) == 5
+
+
+def test_claims_are_derived_from_the_counts_of_a_run(tmp_path: Path) -> None:
+    """A run holds counts and no claims, so a changed count changes the claim, and an impossible one is refused."""
+    run = segment(out=tmp_path / "run", sampling=SegmentationSampling(n0=5, n=60, groups=None))
+    before = next(run.iter_rows()).certificate
+    assert before.certified.any()
+
+    def overwrite(counts: np.ndarray) -> None:
+        with sqlite3.connect(tmp_path / "run" / FILE) as db:
+            db.execute("UPDATE rows SET counts = ? WHERE idx = 0", (zlib.compress(counts.astype("<i4").tobytes()),))
+
+    lower = before.counts.copy()
+    lower[before.certified] = before.least_count - 1
+    overwrite(lower)
+    assert not next(SegmentationRun(tmp_path / "run").iter_rows()).certificate.certified.any()
+    overwrite(np.full((16, 16), 61))
+    with pytest.raises(PprsError, match="counts must lie between 0 and 60"):
+        next(SegmentationRun(tmp_path / "run").iter_rows())
+    overwrite(np.zeros((64, 64)))
+    with pytest.raises(PprsError, match="bytes instead of 1024"):
+        next(SegmentationRun(tmp_path / "run").iter_rows())
+
+
+def test_groups_are_stored_with_a_run(tmp_path: Path) -> None:
+    from pprs import Grid, Slic
+
+    for groups in (Grid(4), Slic(n_segments=9, blur=1)):
+        run = segment(sampling=SegmentationSampling(n0=5, n=60, groups=groups), images=[0, 3])
+        for row in run.iter_rows():
+            assert row.certificate.cells is not None
+            assert row.certificate.hypotheses == row.certificate.cells.max() + 1 < 64
+            assert row.certificate.certified.any()
+
+
+def test_images_that_fail_are_recorded(folder: Path, tmp_path: Path) -> None:
+    (folder / "images" / "1.png").write_bytes(b"no image")
+    run = segment(str(folder), out=tmp_path / "run")
+    assert list(run.failures()) == [1]
+    summary = run.summary()
+    assert (summary.failed, summary.pixels) == (1, 5 * 256)
+    assert summary.certified is not None
+    assert summary.certified.abstained_share >= 0.2  # the image that failed counts as abstained
+    Image.fromarray(IMAGES[1, 0]).save(folder / "images" / "1.png")
+    again = segment(str(folder), out=tmp_path / "run")
+    assert not again.failures()
+    assert len(again.completed()) == 5
+
+
+# ---- model sources
+
+
+def save_unet(path: Path, side: int = 16) -> Path:
+    arch = UNetArchitecture(2, 1, 3, (0.5,), (0.5,))
+    weights.save(path, arch.build().eval(), arch, input_shape=(1, side, side), class_names=None, training={})
+    return path
+
+
+def test_networks_in_files(tmp_path: Path) -> None:
+    from onnx import TensorProto, helper, numpy_helper, save
+
+    net = torch.nn.Conv2d(1, 3, 3, padding=1).eval()
+    batch = {0: torch.export.Dim("batch")}
+    program = torch.export.export(net, (torch.rand(2, 1, 16, 16),), dynamic_shapes=(batch,))
+    torch.export.save(program, tmp_path / "net.pt2")
+    stored = [numpy_helper.from_array(value.detach().numpy(), name) for name, value in net.named_parameters()]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["b", c, 16, 16]) for n, c in (("x", 1), ("y", 3))]
+    node = helper.make_node("Conv", ["x", "weight", "bias"], ["y"], pads=[1, 1, 1, 1])
+    graph = helper.make_graph([node], "net", ends[:1], ends[1:], stored)
+    save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), str(tmp_path / "net.onnx")
+    )
+    expected = next(segment(model=net, images=[0]).iter_rows()).certificate
+    for kind in ("pt2", "onnx"):
+        model = load_model(str(tmp_path / f"net.{kind}"))
+        assert (model.task, model.num_classes, model.input_shape) == ("segment", 3, (1, 16, 16))
+        run = segment(model=str(tmp_path / f"net.{kind}"), images=[0])
+        assert run.settings.engine == ("onnxruntime" if kind == "onnx" else "torch")
+        found = next(run.iter_rows()).certificate
+        np.testing.assert_array_equal(found.selected, expected.selected)
+        assert np.abs(found.counts - expected.counts).max() <= 1
+    saved = load_model(str(save_unet(tmp_path / "u.safetensors")))
+    assert (saved.task, saved.num_classes, saved.input_shape) == ("segment", 3, (1, 16, 16))
+
+
+def test_transformers_with_coarse_scores(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.SegformerConfig(
+        num_encoder_blocks=2, depths=[1, 1], sr_ratios=[1, 1], hidden_sizes=[4, 8], patch_sizes=[3, 3], strides=[2, 2],
+        num_attention_heads=[1, 1], mlp_ratios=[1, 1], decoder_hidden_size=4, num_labels=4,
+    )  # fmt: skip
+    transformers.SegformerForSemanticSegmentation(config).save_pretrained(tmp_path / "net")
+    (tmp_path / "net" / "preprocessor_config.json").write_text(
+        json.dumps(
+            {
+                "image_processor_type": "SegformerImageProcessor",
+                "size": {"height": 32, "width": 32},
+                "image_mean": [0.5] * 3,
+                "image_std": [0.5] * 3,
+                "do_resize": True,
+                "do_normalize": True,
+            }
+        )
+    )
+    model = load_model(str(tmp_path / "net"))
+    assert (model.task, model.num_classes) == ("segment", 4)
+    assert model.module(torch.rand(1, 3, 32, 32)).shape[2] < 32
+    row = next(segment((IMAGES, MASKS), model=str(tmp_path / "net"), images=[1]).iter_rows())
+    assert row.certificate.labels.shape == (32, 32)
+    assert row.mask is not None
+    assert row.mask.shape == (32, 32)
+
+
+def test_training(tmp_path: Path) -> None:
+    path = tmp_path / "net.safetensors"
+    recipe = Recipe(epochs=12, batch_size=5, width=2, flip=True, shift=2)
+    data = as_masked_set((IMAGES, MASKS))
+    train_segmenter(data, recipe, noise=NOISE, out=path, data_name="halves")
+    model = load_model(str(path))
+    labels = model.module(data.masked(3).image[None])[0].argmax(0)
+    assert float((labels == data.mask_of(3)).float().mean()) > 0.8
+    with pytest.raises(ConfigurationError, match="training needs masks"):
+        train_segmenter(as_masked_set((IMAGES, None)), recipe, out=path, data_name="none")
+
+
+# ---- the command
+
+
+@pytest.fixture
+def unet(tmp_path: Path) -> Path:
+    return save_unet(tmp_path / "u.safetensors")
+
+
+def test_the_command_and_its_report(folder: Path, unet: Path, tmp_path: Path) -> None:
+    common = ("segment", "--model", unet, "--data", folder, "--sigma", 0.25, "--n0", 3, "--n", 55, "--limit", 2)
+    out = pprs(*common, "--out", tmp_path / "rs", "--show", tmp_path / "maps.png", "--threads", 1)
+    assert "of the pixels of 2 images certified" in out.stdout
+    assert "holds for all its pixels at once, with 99.9% confidence, among 8-bit images" in out.stdout
+    assert "certified mean IoU" in out.stdout
+    assert (tmp_path / "maps.png").stat().st_size > 1000
+    pprs(*common, "--out", tmp_path / "blur", "--partition", "blur:size=3", "--groups", "grid:size=4")
+    out = pprs("report", tmp_path / "rs", tmp_path / "blur", "--out", tmp_path / "report.html")
+    assert "plain smoothing" in out.stdout
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("<img") == 2 * (5 + 3)
+    assert re.search("blur[^<]*, groups grid", page)
+    pprs("report", tmp_path / "rs", "--out", tmp_path / "report.json")
+    assert json.loads((tmp_path / "report.json").read_text())[0]["settings"]["n"] == 55
+    out = pprs(*common[:-1], 1, "--groups", "grid:size=4")
+    assert "in 16 groups of pixels" in out.stdout or "abstained at all" in out.stdout
+
+
+def test_verification(folder: Path, unet: Path, tmp_path: Path) -> None:
+    common = ("segment", "--model", unet, "--data", folder, "--sigma", 0.25, "--n0", 3, "--n", 55, "--limit", 2)
+    pprs(*common, "--out", tmp_path / "run")
+    out = pprs("verify", tmp_path / "run", "--replay", 1).stdout
+    assert "the claims of 2 rows were derived from their counts" in out
+    assert "the votes of 1 rows were drawn again: 1 are the same" in out
+    with sqlite3.connect(tmp_path / "run" / FILE) as db:
+        db.execute("UPDATE rows SET counts = ? WHERE idx = 1", (zlib.compress(np.full(256, 9, "<i4").tobytes()),))
+    out = pprs("verify", tmp_path / "run", "--rows", "0,1", code=1).stdout
+    assert "DOES NOT FOLLOW: image 1: 0 selected labels and" in out
+    assert "no row of image 4" in pprs("verify", tmp_path / "run", "--rows", "4", code=2).stderr
+
+
+def test_bad_input(folder: Path, unet: Path, tmp_path: Path) -> None:
+    common = ("segment", "--model", unet, "--sigma", 0.25, "--n", 60, "--data")
+    mask = Image.open(folder / "masks" / "3.png")
+    mask.resize((8, 8)).save(folder / "masks" / "3.png")
+    error = pprs(*common, folder, "--out", tmp_path / "run", code=2).stderr
+    assert "image 3 has 16x16 pixels, but its mask has 8x8" in error
+    assert "resize it to the image without interpolation" in error
+    assert not (tmp_path / "run" / FILE).exists()
+    beyond = MASKS[3].copy()
+    beyond[2, 2] = 12
+    Image.fromarray(beyond).save(folder / "masks" / "3.png")
+    error = pprs(*common, folder, code=2).stderr
+    assert "the mask of image 3 has the label 12, but the network has the classes 0 to 2" in error
+    Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(folder / "masks" / "3.png")
+    assert "has 3 channels, but a mask has one" in pprs(*common, folder, code=2).stderr
+    (folder / "masks" / "3.png").unlink()
+    assert "the image 3.png has no mask" in pprs(*common, folder, code=2).stderr
+    assert "--n" in pprs(*common[:-2], 5, "--data", "builtin:scenes", code=2).stderr
+    np.savez(tmp_path / "bad.npz", x=IMAGES, masks=MASKS[:3])
+    assert "masks must be integers [N, H, W] for the 5 images" in pprs(*common, tmp_path / "bad.npz", code=2).stderr
+
+
+def test_networks_of_the_other_kind(unet: Path, tmp_path: Path) -> None:
+    from networks import save_network
+
+    classifier = save_network(tmp_path / "c.safetensors")
+    np.savez(tmp_path / "x.npz", x=IMAGES)
+    error = pprs("segment", "--model", classifier, "--data", tmp_path / "x.npz", "--sigma", 0.25, code=2).stderr
+    assert "labels the whole image" in error
+    assert "Use `pprs certify`" in error
+    error = pprs("certify", "--model", unet, "--data", tmp_path / "x.npz", "--sigma", 0.25, "--limit", 1, code=2).stderr
+    assert "labels every pixel" in error
+    assert "Use `pprs segment`" in error
