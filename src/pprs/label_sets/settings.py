@@ -16,7 +16,7 @@ import numpy as np
 from pprs._checks import validate
 from pprs._files import atomic_write, usable_memory
 from pprs._version import __version__
-from pprs.certificate import confidence
+from pprs.certificate import confidence, state_arithmetic
 from pprs.errors import ConfigurationError, PprsError
 from pprs.label_sets.calibration import Promise, check_promise, find_threshold
 from pprs.label_sets.scores import check_score
@@ -24,7 +24,7 @@ from pprs.noise import Noise, parse_noise
 from pprs.partition import Partition, parse_partition
 from pprs.runs.binding import Binding
 from pprs.scores import Probe
-from pprs.space import check_pixels
+from pprs.space import FILE, check_pixels
 from pprs.voting import ARITHMETICS, BIT_DEPTHS
 
 FORMAT = 1
@@ -267,13 +267,12 @@ def _make_checksum(content: Mapping[str, Any]) -> str:
 
 def state_promise(settings: SetSettings) -> str:
     """State what the sets promise."""
-    rounding = {None: ", disregarding rounding in floating point", 255: " to another 8-bit image"}
-    where = rounding.get(settings.levels, ", the images being rounded to 16 bits")
-    pixels = "the file" if settings.pixels == "file" else "the input of the network"
+    arithmetic = state_arithmetic("real" if settings.levels is None else "exact", settings.levels)
+    pixels = "the file" if settings.pixels == FILE else "the input of the network"
     return (
         f"each set contains the true label with probability at least {confidence(settings.alpha)}, whatever change of "
-        f"L2 norm up to {settings.radius:g} is made to {pixels}{where}, before the noise is drawn. The probability is "
-        "over images, calibration images and noise together. It is not promised for each image or each class"
+        f"L2 norm up to {settings.radius:g} is made to {pixels} before the noise is drawn{arithmetic}. The probability "
+        "is over images, calibration images and noise together. It is not promised for each image or each class"
     )
 
 

@@ -36,30 +36,35 @@ def name_methods(all_settings: Sequence[SetSettings]) -> list[str]:
 
 
 def compare_sets(evaluations: Sequence[SetEvaluation]) -> Table:
-    """Return a table of coverage and size, one line per method."""
-    heads = ["method", "radius", "promised", "coverage", "mean size", "one label", "empty", "images"]
-    attacked = any(evaluation.attacked is not None for evaluation in evaluations)
-    if attacked:
-        heads.insert(4, "under attack")
-    lines = []
-    for name, evaluation in zip(name_methods([e.settings for e in evaluations]), evaluations, strict=True):
-        point, settings, count = evaluation.point, evaluation.settings, max(len(evaluation.rows), 1)
-        low, high = point.interval
-        line: list[str | Cell] = [
-            name,
-            f"{settings.radius:g}",
-            format_percent(1 - settings.alpha),
-            Cell(format_percent(point.coverage), f"({100 * low:.1f}-{100 * high:.1f})") if point.labelled else NONE,
-            Cell(format_number(point.mean_size, 2), f"± {point.size_error:.2f}"),
-            format_percent(evaluation.histogram[1] / count),
-            format_percent(evaluation.histogram[0] / count),
-            str(len(evaluation.rows)),
-        ]
-        if attacked:
-            result = evaluation.attacked
-            line.insert(4, NONE if result is None else f"{result.covered}/{result.images}")
-        lines.append(tuple(line))
-    return Table(tuple(heads), tuple(lines))
+    """Return a table of coverage and size, one line per method, without columns that say nothing."""
+    columns: dict[str, list[str | Cell]] = {
+        "method": [*name_methods([evaluation.settings for evaluation in evaluations])],
+        "coverage": [_format_coverage(evaluation) for evaluation in evaluations],
+        "under attack": [
+            NONE if e.attacked is None else f"{e.attacked.covered}/{e.attacked.images}" for e in evaluations
+        ],
+        "mean size": [Cell(format_number(e.point.mean_size, 2), f"± {e.point.size_error:.2f}") for e in evaluations],
+        "one label": [_format_share(evaluation, 1) for evaluation in evaluations],
+        "empty": [_format_share(evaluation, 0) for evaluation in evaluations],
+        "images": [str(len(evaluation.rows)) for evaluation in evaluations],
+    }
+    if all(evaluation.attacked is None for evaluation in evaluations):
+        del columns["under attack"]
+    if not any(evaluation.histogram[0] for evaluation in evaluations):
+        del columns["empty"]
+    return Table(tuple(columns), tuple(zip(*columns.values(), strict=True)))
+
+
+def _format_coverage(evaluation: SetEvaluation) -> str | Cell:
+    point = evaluation.point
+    low, high = point.interval
+    if not point.labelled:
+        return NONE
+    return Cell(format_percent(point.coverage), f"({100 * low:.1f}-{100 * high:.1f})")
+
+
+def _format_share(evaluation: SetEvaluation, size: int) -> str:
+    return format_percent(evaluation.histogram[size] / max(len(evaluation.rows), 1))
 
 
 def list_notes(evaluations: Sequence[SetEvaluation]) -> list[str]:
@@ -70,9 +75,9 @@ def list_notes(evaluations: Sequence[SetEvaluation]) -> list[str]:
             "coverage is measured without an attack, for these calibration images, with its exact 95% interval. It is "
             "higher than promised, since the promise includes attacks"
         )
+    if skipped := list(dict.fromkeys(str(evaluation.skipped) for evaluation in evaluations if evaluation.skipped)):
+        notes.append(f"{' or '.join(skipped)} calibration images were left out")
     for name, evaluation in zip(name_methods([e.settings for e in evaluations]), evaluations, strict=True):
-        if evaluation.skipped:
-            notes.append(f"{name}: {evaluation.skipped} calibration images were left out")
         if evaluation.failures:
             notes.append(f"{name}: {len(evaluation.failures)} images could not be used and have no set")
         if evaluation.attacked is not None:
