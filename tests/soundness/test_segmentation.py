@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from pprs.noise import Quantisation, quantise
 from pprs.segmentation import ABSTAINED, SegmentationSampling, SmoothedSegmenter
 from pprs.segmentation.groups import Groups
 from pprs.segmentation.holm import least_significant_count, min_samples, p_values
+from pprs.segmentation.metrics import Confusion
 from pprs.voting import ESTIMATE, SELECT, noisy_chunk
 
 SIGMA, TAU = 0.25, 0.75
@@ -310,3 +312,23 @@ def test_bad_settings(options: dict[str, Any], message: str) -> None:
     settings = {"model": Colours(), "noise": Gaussian(SIGMA), **options}
     with pytest.raises(PprsError, match=message):
         certify_segmentation(settings.pop("model"), torch.zeros(1, 8, 8), num_classes=3, **settings)
+
+
+# ---- metrics
+
+
+def test_certified_mean_iou_is_the_worst_case() -> None:
+    """No labels of the abstained pixels give a lower mean IoU, and some come close to the bound."""
+    rng, classes = np.random.default_rng(6), 3
+    mask = rng.integers(0, classes, 60)
+    labels = np.where(rng.random(60) < 0.8, mask, rng.integers(0, classes, 60))
+    labels[rng.permutation(60)[:6]] = ABSTAINED
+    found = Confusion.of(labels, mask, classes)
+    worst = 1.0
+    for choice in itertools.product(range(classes), repeat=6):
+        filled = labels.copy()
+        filled[labels == ABSTAINED] = choice
+        worst = min(worst, Confusion.of(filled, mask, classes).mean_iou)
+    assert worst - 0.02 < found.certified_mean_iou <= worst < found.mean_iou
+    assert Confusion.of(mask, mask, classes).certified_mean_iou == pytest.approx(1)
+    assert Confusion.of(np.full(60, ABSTAINED), mask, classes).certified_mean_iou == 0

@@ -14,8 +14,9 @@ from pprs.segmentation.run import segment_dataset
 from pprs.segmentation.train import train_and_score_segmenter
 from pprs.train import Recipe
 
-SIGMA, LIMIT, EPOCHS = 0.25, 12, 4
-METHODS = {"rs": "none", "blur": "blur:size=3", "soft": "slic/soft"}
+SIGMA, LIMIT = 0.25, 12
+RECIPE = Recipe(epochs=6, batch_size=16)
+METHODS = {"rs": "none", "blur": "blur:size=3", "soft": "slic/soft/shifts:k=4"}
 
 
 def demo_segmentation(out: Path) -> None:
@@ -23,9 +24,7 @@ def demo_segmentation(out: Path) -> None:
     model = out / "scenes.safetensors"
     if not model.exists():
         data = open_masked(SCENES, split="train")
-        train_and_score_segmenter(
-            data, Recipe(epochs=EPOCHS, batch_size=32), SCENES, model, noise=Gaussian(SIGMA), progress=progress
-        )
+        train_and_score_segmenter(data, RECIPE, SCENES, model, noise=Gaussian(SIGMA), progress=progress)
     runs = []
     for name, partition in METHODS.items():
         run = segment_dataset(

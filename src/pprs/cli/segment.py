@@ -136,7 +136,7 @@ def print_segmentation(run: SegmentationRun, out: Path | None) -> None:
     if summary.certified is not None:
         say(
             f"certified pixel accuracy {format_percent(summary.certified.accuracy)}, "
-            f"certified mean IoU {format_percent(summary.certified.mean_iou)}"
+            f"certified mean IoU {format_percent(summary.certified.certified_mean_iou)}"
         )
     if out is not None:
         say(f"the rows are in {out}. Compare runs with: pprs report {out} --out report.html")

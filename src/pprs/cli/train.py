@@ -49,7 +49,10 @@ def train(
         ),
     ] = "none",
     epochs: Annotated[int, options.option("--epochs", "INT", TRAINING, "Passes over the training images.")] = 10,
-    batch_size: Annotated[int, options.option("--batch-size", "INT", TRAINING, "Images per step.")] = 128,
+    batch_size: Annotated[
+        int | None,
+        options.option("--batch-size", "INT", TRAINING, "Images per step. Default: 128, or 16 for the task segment."),
+    ] = None,
     lr: Annotated[
         float, options.option("--lr", "NUM", TRAINING, "Peak learning rate of the one-cycle schedule.")
     ] = 0.1,
@@ -75,7 +78,7 @@ def train(
 
     Example: pprs train --data builtin:mnist5k --epochs 10 --out digits.safetensors
 
-    Example: pprs train --task segment --data builtin:scenes --noise 0.25 --batch-size 32 --out scenes.safetensors
+    Example: pprs train --task segment --data builtin:scenes --noise 0.25 --out scenes.safetensors
     """
     if noise is not None and not 0 < noise < float("inf"):
         raise ConfigurationError(f"`noise` must be a positive number, not {noise}", parameter="noise")
@@ -84,7 +87,7 @@ def train(
         raise ConfigurationError(f"`out` must end in .safetensors, not {out.name}", parameter="out")
     options.set_threads(threads)
     if task == "segment":
-        recipe = Recipe(width=width, epochs=epochs, batch_size=batch_size, learning_rate=lr, seed=seed)
+        recipe = Recipe(width=width, epochs=epochs, batch_size=batch_size or 16, learning_rate=lr, seed=seed)
         masked = open_masked(data, split=split, classes=classes, prefer="train")
         train_and_score_segmenter(
             masked, recipe, data, out, noise=train_noise, partition=train_partition, progress=progress
@@ -92,7 +95,7 @@ def train(
         return
     images = open_dataset(data, split=split, classes=classes, prefer="train")
     mirror = images[0].image.shape[0] == 3 if flip is None else flip
-    recipe = Recipe(arch, width, epochs, batch_size, lr, flip=mirror, shift=shift, seed=seed)
+    recipe = Recipe(arch, width, epochs, batch_size or 128, lr, flip=mirror, shift=shift, seed=seed)
     train_and_score(
         images, recipe, data, out, noise=train_noise, partition=train_partition, classes=classes, progress=progress
     )

@@ -20,6 +20,8 @@ class Confusion:
     >>> c = Confusion.of(np.array([0, 1, 1, -1]), np.array([0, 1, 0, 1]), 2)
     >>> c.accuracy, c.abstained_share, [round(float(v), 3) for v in c.iou()]
     (0.5, 0.25, [0.5, 0.333])
+    >>> round(c.certified_mean_iou, 3)  # the pixel that abstains could become a false alarm of either class
+    0.333
     """
 
     table: npt.NDArray[np.int64]
@@ -61,11 +63,37 @@ class Confusion:
 
         An abstained pixel is in the class that it has, but in that of no label: it is a miss and no false alarm.
         """
-        right, present, claimed = np.diag(self.table), self.table.sum(1), self.table[:, :-1].sum(0)
-        union = present + claimed - right
+        right, union, present = self._counts()
         return np.where(present > 0, right / np.maximum(union, 1), np.nan)
+
+    def _counts(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return for each class its pixels with the right label, all that have the class or its label, and its own."""
+        right, present, claimed = np.diag(self.table), self.table.sum(1), self.table[:, :-1].sum(0)
+        return right, present + claimed - right, present
 
     @property
     def mean_iou(self) -> float:
         """The mean of `iou` over the classes that occur, NaN if there are no pixels."""
         return float(np.nanmean(self.iou())) if self.pixels else float("nan")
+
+    @property
+    def certified_mean_iou(self) -> float:
+        """A lower bound on the mean IoU, whatever labels the abstained pixels have. NaN if there are no pixels.
+
+        Each abstained pixel is missed by its own class, and may be a false alarm of any one class. The a[c] pixels that
+        become false alarms of class c lower the mean of right[c] / (union[c] + a[c]) the most where all classes with
+        a[c] > 0 have the same slope, right[c] / (union[c] + a[c])^2.
+        """
+        right, union, present = (values[self.table.sum(1) > 0].astype(float) for values in self._counts())
+        if not len(present):
+            return float("nan")
+        free = float(self.table[:, -1].sum())
+
+        def false_alarms(slope: float) -> npt.NDArray[np.float64]:
+            return np.maximum(0.0, np.sqrt(right / slope) - union)
+
+        low, high = 1e-30, 1.0  # of the slope: at the lower end there are too many false alarms
+        for _ in range(200):
+            middle = np.sqrt(low * high)
+            low, high = (middle, high) if false_alarms(middle).sum() >= free else (low, middle)
+        return float((right / (union + false_alarms(low))).mean())

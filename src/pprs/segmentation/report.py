@@ -24,16 +24,13 @@ from pprs.report.table import Cell, Table, find_best, format_percent, format_rad
 from pprs.segmentation.store import SegmentationRow, SegmentationRun, SegmentationSettings, SegmentationSummary
 from pprs.voting import BIT_DEPTHS
 
+SCORES = ("certified_accuracy", "certified_mean_iou", "abstained", "accuracy", "mean_iou")
 FORMATS = ("html", "png", "svg", "md", "json")
 MAX_EXAMPLES, MAX_PIXELS = 6, 2**22
 HEADS = (
-    "method",
-    "certified pixel accuracy",
-    "certified mean IoU",
-    "abstained",
-    "mean IoU without certificate",
-    "radius",
-)
+    "method", "certified pixel accuracy", "certified mean IoU", "abstained", "accuracy without certificate",
+    "mean IoU without certificate", "radius",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ class SegmentationReport:
         lines = list[tuple[str | Cell, ...]]()
         for name, summary, line in zip(self.names, self.summaries, values, strict=True):
             scored = [Cell(format_percent(line[i]), best=line[i] == best[i]) for i in (0, 1)]
-            others = [format_percent(line[2]), format_percent(line[3]), format_radius(summary.radius)]
+            others = [*(format_percent(value) for value in line[2:]), format_radius(summary.radius)]
             lines.append((name, *scored, *others))
         return Table(HEADS, tuple(lines))
 
@@ -115,9 +112,7 @@ class SegmentationReport:
             rows.append(
                 {
                     "method": name,
-                    **dict(
-                        zip(("certified_accuracy", "certified_mean_iou", "abstained", "mean_iou"), scores, strict=True)
-                    ),
+                    **dict(zip(SCORES, scores, strict=True)),
                     "certified_iou": [None if math.isnan(value) else value for value in iou],
                     "radius": None if math.isnan(summary.radius) else summary.radius,
                     "images": summary.images,
@@ -201,13 +196,13 @@ def state_claims(settings: SegmentationSettings, summary: SegmentationSummary) -
     )
 
 
-def _scores(summary: SegmentationSummary) -> tuple[float, float, float, float]:
-    """Return certified pixel accuracy, certified mean IoU, the abstained share, and mean IoU without certificate."""
+def _scores(summary: SegmentationSummary) -> tuple[float, ...]:
+    """Return the values of SCORES, the last two without certificate."""
     certified, selected = summary.certified, summary.selected
     abstained = 1 - summary.certified_share if summary.pixels else math.nan
     if certified is None or selected is None:
-        return math.nan, math.nan, abstained, math.nan
-    return certified.accuracy, certified.mean_iou, abstained, selected.mean_iou
+        return math.nan, math.nan, abstained, math.nan, math.nan
+    return certified.accuracy, certified.certified_mean_iou, abstained, selected.accuracy, selected.mean_iou
 
 
 def _name_runs(runs: Sequence[SegmentationRun]) -> list[str]:
