@@ -20,11 +20,11 @@ METHODS = {"rs": "none", "blur": "blur:size=3", "soft": "slic/soft/shifts:k=4"}
 
 
 def demo_segmentation(out: Path) -> None:
-    """Train a small U-Net on scenes of digits, certify label maps with and without partitions, and write a report."""
+    """Train a small U-Net on clean scenes, certify label maps with and without partitions, and write a report."""
     model = out / "scenes.safetensors"
     if not model.exists():
         data = open_masked(SCENES, split="train")
-        train_and_score_segmenter(data, RECIPE, SCENES, model, noise=Gaussian(SIGMA), progress=progress)
+        train_and_score_segmenter(data, RECIPE, SCENES, model, progress=progress)
     runs = []
     for name, partition in METHODS.items():
         run = segment_dataset(

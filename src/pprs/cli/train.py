@@ -87,7 +87,9 @@ def train(
         raise ConfigurationError(f"`out` must end in .safetensors, not {out.name}", parameter="out")
     options.set_threads(threads)
     if task == "segment":
-        recipe = Recipe(width=width, epochs=epochs, batch_size=batch_size or 16, learning_rate=lr, seed=seed)
+        recipe = Recipe(
+            width=width, epochs=epochs, batch_size=16 if batch_size is None else batch_size, learning_rate=lr, seed=seed
+        )
         masked = open_masked(data, split=split, classes=classes, prefer="train")
         train_and_score_segmenter(
             masked, recipe, data, out, noise=train_noise, partition=train_partition, progress=progress
@@ -95,7 +97,9 @@ def train(
         return
     images = open_dataset(data, split=split, classes=classes, prefer="train")
     mirror = images[0].image.shape[0] == 3 if flip is None else flip
-    recipe = Recipe(arch, width, epochs, batch_size or 128, lr, flip=mirror, shift=shift, seed=seed)
+    recipe = Recipe(
+        arch, width, epochs, 128 if batch_size is None else batch_size, lr, flip=mirror, shift=shift, seed=seed
+    )
     train_and_score(
         images, recipe, data, out, noise=train_noise, partition=train_partition, classes=classes, progress=progress
     )

@@ -90,7 +90,7 @@ class Confusion:
         free = float(self.table[:, -1].sum())
 
         def false_alarms(slope: float) -> npt.NDArray[np.float64]:
-            return np.maximum(0.0, np.sqrt(right / slope) - union)
+            return np.maximum(np.sqrt(right / slope) - union, 0.0)  # type: ignore[no-any-return]
 
         low, high = 1e-30, 1.0  # of the slope: at the lower end there are too many false alarms
         for _ in range(200):

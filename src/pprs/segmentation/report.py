@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,10 +28,7 @@ from pprs.voting import BIT_DEPTHS
 SCORES = ("certified_accuracy", "certified_mean_iou", "abstained", "accuracy", "mean_iou")
 FORMATS = ("html", "png", "svg", "md", "json")
 MAX_EXAMPLES, MAX_PIXELS = 6, 2**22
-HEADS = (
-    "method", "certified pixel accuracy", "certified mean IoU", "abstained", "accuracy without certificate",
-    "mean IoU without certificate", "radius",
-)  # fmt: skip
+HEADS = ("method", "certified accuracy", "certified mIoU", "abstained", "accuracy", "mIoU", "radius")
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,8 @@ class SegmentationReport:
         notes = [state_claims(run.settings, summary) for run, summary in zip(self.runs, self.summaries, strict=True)]
         texts = list(dict.fromkeys(notes))
         texts.append(
-            "A pixel that abstains counts as wrong in the certified metrics, and so does an image that failed."
+            "Certified accuracy and certified mIoU are what is left in the worst case within the radius, where every "
+            "pixel that abstains is wrong. Accuracy and mIoU are those of the most frequent label, without certificate."
         )
         failed = {name: s.failed for name, s in zip(self.names, self.summaries, strict=True) if s.failed}
         texts += [
@@ -207,20 +206,24 @@ def _scores(summary: SegmentationSummary) -> tuple[float, ...]:
 
 def _name_runs(runs: Sequence[SegmentationRun]) -> list[str]:
     """Name runs by their partition, with what else tells them apart."""
-    names = []
-    for run in runs:
-        partition, groups = parse_partition(run.settings.partition), parse_partition(run.settings.groups)
-        name = "plain smoothing" if partition is None else partition.short
-        names.append(name if groups is None else f"{name}, groups {groups.short}")
+    names = [_name_method(run.settings, short=True) for run in runs]
+    if len(set(names)) < len({(run.settings.partition, run.settings.groups) for run in runs}):
+        names = [_name_method(run.settings, short=False) for run in runs]
     for field in ("model", "noise", "tau"):
-        if len(set(names)) < len(names) and len({getattr(run.settings, field) for run in runs}) > 1:
-            names = [
-                f"{n}, {Path(r.settings.model).stem if field == 'model' else f'{field} {getattr(r.settings, field)}'}"
-                for n, r in zip(names, runs, strict=True)
-            ]
+        values = [str(getattr(run.settings, field)) for run in runs]
+        if len(set(names)) < len(names) and len(set(values)) > 1:
+            shown = [Path(value).stem for value in values] if field == "model" else [f"{field} {v}" for v in values]
+            names = [f"{name}, {value}" for name, value in zip(names, shown, strict=True)]
     if len(set(names)) < len(names):
         names = [f"{name} ({run.folder.name})" for name, run in zip(names, runs, strict=True)]
     return names
+
+
+def _name_method(settings: SegmentationSettings, *, short: bool) -> str:
+    """Name the partition and the groups of a run, without options if `short`."""
+    texts = [re.sub(":[^/+]*", "", t) if short else t for t in (settings.partition, settings.groups)]
+    partition, groups = ("" if text == "none" else text for text in texts)
+    return f"{partition or 'plain smoothing'}{groups and f', groups {groups}'}"
 
 
 def _rows_of(run: SegmentationRun, indices: Sequence[int]) -> dict[int, SegmentationRow]:
