@@ -53,7 +53,7 @@ def test_one_image_gets_a_sentence(digits_model: Path, tmp_path: Path) -> None:
 
 
 def test_an_abstention_names_its_cause(digits_model: Path, tmp_path: Path) -> None:
-    command = ("certify", "--model", digits_model, "--data", tmp_path / "digit.png", "--n", 200)
+    command = ("certify", "--model", digits_model, "--data", tmp_path / "digit.png", "--n", 200, "--partition", "none")
     digit = open_dataset("builtin:mnist5k")[0].image[0].numpy()
     Image.fromarray((digit * 60_000).astype(np.uint16)).save(tmp_path / "digit.png")
     output = pprs(*command, "--sigma", 1e-4).stdout

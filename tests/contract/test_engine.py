@@ -181,7 +181,8 @@ def test_the_engine_is_tried_on_noise_used_for_nothing_else(
         return choose_engine(model, inputs, engine="torch")
 
     monkeypatch.setattr(dataset, "choose_engine", spy)
-    pprs("certify", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.5, "--n", 64, "--limit", 1)
+    command = ("certify", "--model", digits_model, "--data", "builtin:mnist5k", "--partition", "none", "--sigma", 0.5)
+    pprs(*command, "--n", 64, "--limit", 1)
     image = voting.prepare_image(open_dataset("builtin:mnist5k")[0].image, Gaussian(0.5))
     (inputs,) = trials
     for phase in (voting.SELECT, voting.ESTIMATE, voting.PREDICT):

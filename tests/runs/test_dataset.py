@@ -93,7 +93,7 @@ def test_a_run_records_its_settings(digits_model: Path, tmp_path: Path) -> None:
 
 def test_a_run_as_tables(digits_model: Path, tmp_path: Path) -> None:
     run = pprs.certify_dataset(
-        str(digits_model), "builtin:mnist5k", noise=NOISE, sampling=FEW, images=range(5), progress=False
+        str(digits_model), "builtin:mnist5k", noise=NOISE, partition=None, sampling=FEW, images=range(5), progress=False
     )
     table = run.to_arrow()
     assert {name: str(kind) for name, kind in zip(table.schema.names, table.schema.types, strict=True)} == {
@@ -109,7 +109,7 @@ def test_a_run_as_tables(digits_model: Path, tmp_path: Path) -> None:
     assert list(frame["idx"]) == [0, 1, 2, 3, 4]
     assert set(frame["n"]) == {100}
     words = ["--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.25, "--n0", 10, "--n", 100]
-    command("certify", *words, "--limit", 5, "--out", tmp_path / "run")
+    command("certify", *words, "--partition", "none", "--limit", 5, "--out", tmp_path / "run")
     for kind in ("csv", "parquet", "json", "tsv"):
         command("export", tmp_path / "run", "--format", kind, "--out", tmp_path / f"rows.{kind}")
         back = pprs.open_run(tmp_path / f"rows.{kind}")

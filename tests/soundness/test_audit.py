@@ -479,7 +479,8 @@ def test_an_onnx_network_is_searched_by_scores(tmp_path: Path, data: Path, monke
         [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(bias, "b")],
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "net.onnx")
-    pprs("certify", "--model", "net.onnx", "--data", data, "--sigma", 0.25, "--n", 500, "--limit", 1, "--out", "run")
+    command = ("certify", "--model", "net.onnx", "--data", data, "--partition", "none", "--sigma", 0.25)
+    pprs(*command, "--n", 500, "--limit", 1, "--out", "run")
     output = pprs("audit", "run", "--steps", 3, "--samples", 300, "--out", "audit").stdout
     assert "no usable gradient (ONNX Runtime computes scores only)" in output
     (image,) = json.loads((tmp_path / "audit/audit.json").read_text())["images"]

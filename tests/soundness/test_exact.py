@@ -16,7 +16,6 @@ from mpmath import mp  # type: ignore[import-untyped]
 from scipy.stats import chisquare, norm
 
 from pprs import Certificate, Exponential, Gaussian, Grid, PprsError, SmoothedClassifier
-from pprs.errors import ConfigurationError
 from pprs.kernels.quantised import LEADING, UNDECIDED
 from pprs.noise import Quantisation, QuantisedImage, keyed_rng, quantise, quantised_gaussian
 from pprs.partition import Partition, parse_partition
@@ -408,7 +407,7 @@ def test_predict_refuses_an_alpha_that_the_draws_use_up() -> None:
     def refuse(x: torch.Tensor) -> torch.Tensor:
         raise AssertionError("no sample should be drawn")
 
-    with pytest.raises(ConfigurationError, match="cannot keep alpha=1e-13"):
+    with pytest.raises(PprsError, match="cannot keep alpha=1e-13"):
         SmoothedClassifier(refuse, 2, Gaussian(0.25)).predict(torch.zeros(1, 8, 8), n=40, alpha=1e-13)
 
 

@@ -155,7 +155,7 @@ def image() -> torch.Tensor:
     return image / 255
 
 
-@pytest.mark.parametrize("groups", [None, Grid(4), Slic(n_segments=9, blur=1)])
+@pytest.mark.parametrize("groups", [None, Grid(4), Slic(n_segments=9, compactness=0.1, blur=1)])
 def test_counts_by_brute_force(image: torch.Tensor, groups: Any) -> None:
     """Selected labels and counts, from the noise that the phases are keyed by, one sample at a time."""
     noise, n0, n, model = Gaussian(SIGMA), 7, 150, Colours()
