@@ -272,7 +272,7 @@ def test_images_of_a_selection() -> None:
 
 @pytest.mark.slow
 def test_a_run_killed_at_random_moments_ends_with_the_same_rows(digits_model: Path, tmp_path: Path) -> None:
-    images, kills = 60, 2
+    images, kills = 40, 2
     command = [
         "certify", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", "0.5", "--partition", "grid:size=2",
         "--n0", "64", "--n", "640", "--limit", images, "--threads", "1", "--engine", "torch",

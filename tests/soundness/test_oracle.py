@@ -40,18 +40,20 @@ def _average(w: torch.Tensor, cell: int | None) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("noise_class", "bound"),
+    ("cell", "noise_class", "bound"),
     [
-        (Gaussian, "one-sided"),
+        (None, Gaussian, "one-sided"),
+        (2, Gaussian, "one-sided"),
         *[
-            pytest.param(noise_class, bound, marks=pytest.mark.slow)
-            for noise_class in (Gaussian, Exponential, PowerLaw)
-            for bound in ("one-sided", "two-sided")
-            if (noise_class, bound) != (Gaussian, "one-sided")
+            pytest.param(cell, noise_class, bound, marks=pytest.mark.slow)
+            for cell, noise_class, bound in [
+                (None, Gaussian, "two-sided"), (2, Gaussian, "two-sided"),
+                (None, Exponential, "one-sided"), (2, Exponential, "two-sided"),
+                (None, PowerLaw, "one-sided"), (2, PowerLaw, "two-sided"),
+            ]
         ],
     ],
-)
-@pytest.mark.parametrize("cell", [None, 2])
+)  # fmt: skip
 def test_false_certificates_are_rarer_than_alpha(cell: int | None, noise_class: type[Noise], bound: str) -> None:
     """Under any rotationally symmetric noise, the label changes at the decision boundary of the base classifier."""
     partition = None if cell is None else Grid(cell)
