@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from pprs.data import Example, ImageSet, Selection, View, as_image_set, check_indices, open_dataset
+from pprs.domain import domain_of
 from pprs.errors import ConfigurationError, PprsError
 from pprs.model import SOURCES, Model, load_model
 from pprs.model.base import class_indices, normalise_name
@@ -22,7 +23,6 @@ from pprs.model.file_input import FileInput
 from pprs.model.overlay import ADAPTED, apply_overlay, join_adapted, load_overlay, split_adapted
 from pprs.noise import Noise, digest_image
 from pprs.partition import Partition, Recommendation, parse_partition, recommend_partition
-from pprs.partition.base import check_image_shape, check_values
 from pprs.space import FILE, NETWORK, check_pixels
 from pprs.voting import fix_levels, prepare_image, trial_inputs
 
@@ -188,7 +188,8 @@ def _preparation(net: Model, pixels: str) -> Callable[[torch.Tensor], torch.Tens
 
 def _check_file(image: torch.Tensor) -> torch.Tensor:
     """Check an image that is certified as it is."""
-    check_image_shape(tuple(image.shape))
+    shape = tuple(image.shape)
+    domain_of(shape).check_shape(shape)
     return image
 
 
@@ -289,7 +290,7 @@ def find_usable(image_set: ImageSet, indices: Sequence[int]) -> Example:
     for index in indices[:MAX_UNUSABLE]:
         try:
             example = image_set[index]
-            check_values(example.image)
+            domain_of(tuple(example.image.shape)).check_values(example.image)
             return example
         except PprsError as error:
             first_error = first_error or PprsError(error.message, parameter=error.parameter, index=index)

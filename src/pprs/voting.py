@@ -24,10 +24,10 @@ import torch
 
 from pprs import _threads
 from pprs.certificate import Counts
+from pprs.domain import domain_of
 from pprs.errors import ConfigurationError, PprsError, suggest
 from pprs.noise import Noise, QuantisedImage, keyed_rng, quantise, quantised_gaussian
 from pprs.partition import Partition
-from pprs.partition.base import check_image_shape, check_values
 from pprs.scores import HALF_ROUNDING, HALF_TOLERANCE, TOLERANCE, near_ties, spread
 
 # Each phase has its own noise. TRIAL is for decisions that are made before a run, such as the choice of engine: if
@@ -142,12 +142,9 @@ def check_count(votes: Votes, n: int) -> None:
 
 
 def check_image(x: torch.Tensor, device: torch.device | str = "cpu") -> torch.Tensor:
-    """Validate an image [C, H, W] and return it as float32 on the device."""
+    """Validate an image [C, H, W] or a signal [C, T], and return it as float32 on the device."""
     x = torch.as_tensor(x)
-    if x.ndim != 3:
-        raise PprsError(f"expected one image [C, H, W], got shape {tuple(x.shape)}")
-    check_image_shape(tuple(x.shape))
-    check_values(x)
+    domain_of(tuple(x.shape)).check(x)
     return x.to(device=device, dtype=torch.float32)
 
 

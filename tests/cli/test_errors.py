@@ -25,13 +25,13 @@ from pprs.cli.errors import BAD_INPUT, flags_of, guarded, with_flags
 from pprs.cli.options import parse_indices
 from pprs.data import View, open_dataset
 from pprs.data.arrays import Arrays
+from pprs.domain import IMAGE
 from pprs.engine import ENGINES
 from pprs.errors import ConfigurationError, PprsError, describe_error, suggest
 from pprs.model import Model, load_model
 from pprs.model.resnet import ARCHITECTURES, architecture
 from pprs.noise import Gaussian, PowerLaw, parse_noise
 from pprs.partition import Mean, Shifts, Slic, Soft, parse_partition
-from pprs.partition.base import check_batch, check_values
 from pprs.report import FORMATS as REPORT_FORMATS
 from pprs.runners import RUNNERS
 from pprs.runs import FILE, Row, RunSettings, RunWriter
@@ -176,8 +176,8 @@ def test_errors_about_one_image_fail_only_that_image() -> None:
     calls: list[tuple[int | None, Callable[[], object]]] = [
         (1, lambda: view[1]),
         (1, lambda: view.label_of(1)),
-        (None, lambda: check_values(torch.full((1, 8, 8), torch.nan))),
-        (None, lambda: check_batch(torch.zeros(1, 2, 8, 8))),
+        (None, lambda: IMAGE.check_values(torch.full((1, 8, 8), torch.nan))),
+        (None, lambda: IMAGE.check_batch(torch.zeros(1, 2, 8, 8))),
         (None, lambda: PowerLaw(0.5, a=60.0).radius(0.9, 64)),
     ]
     for index, call in calls:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 
 from pprs.data import ImageSet, Selection, check_indices, fair_order
+from pprs.domain import domain_of
 from pprs.errors import ConfigurationError, PprsError
 from pprs.model import Model
 from pprs.model.base import class_indices, normalise_name
 from pprs.noise import digest_image
-from pprs.partition.base import check_image_shape, check_values
 from pprs.progress import Progress, stage
 
 MIN_IMAGES = 50  # fewer say too little about what noise does to a network
@@ -126,8 +126,7 @@ def _read(data: ImageSet, indices: Sequence[int], model: Model, progress: Progre
 
 
 def _prepare(model: Model, image: torch.Tensor) -> torch.Tensor:
-    check_image_shape(tuple(image.shape))
-    check_values(image)
+    domain_of(tuple(image.shape)).check(image)
     return model.prepare(image).contiguous()
 
 

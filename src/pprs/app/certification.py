@@ -26,10 +26,10 @@ from pprs.app.server.limits import Limits
 from pprs.audit import find_segments
 from pprs.certificate import Certificate, confidence, round_down
 from pprs.classifier import Certification, SmoothedClassifier
+from pprs.domain import IMAGE
 from pprs.memory import check_memory
 from pprs.noise import Noise
 from pprs.partition import Partition, Recommendation
-from pprs.partition.base import check_image_shape
 from pprs.report import figures
 from pprs.sampling import Sampling
 from pprs.space import FILE, NETWORK, Space, state_claim
@@ -125,7 +125,7 @@ class Tile:
 def check_costs(request: Request, turn: Turn) -> None:
     """Refuse a request that would keep other visitors waiting. Call this before any partition is applied."""
     shape = tuple(request.image.shape)
-    check_image_shape(shape)
+    IMAGE.check_shape(shape)
     if request.pixels == FILE:
         check_memory(request.image, threads=get_threads(), pixels=request.pixels)
     for method in range(len(request.partitions)):

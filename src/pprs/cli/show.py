@@ -12,10 +12,10 @@ from pprs.cli.console import say
 from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
 from pprs.data import open_dataset
+from pprs.domain import domain_of
 from pprs.errors import ConfigurationError
 from pprs.noise import noise_of
 from pprs.partition import parse_request, recommend_partition
-from pprs.partition.base import check_image_shape
 from pprs.report import write_image_rows
 
 
@@ -51,7 +51,7 @@ def show(
         raise ConfigurationError(f"`index` must be 0 to {len(data) - 1} for {image}, not {index}", parameter="index")
     sample = data[index]
     shape = tuple(sample.image.shape)
-    check_image_shape(shape)
+    domain_of(shape).check_shape(shape)
     partitions = [recommend_partition(sigma, shape).partition if isinstance(p, str) else p for p in requested]
     write_image_rows(sample, run_noise, partitions, seed, out, parameter="out")
     say(f"wrote {out}")

@@ -23,7 +23,8 @@ import torch
 
 from pprs import _text
 from pprs._threads import parallel_for
-from pprs.errors import ConfigurationError, PprsError
+from pprs.domain import IMAGE, Domain, domain_of
+from pprs.errors import ConfigurationError
 from pprs.kernels import average, torch_ops
 
 Floats = npt.NDArray[np.float32]
@@ -33,8 +34,6 @@ Averaged = tuple[torch.Tensor, torch.Tensor | None]
 Shift = tuple[float, float]  # down and to the right, in fractions of the seeds' spacing
 
 AUTO = _text.AUTO  # the value of an option that follows the noise
-MIN_SIDE = 8
-MAX_ABS_PIXEL = 1e5  # beyond this, distances in single precision are meaningless
 BLOCK_PIXELS = 2**18  # approximate number of pixels that a thread holds labels for at a time
 
 
@@ -70,7 +69,7 @@ class Partition(ABC):
         Raises:
             PprsError: If the batch has the wrong shape or type, or has pixels that are not finite.
         """
-        return _convert_like(noisy, self.run(check_batch(noisy))[0])
+        return _convert_like(noisy, self.run(self.domain.check_batch(noisy))[0])
 
     @final
     def labels(self, noisy: Batch) -> Batch:
@@ -85,7 +84,7 @@ class Partition(ABC):
         Raises:
             PprsError: If the batch is invalid, or if this partition has no segments.
         """
-        return _convert_like(noisy, self.with_defaults()._labels(check_batch(noisy)))
+        return _convert_like(noisy, self.with_defaults()._labels(self.domain.check_batch(noisy)))
 
     @final
     def run(self, noisy: torch.Tensor) -> Averaged:
@@ -102,12 +101,30 @@ class Partition(ABC):
         return self.run(noisy)
 
     def resolve(self, sigma: float, shape: tuple[int, ...]) -> Self:
-        """Return a copy in which every "auto" option has the value for noise of this sigma on images [C, H, W]."""
+        """Return a copy in which every "auto" option has the value for noise of this sigma on inputs of this shape.
+
+        Raises:
+            ConfigurationError: If the shape is that of a signal and this partition averages images, or the reverse.
+        """
+        self._check_domain(shape)
         resolved = self._map_inner(lambda part: part.resolve(sigma, shape))
         if not resolved._auto_options():
             return resolved
-        tuned = self.for_noise(sigma, round(math.sqrt(shape[-2] * shape[-1])))
+        tuned = self._tune(sigma, shape)
         return resolved._replace({option: getattr(tuned, option) for option in resolved._auto_options()})
+
+    def _check_domain(self, shape: tuple[int, ...]) -> None:
+        domain = domain_of(shape)
+        if domain is not self.domain:
+            raise ConfigurationError(
+                f"{self.name} averages {self.domain.plural} {self.domain.axes}, but the input is a {domain.name} of "
+                f"shape {tuple(shape)}. Use a partition of {domain.plural}.",
+                parameter="partition",
+            )
+
+    def _tune(self, sigma: float, shape: tuple[int, ...]) -> Self:
+        """Return this partition with the options that suit noise of this sigma on inputs of this shape."""
+        return self.for_noise(sigma, round(math.sqrt(shape[-2] * shape[-1])))
 
     def with_defaults(self) -> Self:
         """Return a copy in which every "auto" option has its value for unknown noise."""
@@ -132,6 +149,11 @@ class Partition(ABC):
         """The partitions that this one builds on or consists of."""
         of = getattr(self, _text.OF, None)
         return (of,) if isinstance(of, Partition) else ()
+
+    @property
+    def domain(self) -> Domain:
+        """What this partition averages: images or signals."""
+        return self.inner[0].domain if self.inner else IMAGE
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -292,59 +314,6 @@ class Superpixels(Partition):
 def _split_batch(batch: torch.Tensor) -> list[torch.Tensor]:
     """Split a batch, since the steps on a device take several times the memory of the images."""
     return list(batch.split(max(1, -(-len(batch) // 6))))
-
-
-def check_batch(noisy: torch.Tensor | npt.NDArray[Any]) -> torch.Tensor:
-    """Return noisy images as a float32 tensor, after checking that they are valid."""
-    try:
-        tensor = noisy.detach() if isinstance(noisy, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(noisy))
-    except (TypeError, ValueError) as error:
-        raise PprsError(f"images must be a tensor or an array of floating point numbers ({error})") from error
-    if tensor.ndim != 4:
-        raise PprsError(
-            f"expected a batch of images [B, C, H, W], got shape {tuple(tensor.shape)}. "
-            "For a single image [C, H, W] pass x[None]."
-        )
-    check_image_shape(tuple(tensor.shape[1:]))
-    if not tensor.is_floating_point():
-        raise PprsError(f"images must be floating point, not {tensor.dtype}. Divide 0..255 images by 255.")
-    if not len(tensor):
-        raise PprsError("the batch has no images. Pass at least one.")
-    tensor = tensor.to(torch.float32)
-    # numpy where possible: torch would wake its OpenMP threads, which then spin and slow down the kernels.
-    values = tensor.numpy() if tensor.device.type == "cpu" else tensor
-    low, high = float(values.min()), float(values.max())
-    if not (np.isfinite(low) and np.isfinite(high)):
-        raise PprsError("the image has NaN or infinite pixels. Look for a division by zero in its preprocessing.")
-    if max(-low, high) > MAX_ABS_PIXEL:
-        raise PprsError(
-            f"the image's values range from {low:.3g} to {high:.3g}, but a noisy image lies around [0, 1]. Rescale it."
-        )
-    return tensor
-
-
-def check_image_shape(shape: tuple[int, ...]) -> None:
-    """Check that an image [C, H, W] has one or three channels and at least 8x8 pixels."""
-    channels, height, width = shape
-    if channels not in (1, 3):
-        raise PprsError(
-            f"an image must have 1 or 3 channels, not {channels} (shape {tuple(shape)}). "
-            "Channels come first: move the last axis to the front with x.permute(2, 0, 1)."
-        )
-    if min(height, width) < MIN_SIDE:
-        raise PprsError(f"an image must be at least {MIN_SIDE}x{MIN_SIDE} pixels, not {height}x{width}. Enlarge it.")
-
-
-def check_values(x: torch.Tensor) -> None:
-    """Check that a clean image is floating point in [0, 1]."""
-    if not x.is_floating_point():
-        raise PprsError(f"the image must be floating point in [0, 1], not {x.dtype}. Divide 0..255 by 255.")
-    if not bool(x.isfinite().all()):
-        raise PprsError("the image has NaN or infinite pixels. Look for a division by zero in its preprocessing.")
-    low, high = float(x.min()), float(x.max())
-    if low < -1e-3 or high > 1 + 1e-3:
-        scale = "Divide 0..255 images by 255." if high > 8 else "Do not normalise it: that belongs to the model."
-        raise PprsError(f"the image's values range from {low:.3g} to {high:.3g}, but must lie in [0, 1]. {scale}")
 
 
 MAX_ITERATIONS = 100_000  # a run names its options, and may come from somebody else

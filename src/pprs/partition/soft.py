@@ -69,6 +69,7 @@ class Soft(Seeded):
         return cls(slic, guide=min(64.0, round((1.6 if channels == 3 else 1.36) * root, 3)))
 
     def resolve(self, sigma: float, shape: tuple[int, ...]) -> Self:
+        self._check_domain(shape)
         self._auto_options()  # raises if an option has no "auto" rule
         tuned = self.tuned_for(sigma, (shape[0], shape[1], shape[2]))
         slic = self.of._replace({option: getattr(tuned.of, option) for option in self.of._auto_options()})

@@ -1,0 +1,209 @@
+"""What a classifier classifies: images [C, H, W] or signals [C, T].
+
+Smoothing needs vectors and nothing else. Noise, votes, bounds, runs and reports do not look at the shape of an input. A
+`Domain` holds the little that depends on it: which shapes and values are valid, and what an input is called.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from pprs.errors import PprsError
+
+Shape = tuple[int, ...]
+MIN_SIDE = 8  # pixels
+MIN_LENGTH = 8  # values of a channel
+MAX_ABS_VALUE = 1e5  # beyond this, distances in single precision are meaningless
+
+
+class Domain(ABC):
+    """A kind of input.
+
+    Attributes:
+        name: Its name in records, "image" or "signal".
+        plural: Several of these inputs, in words.
+        axes: The axes of one input, in words.
+        ndim: The number of its axes.
+        values: The values of an input, in words.
+        remedy: What to do about values that are not floating point numbers.
+    """
+
+    name: ClassVar[str]
+    plural: ClassVar[str]
+    axes: ClassVar[str]
+    ndim: ClassVar[int]
+    values: ClassVar[str]
+    remedy: ClassVar[str]
+
+    @abstractmethod
+    def check_shape(self, shape: Shape) -> None:
+        """Raise an error unless inputs may have this shape, which has `ndim` axes."""
+
+    @abstractmethod
+    def check_range(self, low: float, high: float) -> None:
+        """Raise an error unless a clean input may have values from `low` to `high`."""
+
+    @abstractmethod
+    def describe_shape(self, shape: Shape) -> str:
+        """Describe an input of this shape in words."""
+
+    def check(self, x: torch.Tensor) -> None:
+        """Raise an error unless a tensor is a valid clean input."""
+        if x.ndim != self.ndim:
+            raise PprsError(f"expected one {self.name} {self.axes}, got shape {tuple(x.shape)}")
+        self.check_shape(tuple(x.shape))
+        self.check_values(x)
+
+    def check_values(self, x: torch.Tensor) -> None:
+        """Raise an error unless a clean input is floating point, finite and in range."""
+        if not x.is_floating_point():
+            raise PprsError(f"the {self.name} must be floating point{self._in_range}, not {x.dtype}. {self.remedy}")
+        if not bool(x.isfinite().all()):
+            raise PprsError(self._not_finite)
+        self.check_range(float(x.min()), float(x.max()))
+
+    def check_batch(self, noisy: torch.Tensor | npt.NDArray[Any]) -> torch.Tensor:
+        """Return a batch of noisy inputs as a float32 tensor, after checking that they are valid."""
+        try:
+            tensor = torch.as_tensor(noisy if isinstance(noisy, torch.Tensor) else np.ascontiguousarray(noisy)).detach()
+        except (TypeError, ValueError) as error:
+            raise PprsError(
+                f"{self.plural} must be a tensor or an array of floating point numbers ({error})"
+            ) from error
+        if tensor.ndim != self.ndim + 1:
+            raise PprsError(
+                f"expected a batch of {self.plural} [B, {self.axes[1:]}, got shape {tuple(tensor.shape)}. "
+                f"For a single {self.name} {self.axes} pass x[None]."
+            )
+        self.check_shape(tuple(tensor.shape[1:]))
+        if not tensor.is_floating_point():
+            raise PprsError(f"{self.plural} must be floating point, not {tensor.dtype}. {self.remedy}")
+        if not len(tensor):
+            raise PprsError(f"the batch has no {self.plural}. Pass at least one.")
+        tensor = tensor.to(torch.float32)
+        # numpy where possible: torch would wake its OpenMP threads, which then spin and slow down the kernels.
+        values = tensor.numpy() if tensor.device.type == "cpu" else tensor
+        low, high = float(values.min()), float(values.max())
+        if not (np.isfinite(low) and np.isfinite(high)):
+            raise PprsError(self._not_finite)
+        if max(-low, high) > MAX_ABS_VALUE:
+            raise PprsError(self._too_large(low, high))
+        return tensor
+
+    @property
+    def _in_range(self) -> str:
+        return ""
+
+    @property
+    @abstractmethod
+    def _not_finite(self) -> str: ...
+
+    @abstractmethod
+    def _too_large(self, low: float, high: float) -> str: ...
+
+
+class ImageDomain(Domain):
+    """Images [C, H, W] with 1 or 3 channels and values in [0, 1]."""
+
+    name, plural, axes, ndim, values = "image", "images", "[C, H, W]", 3, "pixels"
+    remedy = "Divide 0..255 images by 255."
+
+    def check_shape(self, shape: Shape) -> None:
+        channels, height, width = shape
+        if channels not in (1, 3):
+            raise PprsError(
+                f"an image must have 1 or 3 channels, not {channels} (shape {tuple(shape)}). "
+                "Channels come first: move the last axis to the front with x.permute(2, 0, 1)."
+            )
+        if min(height, width) < MIN_SIDE:
+            raise PprsError(
+                f"an image must be at least {MIN_SIDE}x{MIN_SIDE} pixels, not {height}x{width}. Enlarge it."
+            )
+
+    def check_range(self, low: float, high: float) -> None:
+        if low < -1e-3 or high > 1 + 1e-3:
+            scale = "Divide 0..255 images by 255." if high > 8 else "Do not normalise it: that belongs to the model."
+            raise PprsError(f"the image's values range from {low:.3g} to {high:.3g}, but must lie in [0, 1]. {scale}")
+
+    def describe_shape(self, shape: Shape) -> str:
+        """Describe a shape [C, H, W] as width x height and kind.
+
+        >>> IMAGE.describe_shape((3, 480, 640)), IMAGE.describe_shape((1, 28, 28))
+        ('640x480 RGB', '28x28 grey')
+        """
+        channels, height, width = shape
+        return f"{width}x{height} " + {1: "grey", 3: "RGB"}.get(channels, f"{channels}-channel")
+
+    @property
+    def _in_range(self) -> str:
+        return " in [0, 1]"
+
+    @property
+    def _not_finite(self) -> str:
+        return "the image has NaN or infinite pixels. Look for a division by zero in its preprocessing."
+
+    def _too_large(self, low: float, high: float) -> str:
+        return (
+            f"the image's values range from {low:.3g} to {high:.3g}, but a noisy image lies around [0, 1]. Rescale it."
+        )
+
+
+class SignalDomain(Domain):
+    """Signals [C, T], such as time series and audio, with any number of channels and values in any unit."""
+
+    name, plural, axes, ndim, values = "signal", "signals", "[C, T]", 2, "values"
+    remedy = "Convert it with .float(). Divide 16-bit audio by 32768."
+
+    def check_shape(self, shape: Shape) -> None:
+        channels, length = shape
+        if not channels:
+            raise PprsError(f"a signal must have at least one channel (shape {tuple(shape)})")
+        if length < MIN_LENGTH:
+            raise PprsError(
+                f"a signal must have at least {MIN_LENGTH} values per channel, not {length} (shape {tuple(shape)}). "
+                "Time is the last axis, as in [C, T]. Pad or resample signals that are shorter."
+            )
+
+    def check_range(self, low: float, high: float) -> None:
+        if max(-low, high) > MAX_ABS_VALUE:
+            raise PprsError(self._too_large(low, high))
+
+    def describe_shape(self, shape: Shape) -> str:
+        """Describe a shape [C, T] as length and number of channels.
+
+        >>> SIGNAL.describe_shape((1, 150)), SIGNAL.describe_shape((6, 100))
+        ('150-sample', '6-channel 100-sample')
+        """
+        channels, length = shape
+        return f"{length}-sample" if channels == 1 else f"{channels}-channel {length}-sample"
+
+    @property
+    def _not_finite(self) -> str:
+        return "the signal has NaN or infinite values. Fill gaps before it is certified, or leave the signal out."
+
+    def _too_large(self, low: float, high: float) -> str:
+        return (
+            f"the signal's values range from {low:.3g} to {high:.3g}, too large for single precision. "
+            "Express it in a larger unit, or standardise it with constants of the training set."
+        )
+
+
+IMAGE, SIGNAL = ImageDomain(), SignalDomain()
+DOMAINS: dict[str, Domain] = {domain.name: domain for domain in (IMAGE, SIGNAL)}
+
+
+def domain_of(shape: Shape) -> Domain:
+    """Return the domain of inputs of this shape: images have three axes and signals have two.
+
+    >>> domain_of((1, 28, 28)).name, domain_of((1, 150)).name
+    ('image', 'signal')
+    """
+    for domain in (IMAGE, SIGNAL):
+        if len(shape) == domain.ndim:
+            return domain
+    raise PprsError(f"expected one image [C, H, W] or one signal [C, T], got shape {tuple(shape)}")
