@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pprs.domain import IMAGE
 from pprs.errors import PprsError
-from pprs.noise.quantised import EIGHT_BIT
+from pprs.noise.quantised import EIGHT_BIT, NATIVE, PCM, describe_levels
 from pprs.partition import Superpixels, parse_partition
-from pprs.space import describe_shape, state_claim
+from pprs.space import describe_input, state_claim
 
 Counts = npt.NDArray[np.int64]
 MAX_STEPS = 2**15  # levels by which a value may change, so that sums of squares fit in 64 bits
@@ -58,7 +59,7 @@ def state_arithmetic(arithmetic: str, levels: int | None = None) -> str:
         return ", disregarding rounding in floating point"
     if levels is None:
         return ", among images of the same bit depth"
-    return ", among 8-bit images" if levels == EIGHT_BIT else ", among images rounded to 16 bits"
+    return f", among {describe_levels(levels)}"
 
 
 def state_label_arithmetic(arithmetic: str, levels: int | None = None) -> str:
@@ -67,7 +68,9 @@ def state_label_arithmetic(arithmetic: str, levels: int | None = None) -> str:
         return state_arithmetic(arithmetic)
     if levels is None:
         return ", in exact arithmetic on 8-bit or 16-bit levels"
-    return f", in exact arithmetic on {'8-bit levels' if levels == EIGHT_BIT else 'the image rounded to 16 bits'}"
+    if levels in NATIVE:
+        return f", in exact arithmetic on {PCM.get(levels, 8)}-bit levels"
+    return f", in exact arithmetic on the {describe_levels(levels).replace('s rounded', ' rounded')}"
 
 
 def is_lost_to_rounding(prediction: int | None, p_lower: float, p_upper: float | None) -> bool:
@@ -134,7 +137,7 @@ class Certificate(_EqualByValue):
         n0: Number of selection samples.
         n: Number of estimation samples that were drawn.
         alpha: Failure probability.
-        shape: Shape of the image, (C, H, W).
+        shape: Shape of the image, (C, H, W), or of the signal, (C, T).
         noise: The noise as text.
         partition: The partition as text, "none" for plain smoothing.
         mean_segments: Mean number of superpixels of a noisy image, or None for a partition without segments.
@@ -160,7 +163,7 @@ class Certificate(_EqualByValue):
     n0: int
     n: int
     alpha: float
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     noise: str
     partition: str
     mean_segments: float | None = None
@@ -235,7 +238,7 @@ class Certificate(_EqualByValue):
 
     @property
     def dim(self) -> int:
-        """Number of values in the image, C * H * W."""
+        """Number of values in the image, C * H * W, or in the signal, C * T."""
         return math.prod(self.shape)
 
     @property
@@ -246,7 +249,7 @@ class Certificate(_EqualByValue):
     @property
     def mean_segment_size(self) -> float | None:
         """Mean pixels per superpixel: the pixels of the image divided by the mean number of superpixels."""
-        return None if self.mean_segments is None else self.shape[1] * self.shape[2] / self.mean_segments
+        return None if self.mean_segments is None else math.prod(self.shape[1:]) / self.mean_segments
 
     def covers(self, delta: Any) -> bool:
         """Return whether the claim covers this perturbation.
@@ -267,13 +270,15 @@ class Certificate(_EqualByValue):
             return False
         cells = self._cells()
         if self.arithmetic == "exact":
-            steps = np.round(flat * EIGHT_BIT)
-            if np.abs(steps).max() > MAX_STEPS:
+            levels = EIGHT_BIT if self.levels is None or self.levels not in NATIVE else self.levels
+            steps = np.round(flat * levels)
+            if len(self.shape) == IMAGE.ndim and np.abs(steps).max() > MAX_STEPS:
+                return False
+            # An image or signal off these levels is classified on others, so nothing is certified about it.
+            if self.levels in NATIVE and not np.abs(flat - steps / levels).max() <= 1e-7:
                 return False
             if self.levels == EIGHT_BIT:
-                # An image off these levels is classified on others, so nothing is certified about it.
-                on_levels = np.abs(flat - steps / EIGHT_BIT).max() <= 1e-7
-                return bool(on_levels) and _least_energy(steps, cells) <= (EIGHT_BIT * Fraction(self.radius)) ** 2
+                return _least_energy(steps, cells) <= (EIGHT_BIT * Fraction(self.radius)) ** 2
             cells = None  # rounding does not commute with averaging, so only the ball is certified
         rounding = 0.0
         if cells is not None:
@@ -288,6 +293,10 @@ class Certificate(_EqualByValue):
         return None if fixed is None else fixed.labels(np.zeros((1, *self.shape), np.float32))[0]
 
     @property
+    def _rounding(self) -> str:
+        return "rounding to 16 bits" if len(self.shape) == IMAGE.ndim else "rounding"
+
+    @property
     def _samples(self) -> str:
         return "" if self.stop is None else f", after {self.n} of at most {self.n_max} samples"
 
@@ -297,10 +306,10 @@ class Certificate(_EqualByValue):
                 return f"abstained (given up as hopeless{self._samples})"
             if self.lost_to_rounding:
                 lower = round_down(self.p_lower)
-                return f"abstained (rounding to 16 bits used up the radius of p_lower {lower}{self._samples})"
+                return f"abstained ({self._rounding} used up the radius of p_lower {lower}{self._samples})"
             other = "1/2" if self.p_upper is None else f"every other class's {self.p_upper:.3f}"
             return f"abstained (p_lower {round_down(self.p_lower)} is not above {other}{self._samples})"
-        image = f"this {describe_shape(self.shape)} image"
+        image = f"this {describe_input(self.shape)}"
         claim = (
             f"class {self.prediction}: {state_claim(round_down(self.radius), image)}, "
             f"with {confidence(self.alpha)} confidence{self._samples}{state_arithmetic(self.arithmetic, self.levels)}"

@@ -501,7 +501,7 @@ class Certification:
         if self._state is None or self._image is None or not self.begun:
             raise PprsError("no sample has been drawn yet: call `advance` first")
         source, sampling, n, (votes, evidence) = self._source, self.sampling, self.samples, self._state
-        channels, height, width = self._image.shape
+        shape = tuple(self._image.shape)
         quantisation = _quantisation_of(self._image)
         return Certificate(
             prediction=evidence.selected if evidence.certified else None,
@@ -512,9 +512,9 @@ class Certification:
             n0=sampling.n0,
             n=n,
             alpha=sampling.alpha,
-            shape=(channels, height, width),
+            shape=shape,
             noise=str(source.noise),
-            partition=str(source.resolve((channels, height, width)) or "none"),
+            partition=str(source.resolve(shape) or "none"),
             mean_segments=None if votes.segments is None else votes.segments / n,
             bound=sampling.bound,
             p_upper=evidence.p_upper,

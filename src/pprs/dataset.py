@@ -42,7 +42,7 @@ from pprs.sampling import Sampling, check_certifiable
 from pprs.scores import Probe
 from pprs.space import FILE as FILE_PIXELS
 from pprs.task import Task, find_usable, load_task, recommend_for_model
-from pprs.voting import BIT_DEPTHS, check_image, choose_arithmetic, trial_inputs
+from pprs.voting import BIT_DEPTHS, check_image, choose_arithmetic, fixed_levels, trial_inputs
 
 LISTED_FAILURES = 5  # failed images that an error lists one by one
 
@@ -218,6 +218,7 @@ def certify_task(
             _make_settings(task, noise, partition, sampling, seed, choice, device, options),
             arithmetic=classifier.votes.arithmetic,
             bit_depth=BIT_DEPTHS.get(arithmetic),
+            signal_levels=fixed_levels(arithmetic),
         )
         work = Work(
             task, choice, classifier, sampling, device, options.autocast, options.channels_last, reporter.message

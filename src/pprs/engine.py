@@ -233,7 +233,7 @@ def _seconds_per_image(module: torch.nn.Module, inputs: torch.Tensor) -> float:
     try:
         seconds = pool.submit(measure, inputs).result()
         if seconds * len(inputs) < 0.05:  # too short to be reliable: measure a batch as large as those of a run
-            seconds = pool.submit(measure, inputs.repeat(16, 1, 1, 1)).result()
+            seconds = pool.submit(measure, inputs.repeat(16, *[1] * (inputs.ndim - 1))).result()
     except Exception as error:  # a user's model may raise anything
         raise PprsError(f"it failed on a batch of shape {tuple(inputs.shape)} ({type(error).__name__})") from error
     return seconds

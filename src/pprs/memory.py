@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from pprs.errors import PprsError
-from pprs.space import FILE, NETWORK, describe_shape
+from pprs.space import FILE, NETWORK, describe_input
 from pprs.voting import chunk_size
 
 # Measured on images of 0.4 to 6 megapixels. Each byte of the image takes up to 10 while it is rounded to integers and
@@ -66,7 +66,7 @@ def check_memory(
         '"network" as `pixels`, so that noise is added after resizing': pixels == FILE,
     }
     raise PprsError(
-        f"noisy copies of this {describe_shape(shape)} image need about {needed / GB:.1f} GB on {threads} "
+        f"noisy copies of this {describe_input(shape)} need about {needed / GB:.1f} GB on {threads} "
         f"thread{'s' if threads > 1 else ''}, but {available / GB:.1f} GB are free. Use "
         f"{_list([remedy for remedy, helps in remedies.items() if helps])}.",
         parameter="data",

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from pprs.domain import SIGNAL, domain_of
 from pprs.errors import ConfigurationError, suggest
 
 NETWORK, FILE = "network", "file"
@@ -39,13 +40,21 @@ def state_pixels(pixels: str) -> str:
 
 
 def describe_shape(shape: Shape) -> str:
-    """Describe a shape [C, H, W] as width x height and kind.
+    """Describe the shape of an image as width x height and kind, that of a signal as length and channels.
 
-    >>> describe_shape((3, 480, 640)), describe_shape((1, 28, 28))
-    ('640x480 RGB', '28x28 grey')
+    >>> describe_shape((3, 480, 640)), describe_shape((1, 28, 28)), describe_shape((1, 150))
+    ('640x480 RGB', '28x28 grey', '150-sample')
     """
-    channels, height, width = shape
-    return f"{width}x{height} " + {1: "grey", 3: "RGB"}.get(channels, f"{channels}-channel")
+    return domain_of(shape).describe_shape(shape)
+
+
+def describe_input(shape: Shape) -> str:
+    """Describe an image or a signal by its shape.
+
+    >>> describe_input((1, 28, 28)), describe_input((6, 100))
+    ('28x28 grey image', '6-channel 100-sample signal')
+    """
+    return f"{describe_shape(shape)} {domain_of(shape).name}"
 
 
 @dataclass(frozen=True)
@@ -113,7 +122,7 @@ class Space:
         if self.is_file:
             return f"your {shape} file"
         origin = f", made from your {describe_shape(self.file_shapes[0])} file" if len(self.file_shapes) == 1 else ""
-        return f"the {shape} image that the network takes{origin}"
+        return f"the {describe_input(self.shapes[0])} that the network takes{origin}"
 
 
 def state_claim(radius: str, image: str) -> str:
@@ -159,6 +168,8 @@ def _sizes(shapes: Sequence[Shape], noun: str) -> str:
 
 def _keeps(shape: Shape, preprocess: str | None) -> bool:
     """Whether this preprocessing leaves images of the shape that it makes as they are."""
+    if len(shape) == SIGNAL.ndim:
+        return preprocess is None
     _, height, width = shape
     if preprocess is None:
         return height == width

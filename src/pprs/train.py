@@ -12,9 +12,10 @@ from torch.nn import functional
 from pprs._files import check_writable
 from pprs.augment import mirror_images, shift_images
 from pprs.data import ImageSet, open_dataset
+from pprs.domain import SIGNAL, domain_of
 from pprs.errors import ConfigurationError, PprsError
 from pprs.model import weights
-from pprs.model.resnet import ResNet, architecture
+from pprs.model.resnet import ARCHITECTURES, ResNet, architecture
 from pprs.noise import Noise, keyed_rng
 from pprs.partition import Partition
 from pprs.progress import Progress, as_progress, stage
@@ -26,7 +27,7 @@ class Recipe:
     """The settings of a training.
 
     Attributes:
-        arch: The architecture, "resnet-small" or "resnet18".
+        arch: The architecture, "resnet-small" or "resnet18" for images, "resnet1d" for signals.
         width: The number of channels in the first stage. By default it depends on the architecture.
         epochs: The number of passes over the data.
         batch_size: The number of images per step.
@@ -96,31 +97,44 @@ def train(
         )
     check_writable(out)
     images, labels = data.stack()
+    shape = tuple(images.shape[1:])
+    _check_architecture(recipe.arch, shape)
+    over = (0, *range(2, images.ndim))  # all axes but that of the channels
     num_classes = len(data.class_names) if data.class_names else int(labels.max()) + 1
     arch = architecture(
         recipe.arch,
         channels=images.shape[1],
         num_classes=num_classes,
-        mean=tuple(images.mean((0, 2, 3)).tolist()),
-        std=tuple(images.std((0, 2, 3)).clamp_min(1e-3).tolist()),
+        mean=tuple(images.mean(over).tolist()),
+        std=tuple(images.std(over).clamp_min(1e-3).tolist()),
         width=recipe.width,
     )
     if noise is not None and partition is not None:
-        partition = partition.resolve(noise.sigma, tuple(images.shape[1:]))
+        partition = partition.resolve(noise.sigma, shape)
     torch.manual_seed(recipe.seed)
     net = arch.build()
     fit(net, images, labels, recipe, noise, partition, as_progress(progress))
-    shape = tuple(images.shape[1:])
     training = asdict(recipe) | {"data": data_name, "noise": str(noise), "partition": str(partition)}
     weights.save(
         out,
         net,
         arch,
-        input_shape=(shape[0], shape[1], shape[2]),
+        input_shape=shape,
         class_names=data.class_names,
         training=training,
     )
     return net
+
+
+def _check_architecture(name: str, shape: tuple[int, ...]) -> None:
+    domain = domain_of(shape)
+    domain.check_shape(shape)
+    is_for_signals = name in ARCHITECTURES and ARCHITECTURES[name][2] is not None
+    if name in ARCHITECTURES and is_for_signals != (domain is SIGNAL):
+        others = [other for other, (_, _, kernel) in ARCHITECTURES.items() if (kernel is not None) != is_for_signals]
+        raise ConfigurationError(
+            f"{name} is not for {domain.plural}. Use `arch` {' or '.join(others)}.", parameter="arch"
+        )
 
 
 def fit(

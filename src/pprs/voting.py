@@ -24,9 +24,18 @@ import torch
 
 from pprs import _threads
 from pprs.certificate import Counts
-from pprs.domain import domain_of
+from pprs.domain import SIGNAL, domain_of
 from pprs.errors import ConfigurationError, PprsError, suggest
-from pprs.noise import Noise, QuantisedImage, keyed_rng, quantise, quantised_gaussian
+from pprs.noise import (
+    Noise,
+    QuantisedImage,
+    are_levels,
+    keyed_rng,
+    quantise,
+    quantise_signal,
+    quantised_gaussian,
+)
+from pprs.noise.quantised import choose_grid
 from pprs.partition import Partition
 from pprs.scores import HALF_ROUNDING, HALF_TOLERANCE, TOLERANCE, near_ties, spread
 
@@ -49,8 +58,10 @@ TRIAL_SIZE = 8  # noisy images that are scored before a run
 # In exact arithmetic, noise is drawn in integers on the levels of the image. In real arithmetic it is added as float32.
 # Exact arithmetic on 8-bit levels and on 16-bit levels are two classifiers, since an image is rounded before it is
 # classified. "auto" and "exact" choose by the image. The others are one classifier for all images.
-ARITHMETICS = ("auto", "exact", "8-bit", "16-bit", "rounded", "real")
+ARITHMETICS = ("auto", "exact", "8-bit", "16-bit", "24-bit", "rounded", "real")
 BIT_DEPTHS = {"8-bit": 8, "16-bit": 16, "rounded": 16}
+AUDIO_DEPTHS = {"8-bit": 8, "16-bit": 16, "24-bit": 24}
+LEVELS = "levels="  # and a number: the arithmetic of a run of signals, whose levels were chosen by its first signal
 _MOVING = ("auto", "rounded")  # round an image that is on no levels, instead of refusing it
 
 BaseClassifier = Callable[[torch.Tensor], torch.Tensor]
@@ -173,7 +184,7 @@ def choose_arithmetic(arithmetic: str, noise: Noise) -> str:
     Raises:
         ConfigurationError: If the value is unknown, or if "exact" is requested for other noise.
     """
-    if arithmetic not in ARITHMETICS:
+    if arithmetic not in ARITHMETICS and fixed_levels(arithmetic) is None:
         raise ConfigurationError(
             f'unknown arithmetic "{arithmetic}". {suggest(arithmetic, ARITHMETICS)}', parameter="arithmetic"
         )
@@ -192,7 +203,10 @@ def fix_levels(x: torch.Tensor, noise: Noise, arithmetic: str = "auto") -> str:
     Raises:
         PprsError: If the image is on no levels, as "exact" requires.
     """
-    if choose_arithmetic(arithmetic, noise) == "real" or arithmetic not in ("auto", "exact"):
+    is_real = choose_arithmetic(arithmetic, noise) == "real"
+    if not is_real and x.ndim == SIGNAL.ndim:
+        return f"{LEVELS}{_quantise_signal(x, noise, arithmetic).levels}"
+    if is_real or arithmetic not in ("auto", "exact"):
         return "real" if arithmetic == "auto" else arithmetic
     if quantise(x, may_move=arithmetic == "auto").levels == 2**8 - 1:
         return "8-bit"
@@ -203,8 +217,29 @@ def prepare_image(x: torch.Tensor, noise: Noise, arithmetic: str = "auto") -> to
     """Return the image in the form in which this noise is added to it: as integers in exact arithmetic."""
     if choose_arithmetic(arithmetic, noise) == "real":
         return x
+    if x.ndim == SIGNAL.ndim:
+        return _quantise_signal(x, noise, arithmetic)
+    if arithmetic == "24-bit" or fixed_levels(arithmetic) is not None:
+        raise PprsError(f'`arithmetic` "{arithmetic}" is for signals, and this is an image', parameter="arithmetic")
     levels = 2 ** BIT_DEPTHS[arithmetic] - 1 if arithmetic in BIT_DEPTHS else None
     return quantise(x, levels=levels, may_move=arithmetic in _MOVING)
+
+
+def _quantise_signal(x: torch.Tensor, noise: Noise, arithmetic: str) -> QuantisedImage:
+    levels = fixed_levels(arithmetic)
+    if arithmetic == "rounded":
+        levels = choose_grid(noise.sigma, x.numel())
+    elif arithmetic in AUDIO_DEPTHS:
+        levels = 2 ** (AUDIO_DEPTHS[arithmetic] - 1)
+    may_move = arithmetic in _MOVING or levels is not None
+    return quantise_signal(x, noise.sigma, levels=levels, may_move=may_move)
+
+
+def fixed_levels(arithmetic: str) -> int | None:
+    """Return N of the arithmetic "levels=N", which a run of signals fixes for all of them, else None."""
+    digits = arithmetic.removeprefix(LEVELS)
+    is_valid = arithmetic.startswith(LEVELS) and digits.isdecimal() and len(digits) < 20
+    return int(digits) if is_valid and are_levels(int(digits), (1, 1)) else None
 
 
 def noisy_chunk(

@@ -325,14 +325,14 @@ from pprs.sampling import Sampling
 def main() -> None:
     sampling = Sampling(4, 8, 0.1)
     job = dataclasses.replace(job_for(sampling)[0], partition="none")
-    data = Arrays(np.full((3000, 1, 8, 8), 128, np.uint8), np.ones(3000, np.int64))
+    data = Arrays(np.full((1500, 1, 8, 8), 128, np.uint8), np.ones(1500, np.int64))
     peak = []
     def seen() -> None:
-        if watcher.rows in (1000, 3000):
+        if watcher.rows in (500, 1500):
             peak.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     watcher = Counting(seen)
     with RunWriter(Path("run"), RunSettings()) as run, ProcessPool(job, 2) as pool:
-        run_images(pool, data, range(3000), sampling, run, watcher, num_classes=2)
+        run_images(pool, data, range(1500), sampling, run, watcher, num_classes=2)
     print(*peak)
 
 if __name__ == "__main__":
@@ -345,10 +345,10 @@ if __name__ == "__main__":
     )
     assert done.returncode == 0, done.stderr
     early, late = map(int, done.stdout.split())
-    assert late - early < 10_000, f"{early} KB after 1,000 images, {late} KB after 3,000"
+    assert late - early < 6_000, f"{early} KB after 500 images, {late} KB after 1,500"
     db = sqlite3.connect(tmp_path / "run" / FILE)
     assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    assert db.execute("SELECT count(*), count(DISTINCT idx), max(idx) FROM rows").fetchone() == (3000, 3000, 2999)
+    assert db.execute("SELECT count(*), count(DISTINCT idx), max(idx) FROM rows").fetchone() == (1500, 1500, 1499)
     db.close()
 
 
@@ -373,7 +373,7 @@ def members(session: int) -> list[int]:
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_run_leaves_no_process_and_is_resumed(digits_model: Path, tmp_path: Path, how: int) -> None:
     command = [
-        "certify", "--model", str(digits_model), "--data", "builtin:mnist5k", "--sigma", "0.5", "--n", "2000", "--n0",
+        "certify", "--model", str(digits_model), "--data", "builtin:mnist5k", "--sigma", "0.5", "--n", "700", "--n0",
         "64", "--engine", "torch",
     ]  # fmt: skip
     run = tmp_path / "run"
@@ -410,7 +410,7 @@ def test_an_interrupted_run_leaves_no_process_and_is_resumed(digits_model: Path,
 @pytest.mark.slow
 def test_a_worker_without_a_driver_exits_quietly() -> None:
     job, _ = job_for(Sampling(64, 100, 0.001))
-    process = multiprocessing.get_context("spawn").Process(target=_run_worker, args=(Cut(), job, 0), daemon=True)
+    process = multiprocessing.get_context("spawn").Process(target=_run_worker, args=(Cut(), job, 0, {}), daemon=True)
     process.start()
     process.join(500)
     assert process.exitcode == 0  # with a traceback it would be 1

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from pprs.app.render import render
 from pprs.certificate import round_down
 from pprs.data import ImageSet, open_dataset
-from pprs.data.base import decode_png
+from pprs.data.thumbnail import decode_thumbnail
 from pprs.errors import PprsError
 from pprs.metrics import Summary, paired_differences, summarize, usual_radii
 from pprs.report import figures
@@ -213,5 +213,5 @@ def _load_image(one: RunFrame, other: RunFrame, data: ImageSet | None, idx: int)
     stored = one.thumbnails.get(idx) or other.thumbnails.get(idx)
     if stored is not None:
         with contextlib.suppress(PprsError):  # too large, or damaged
-            return figures.to_rgb(decode_png(stored, MAX_THUMBNAIL_PIXELS).numpy())
+            return figures.to_rgb(decode_thumbnail(stored, MAX_THUMBNAIL_PIXELS).numpy())
     return figures.to_rgb(data[idx].image.numpy()) if data is not None and idx < len(data) else None

@@ -12,6 +12,7 @@ from pprs.cli.console import progress
 from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
 from pprs.data import open_dataset
+from pprs.domain import SIGNAL, domain_of
 from pprs.errors import ConfigurationError
 from pprs.noise import Gaussian
 from pprs.partition import parse_partition
@@ -31,9 +32,14 @@ def train(
         options.option("--task", "NAME", TRAINING, "classify labels the whole image, segment every pixel (a U-Net)."),
     ] = "classify",
     arch: Annotated[
-        Literal["resnet18", "resnet-small"],
-        options.option("--arch", "NAME", TRAINING, "Architecture: resnet18 or resnet-small."),
-    ] = "resnet-small",
+        Literal["resnet18", "resnet-small", "resnet1d"] | None,
+        options.option(
+            "--arch",
+            "NAME",
+            TRAINING,
+            "Architecture: resnet18 or resnet-small (the default) for images, resnet1d for signals.",
+        ),
+    ] = None,
     width: Annotated[
         int | None,
         options.option("--width", "INT", TRAINING, "Channels of the first stage. Default: that of the architecture."),
@@ -96,7 +102,12 @@ def train(
         )
         return
     images = open_dataset(data, split=split, classes=classes, prefer="train")
-    mirror = images[0].image.shape[0] == 3 if flip is None else flip
+    shape = tuple(images[0].image.shape)
+    is_signal = domain_of(shape) is SIGNAL
+    if is_signal and flip:
+        raise ConfigurationError("`flip` mirrors images, and the data are signals", parameter="flip")
+    mirror = not is_signal and shape[0] == 3 if flip is None else flip
+    arch = arch or ("resnet1d" if is_signal else "resnet-small")
     recipe = Recipe(
         arch, width, epochs, 128 if batch_size is None else batch_size, lr, flip=mirror, shift=shift, seed=seed
     )

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import torch
 
-from pprs.data import arrays, hub
+from pprs.data import arrays, hub, signals
 from pprs.data.base import Example, ImageSet, View, read_image, to_tensor
 from pprs.data.select import Selection, check_indices, fair_order
+from pprs.data.signals import Signals
 from pprs.data.wrap import as_image_set
 from pprs.errors import ConfigurationError, PprsError
 
@@ -35,6 +36,9 @@ def open_dataset(spec: str, *, split: str | None = None, classes: Path | None = 
             - a folder of parquet files, or of images with one subfolder per class
             - a `.npz` file with images under `x` and labels under `y`
             - an image file
+            - `builtin:GunPoint` and others, time series included in aeon; a `.ts` or `.csv` file of time series; a
+              `.npz` file with an array `signals`; an audio file; a folder of audio files with one subfolder per class.
+              With `:pad` or `:cut` after it, signals of different lengths are brought to one length.
             - the id of a data set on the Hugging Face hub
         split: The split to open. By default, `prefer` or else the first of test, validation and train that exists.
         classes: A file with one class name per line, in the order of the model's labels.
@@ -60,6 +64,9 @@ def open_dataset(spec: str, *, split: str | None = None, classes: Path | None = 
 
 
 def _open(spec: str, split: str | None, prefer: str) -> ImageSet:
+    found = signals.open_signals(spec, split, prefer)
+    if found is not None:
+        return found
     if spec.startswith("builtin:"):
         return arrays.open_builtin(spec.removeprefix("builtin:"), split or prefer)
     path = Path(spec)
@@ -135,6 +142,7 @@ __all__ = [
     "Example",
     "ImageSet",
     "Selection",
+    "Signals",
     "View",
     "as_image_set",
     "check_indices",

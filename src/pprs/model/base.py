@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from pprs.domain import SIGNAL, domain_of
 from pprs.errors import ConfigurationError, PprsError, suggest
 from pprs.model.adaptation import Adaptation
 from pprs.model.file_input import FileInput, resize
@@ -24,7 +25,7 @@ class Model:
         source: The text from which `load_model` loads it, or another name for it.
         num_classes: The number of classes.
         class_names: The names of the classes, in the order of the scores.
-        input_shape: The shape [C, H, W] of the network's input.
+        input_shape: The shape of the network's input, [C, H, W] of images or [C, T] of signals.
         preprocess: How to bring an image to the input size. By default, resize the shorter side and crop the centre.
         class_ids: Alternative names of the classes that data may use, such as ImageNet's n01440764.
         fingerprint: Identifies the weights of a module that does not expose them.
@@ -39,7 +40,7 @@ class Model:
     source: str
     num_classes: int | None = None
     class_names: tuple[str, ...] | None = None
-    input_shape: tuple[int, int, int] | None = None
+    input_shape: tuple[int, ...] | None = None
     preprocess: Preprocess | None = None
     class_ids: tuple[str, ...] | None = None
     fingerprint: str = ""
@@ -73,7 +74,19 @@ class Model:
         """
         if self.input_shape is None:
             return image
+        if SIGNAL.ndim in (image.ndim, len(self.input_shape)):
+            return self._check_signal(image, self.input_shape)
         return self._get_preprocess(self.input_shape)(image, self.input_shape[0])
+
+    def _check_signal(self, signal: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+        """Return a signal as it is, since the network takes no other length or number of channels."""
+        domain_of(tuple(signal.shape)).check_values(signal)
+        if tuple(signal.shape) != shape:
+            raise PprsError(
+                f"its shape is {tuple(signal.shape)}, but {self.source} takes {domain_of(shape).plural} of shape "
+                f"{shape}. Use data of the network's kind, with `lengths` for signals of another length."
+            )
+        return signal
 
     def prepare_mask(self, mask: torch.Tensor) -> torch.Tensor:
         """Convert the mask of an image to the network's input size, without interpolation.
@@ -100,11 +113,11 @@ class Model:
         Returns:
             The network behind its preprocessing, or unchanged if the input shape is unknown.
         """
-        if self.input_shape is None:
+        if self.input_shape is None or len(self.input_shape) == SIGNAL.ndim:
             return module
         return FileInput(module, self._get_preprocess(self.input_shape), self.input_shape[0])
 
-    def _get_preprocess(self, input_shape: tuple[int, int, int]) -> Preprocess:
+    def _get_preprocess(self, input_shape: tuple[int, ...]) -> Preprocess:
         _, height, width = input_shape
         return self.preprocess or Preprocess(height, width, shorter=max(height, width))
 
@@ -223,7 +236,8 @@ class Normalised(torch.nn.Module):
         self.register_buffer("std", torch.tensor(list(std), dtype=torch.float32).view(1, -1, 1, 1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        output: Any = self.net((x.flip(1) if self.flip else x).sub(self.mean).div(self.std))
+        mean, std = (self.mean, self.std) if x.ndim == 4 else (self.mean[..., 0], self.std[..., 0])
+        output: Any = self.net((x.flip(1) if self.flip else x).sub(mean).div(std))
         return getattr(output, "logits", output)  # type: ignore[no-any-return]
 
 

@@ -90,27 +90,27 @@ class ExportedNetwork(torch.nn.Module):
         return output[0] if is_single else output  # type: ignore[no-any-return]
 
 
-def _signature(program: Any) -> tuple[int | None, tuple[int, int, int] | None, str | None]:
+def _signature(program: Any) -> tuple[int | None, tuple[int, ...] | None, str | None]:
     """Return the number of classes, the input shape and what is labelled, as far as the program fixes them."""
     names = program.graph_signature.user_inputs
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
     if len(names) != 1 or not isinstance(values.get(names[0]), torch.Tensor):
         raise PprsError(f"it takes {len(names)} inputs, but a classifier takes one, a batch of images")
     shape = values[names[0]].shape
-    if len(shape) != 4:
-        raise PprsError(f"it takes an input of shape {tuple(shape)}, but images are [B, C, H, W]")
+    if len(shape) not in (3, 4):
+        raise PprsError(f"it takes an input of shape {tuple(shape)}, but images are [B, C, H, W] and signals [B, C, T]")
     if isinstance(shape[0], int):
         raise PprsError(
             f"it was exported for a fixed batch of {shape[0]}. Export it again with "
             "dynamic_shapes=({0: torch.export.Dim('batch')},)."
         )
-    fixed = [s for s in shape[1:] if isinstance(s, int)]
+    fixed = tuple(s for s in shape[1:] if isinstance(s, int))
     scores = values.get(next(iter(program.graph_signature.user_outputs)))
     classes, task = None, None
     if isinstance(scores, torch.Tensor) and scores.ndim in (2, 4):
         classes = scores.shape[1] if isinstance(scores.shape[1], int) else None
         task = "classify" if scores.ndim == 2 else "segment"
-    return classes, (fixed[0], fixed[1], fixed[2]) if len(fixed) == 3 else None, task
+    return classes, fixed if len(fixed) == len(shape) - 1 else None, task
 
 
 def screen(path: Path) -> io.BytesIO:

@@ -58,7 +58,7 @@ class Factory:
             spec,
             count,
             tuple(names) if names else None,
-            (int(shape[0]), int(shape[1]), int(shape[2])) if shape else None,
+            tuple(int(size) for size in shape) if shape else None,
             getattr(net, "preprocess", None),
             parts=(("source code", digest_source([module_name])),),
         )

@@ -39,10 +39,12 @@ class OnnxNetwork(torch.nn.Module):
                 f"the network takes {tensor.type}, but noisy images are floating point. Export it without the step "
                 "that converts 8-bit pixels."
             )
-        if len(tensor.shape) != 4:
-            raise PprsError(f"the network takes an input of shape {tensor.shape}, but images are [B, C, H, W]")
+        if len(tensor.shape) not in (3, 4):
+            raise PprsError(
+                f"the network takes an input of shape {tensor.shape}, but images are [B, C, H, W] and signals [B, C, T]"
+            )
         shape = tensor.shape[1:]
-        self.channels_last = shape[0] not in (1, 3) and shape[2] in (1, 3)
+        self.channels_last = len(shape) == 3 and shape[0] not in (1, 3) and shape[2] in (1, 3)
         self.batch_size = tensor.shape[0] if isinstance(tensor.shape[0], int) and tensor.shape[0] > 0 else None
         self.dtype = np.float16 if tensor.type == "tensor(float16)" else np.float32
         self.rounding = HALF_ROUNDING if self.dtype == np.float16 else 0.0  # relative error of the scores
@@ -69,12 +71,12 @@ class OnnxNetwork(torch.nn.Module):
         return str(output.name)
 
     @property
-    def input_shape(self) -> tuple[int, int, int] | None:
-        """The input shape [C, H, W], or None if it is not fixed."""
-        sizes = [s for s in self.input.shape[1:] if isinstance(s, int)]
-        if len(sizes) < 3:
+    def input_shape(self) -> tuple[int, ...] | None:
+        """The input shape, [C, H, W] or [C, T], or None if it is not fixed."""
+        sizes = tuple(s for s in self.input.shape[1:] if isinstance(s, int))
+        if len(sizes) < len(self.input.shape) - 1:
             return None
-        return (sizes[2], sizes[0], sizes[1]) if self.channels_last else (sizes[0], sizes[1], sizes[2])
+        return (sizes[2], sizes[0], sizes[1]) if self.channels_last else sizes
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         images = x.detach().cpu().numpy()

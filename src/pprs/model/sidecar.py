@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pprs._checks import validate
+from pprs.domain import SIGNAL
 from pprs.errors import PprsError
 from pprs.model.base import Model, Normalised
 from pprs.model.preprocess import MIN_SIDE, RESAMPLING, Preprocess
@@ -83,6 +84,10 @@ def apply_sidecar(model: Model, sidecar: Sidecar, origin: str) -> Model:
                 f"{origin}: mean has {len(sidecar.mean)} numbers, but the network takes {channels} channels"
             )
         model = replace(model, module=Normalised(model.module, sidecar.mean, sidecar.std))
+    if model.input_shape is not None and len(model.input_shape) == SIGNAL.ndim:
+        for key in ("size", "resize", "interpolation"):
+            if getattr(sidecar, key) is not None:
+                raise PprsError(f"{origin}: {key} is for images, but the network takes signals")
     if sidecar.size is not None:
         if len(sidecar.size) != 2:
             raise PprsError(f"{origin}: size must be [height, width], not {list(sidecar.size)}")

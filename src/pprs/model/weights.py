@@ -88,7 +88,7 @@ def save(
     net: ResNet | UNet,
     arch: Architecture | UNetArchitecture,
     *,
-    input_shape: tuple[int, int, int],
+    input_shape: tuple[int, ...],
     class_names: tuple[str, ...] | None,
     training: dict[str, Any],
 ) -> None:

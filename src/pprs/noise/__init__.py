@@ -7,7 +7,16 @@ from pprs.noise.base import Noise, Rng, keyed_rng, standard_normal
 from pprs.noise.exponential import Exponential
 from pprs.noise.gaussian import Gaussian
 from pprs.noise.power_law import PowerLaw
-from pprs.noise.quantised import Quantisation, QuantisedImage, digest_image, quantise, quantised_gaussian
+from pprs.noise.quantised import (
+    Quantisation,
+    QuantisedImage,
+    are_levels,
+    describe_levels,
+    digest_image,
+    quantise,
+    quantise_signal,
+    quantised_gaussian,
+)
 
 NOISES: dict[str, type[Noise]] = {kind.name: kind for kind in (Gaussian, Exponential, PowerLaw)}
 
@@ -24,6 +33,7 @@ def noise_of(text: str, sigma: float) -> Noise:
 
 
 __all__ = [
-    "NOISES", "Exponential", "Gaussian", "Noise", "PowerLaw", "Quantisation", "QuantisedImage", "Rng", "digest_image",
-    "keyed_rng", "noise_of", "parse_noise", "quantise", "quantised_gaussian", "standard_normal",
+    "NOISES", "Exponential", "Gaussian", "Noise", "PowerLaw", "Quantisation", "QuantisedImage", "Rng", "are_levels",
+    "describe_levels", "digest_image", "keyed_rng", "noise_of", "parse_noise", "quantise", "quantise_signal",
+    "quantised_gaussian", "standard_normal",
 ]  # fmt: skip

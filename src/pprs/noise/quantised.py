@@ -1,4 +1,4 @@
-"""Gaussian noise on the levels of an image, drawn exactly.
+"""Gaussian noise on the levels of an image or a signal, drawn exactly.
 
 In floating point, x + z is not the sum that the theorem speaks of: the low bits of the rounded sum can give x away, and
 a classifier that reads them is certified falsely (Jin et al. 2022; Voracek and Hein 2023). The remedy is a base
@@ -19,15 +19,26 @@ import numpy.typing as npt
 import torch
 from mpmath import mp, mpf  # type: ignore[import-untyped]
 
+from pprs.domain import SIGNAL, domain_of
 from pprs.errors import ConfigurationError, PprsError
 from pprs.kernels import quantised as kernel
+from pprs.kernels import quantised_fine
 from pprs.kernels.rng import STATE
 from pprs.noise.base import Rng
 
 EIGHT_BIT, SIXTEEN_BIT = 255, 65535  # levels
+PCM = {2 ** (bits - 1): bits for bits in (8, 16, 24)}  # levels of audio -> bits, of values in [-1, 1]
+NATIVE = (EIGHT_BIT, *PCM)  # levels of files: images and signals on them are vectors of integers, and are not moved
+ROUNDING = 1e-4  # share of sigma that rounding a signal may take off its radius
 ON_LEVEL = 1e-7  # distance from k / 255 up to which a value is the float32 form of it
 MAX_INTEGER = 2**21  # of an image's values times the levels: with noise, float32 still represents it exactly
 MAX_THRESHOLDS = 2**22
+MAX_DIRECT = 2**16  # thresholds of a signal's noise, beyond which integers are drawn in blocks
+MAX_BLOCKS = 2**13
+MAX_FINE_INTEGER = 2**52  # of a signal's values times the levels
+# By how much the distribution within a block may differ, in total variation. Rounding changes the ratio by at most
+# 4e-16, and the next term of the expansion by at most h^4 / 384, below 2e-17 with more than MAX_DIRECT integers.
+WITHIN_BLOCK = 2.0**-50
 REACH = 9.3  # standard deviations beyond which less than 2^-64 of the probability is left
 DIGITS, FRACTION = 60, 136  # precision of the thresholds: decimal digits, and bits of fixed-point numbers
 BLOCK_SIZE, BLOCK_WIDTH = 256, 0.02  # points of a Taylor expansion, at most, and standard deviations that they span
@@ -35,7 +46,7 @@ BLOCK_SIZE, BLOCK_WIDTH = 256, 0.02  # points of a Taylor expansion, at most, an
 
 @dataclass(frozen=True)
 class Quantisation:
-    """The levels to which an image was rounded.
+    """The levels to which an image or a signal was rounded.
 
     Attributes:
         levels: The values of the rounded image are multiples of 1 / levels.
@@ -48,14 +59,14 @@ class Quantisation:
     def radius_loss(self, dim: int) -> float:
         """Return what rounding takes off the radius: this image's own part, and the most for another image.
 
-        8-bit images are vectors of integers, so none of them is moved. Any other image is rounded before it is
-        classified, by at most half a level per value.
+        8-bit images and PCM audio are vectors of integers, so none of them is moved. Anything else is rounded before
+        it is classified, by at most half a level per value.
         """
-        return 0.0 if self.levels == EIGHT_BIT else self.moved + math.sqrt(dim) / (2 * self.levels) * (1 + 1e-9)
+        return 0.0 if self.levels in NATIVE else self.moved + math.sqrt(dim) / (2 * self.levels) * (1 + 1e-9)
 
     def check_thresholds(self, sigma: float) -> None:
         """Raise if noise on these levels would need too many thresholds."""
-        count = 2 * _reach(sigma, self.levels)
+        count = 2 * _reach(sigma, self.levels, _block_size(sigma, self.levels))
         if count > MAX_THRESHOLDS:
             raise ConfigurationError(
                 f"`sigma` {sigma:g} is too large for exact arithmetic on {self.levels + 1} levels, which would need "
@@ -82,13 +93,19 @@ class Quantisation:
         """Bound the probability that one sample differs from its exact counterpart with the same uniform numbers.
 
         A value differs if its uniform number falls between a threshold and its exact value, which is within 2^-64.
+        Within a block of a fine grid, it differs with a probability of at most WITHIN_BLOCK.
         """
-        return dim * (2 * _reach(sigma, self.levels) + 1) * 2.0**-64 * (1 + 1e-9)
+        block = _block_size(sigma, self.levels)
+        within = WITHIN_BLOCK if block > 1 else 0.0
+        return dim * ((2 * _reach(sigma, self.levels, block) + 1) * 2.0**-64 + within) * (1 + 1e-9)
 
 
 @dataclass(frozen=True, eq=False)
 class QuantisedImage:
-    """An image as integers k, int32 [C, H, W]. Its values are k / levels. `original` is the image before rounding."""
+    """An image or a signal as integers k. Its values are k / levels. `original` is what it was before rounding.
+
+    The integers of an image are int32 [C, H, W], those of a signal int64 [C, T].
+    """
 
     k: torch.Tensor
     quantisation: Quantisation
@@ -108,8 +125,12 @@ class QuantisedImage:
 
     @property
     def noise_device(self) -> torch.device:
-        """Where its noise is drawn: on its own device if that is a CUDA GPU, else on the host."""
-        return self.device if self.device.type == "cuda" else torch.device("cpu")
+        """Where its noise is drawn: on its own device if that is a CUDA GPU, else on the host.
+
+        The noise of signals is always drawn on the host.
+        """
+        on_device = self.device.type == "cuda" and self.k.ndim != SIGNAL.ndim
+        return self.device if on_device else torch.device("cpu")
 
     def numel(self) -> int:
         return self.k.numel()
@@ -144,6 +165,81 @@ def quantise(image: torch.Tensor, *, levels: int | None = None, may_move: bool =
     return QuantisedImage(_to_integers(k, number, image.device), Quantisation(number, moved), image)
 
 
+def quantise_signal(
+    signal: torch.Tensor, sigma: float, *, levels: int | None = None, may_move: bool = True
+) -> QuantisedImage:
+    """Return the integers of a signal [C, T].
+
+    Args:
+        signal: The signal, float32.
+        sigma: The standard deviation of the noise, which decides how fine a grid is needed.
+        levels: The levels of the grid. By default, those of 8-bit, 16-bit or 24-bit audio if the signal is on them, and
+            else a grid of decimals: see `choose_grid`.
+        may_move: Round a signal that is not on the levels. If false, refuse it.
+
+    Raises:
+        PprsError: If the signal would have to be moved and may not be, or if its values are too large.
+    """
+    exact = signal.cpu().double()
+    largest = float(exact.abs().max())
+    candidates = (*(PCM if largest <= 1 else ()), choose_grid(sigma, exact.numel())) if levels is None else (levels,)
+    for number in candidates:
+        k = (exact * number).round_()
+        distance = (exact - k / number).abs_()
+        if number in PCM and not bool(distance.any()):  # float32 holds these levels exactly
+            return QuantisedImage(_to_fine_integers(k, number, signal.device), Quantisation(number), signal)
+    if not may_move or number in PCM:
+        wanted = "8, 16 or 24 bits" if levels not in PCM else f"{PCM[number]} bits"
+        raise PprsError(
+            f'its values are not those of audio with {wanted}, as this arithmetic requires. Use `arithmetic` "rounded" '
+            'to round every signal and take the distance off the radius, or "real".',
+            parameter="arithmetic",
+        )
+    moved = float(distance.norm()) * (1 + 1e-9)
+    return QuantisedImage(_to_fine_integers(k, number, signal.device), Quantisation(number, moved), signal)
+
+
+def choose_grid(sigma: float, dim: int) -> int:
+    """Return the power of ten to whose multiples of one part signals of `dim` values are rounded.
+
+    Rounding two signals takes at most sqrt(dim) / levels off a radius, which is at most ROUNDING times sigma.
+
+    >>> choose_grid(0.5, 100)
+    1000000
+    """
+    return int(10 ** max(0, math.ceil(math.log10(math.sqrt(dim) / (ROUNDING * sigma)))))
+
+
+def describe_levels(levels: int) -> str:
+    """Name the images or signals whose values are multiples of 1 / levels.
+
+    >>> [describe_levels(levels) for levels in (255, 65535, 32768, 10**6)]
+    ['8-bit images', 'images rounded to 16 bits', '16-bit signals', 'signals rounded to 6 decimals']
+    """
+    if levels in (EIGHT_BIT, SIXTEEN_BIT):
+        return "8-bit images" if levels == EIGHT_BIT else "images rounded to 16 bits"
+    if levels in PCM:
+        return f"{PCM[levels]}-bit signals"
+    return f"signals rounded to {len(str(levels)) - 1} decimals"
+
+
+def are_levels(levels: int, shape: tuple[int, ...]) -> bool:
+    """Return whether inputs of this shape can have these levels in exact arithmetic."""
+    if domain_of(shape) is not SIGNAL:
+        return levels in (EIGHT_BIT, SIXTEEN_BIT)
+    return levels in PCM or (1 <= levels <= 10**18 and 10 ** (len(str(levels)) - 1) == levels)
+
+
+def _to_fine_integers(k: torch.Tensor, levels: int, device: torch.device) -> torch.Tensor:
+    if float(k.abs().max()) > MAX_FINE_INTEGER:
+        raise PprsError(
+            f"its values reach {float(k.abs().max()) / levels:g}, too large for exact arithmetic with this `sigma`. "
+            'Use a larger `sigma`, or `arithmetic` "real".',
+            parameter="arithmetic",
+        )
+    return k.to(torch.int64).to(device)
+
+
 def _to_integers(k: torch.Tensor, levels: int, device: torch.device) -> torch.Tensor:
     if float(k.abs().max()) > MAX_INTEGER:
         raise PprsError(
@@ -166,7 +262,8 @@ def digest_image(image: torch.Tensor | QuantisedImage) -> str:
 class QuantisedGaussian:
     """N(0, sigma^2) per value, rounded to multiples of 1 / levels.
 
-    `thresholds[i]` is floor(2^64 P(J <= first + i)).
+    `thresholds[i]` is floor(2^64 P(J <= first + i)). On a fine grid, J counts blocks of `block` levels, and `rate` is
+    that of `pprs.kernels.quantised_fine`.
     """
 
     levels: int
@@ -174,12 +271,14 @@ class QuantisedGaussian:
     thresholds: npt.NDArray[np.uint64]
     table: npt.NDArray[np.int32]
     starts: npt.NDArray[np.int32]
+    block: int = 1
+    rate: float = 0.0
 
     def sample(self, image: QuantisedImage, batch: int, rng: Rng, out: torch.Tensor | None = None) -> torch.Tensor:
         """Draw `batch` noisy copies of an image, with a generator on its `noise_device`.
 
         Returns:
-            float32 [batch, C, H, W] with values (k + J) / levels, on the image's device.
+            float32 [batch, ...] with values (k + J) / levels, on the image's device.
         """
         if isinstance(rng, torch.Generator):
             return self._sample_device(image.k, batch, rng, out)
@@ -192,6 +291,21 @@ class QuantisedGaussian:
         self, k: torch.Tensor, batch: int, rng: np.random.Generator, out: torch.Tensor | None
     ) -> torch.Tensor:
         out = torch.empty((batch, *k.shape)) if out is None else out
+        if k.ndim == SIGNAL.ndim:
+            quantised_fine.add_fine_noise(
+                rng.integers(0, 2**32, STATE, dtype=np.uint32),
+                rng.integers(0, 2**32, STATE, dtype=np.uint32),
+                self.table,
+                self.starts,
+                self.thresholds,
+                self.first,
+                self.block,
+                self.rate,
+                k.numpy().reshape(-1),
+                self.levels,
+                out.numpy().reshape(batch, -1),
+            )
+            return out
         kernel.add_rounded_noise(
             rng.integers(0, 2**32, STATE, dtype=np.uint32),
             rng.integers(0, 2**32, STATE, dtype=np.uint32),
@@ -235,9 +349,10 @@ def quantised_gaussian(sigma: float, levels: int = EIGHT_BIT) -> QuantisedGaussi
 def _prepare_noise(sigma: float, levels: int) -> QuantisedGaussian:
     """Compute the thresholds and their table."""
     Quantisation(levels).check_thresholds(sigma)
-    reach = _reach(sigma, levels)
+    block = _block_size(sigma, levels)
+    reach = _reach(sigma, levels, block)
     # P(J <= i) for i = 0, 1, ..., reach - 1. P(J <= -1 - i) is the rest of 1.
-    upper = _fixed_point_cdf(sigma, levels, reach)
+    upper = _fixed_point_cdf(sigma, levels, reach, block)
     one, shift = 1 << FRACTION, FRACTION - 64
     below = [(one - p) >> shift for p in reversed(upper)]
     above = [min(p >> shift, 2**64 - 1) for p in upper]
@@ -245,11 +360,20 @@ def _prepare_noise(sigma: float, levels: int) -> QuantisedGaussian:
     zeros = int(np.searchsorted(thresholds, 0, side="right"))  # U is never below 0, so these only move `first`
     thresholds, first = thresholds[zeros:], zeros - reach
     table, starts = _lookup(thresholds, first)
-    return QuantisedGaussian(levels, first, thresholds, table, starts)
+    step = 1 / (levels * sigma)
+    return QuantisedGaussian(levels, first, thresholds, table, starts, block, step**2 * (0.5 - step**2 / 24))
 
 
-def _reach(sigma: float, levels: int) -> int:
-    return math.ceil(REACH * sigma * levels) + 1
+def _block_size(sigma: float, levels: int) -> int:
+    """Return the number of levels that are drawn together, an odd number. It is 1 for the levels of images."""
+    count = 2 * REACH * sigma * levels
+    if levels in (EIGHT_BIT, SIXTEEN_BIT) or count <= MAX_DIRECT:
+        return 1
+    return 2 * (math.ceil(count / MAX_BLOCKS) // 2) + 1
+
+
+def _reach(sigma: float, levels: int, block: int) -> int:
+    return math.ceil(REACH * sigma * levels / block) + 1
 
 
 def _lookup(thresholds: npt.NDArray[np.uint64], first: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
@@ -265,15 +389,15 @@ def _lookup(thresholds: npt.NDArray[np.uint64], first: int) -> tuple[npt.NDArray
     return table.astype(np.int32), np.append(low, len(thresholds)).astype(np.int32)
 
 
-def _fixed_point_cdf(sigma: float, levels: int, count: int) -> list[int]:
-    """Return 2^FRACTION Phi((2 i + 1) / (2 levels sigma)) for 0 <= i < count, to within a few units.
+def _fixed_point_cdf(sigma: float, levels: int, count: int, per_block: int) -> list[int]:
+    """Return 2^FRACTION Phi((2 i + 1) per_block / (2 levels sigma)) for 0 <= i < count, to within a few units.
 
     Each block of points is expanded around its middle m. The derivatives of Phi are the density times Hermite
     polynomials: Phi(m + t) = Phi(m) + phi(m) sum over j >= 0 of (-1)^j He_j(m) t^(j + 1) / (j + 1)!.
     """
     values: list[int] = []
     with mp.workdps(DIGITS):
-        step = 1 / (levels * mpf(sigma))
+        step = per_block / (levels * mpf(sigma))
         block = min(BLOCK_SIZE, max(1, int(BLOCK_WIDTH / step)))
         terms = _count_terms(float(step) * block / 2)
         half_step = int(mp.ldexp(step / 2, FRACTION))

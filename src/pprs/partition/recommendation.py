@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from pprs.domain import SIGNAL, domain_of
 from pprs.partition.base import Partition, check_sigma
 from pprs.partition.shifts import Shifts
 from pprs.partition.slic import Slic
@@ -34,13 +35,15 @@ def recommend_partition(sigma: float, shape: tuple[int, ...]) -> Recommendation:
 
     Args:
         sigma: The standard deviation of the noise.
-        shape: The shape [C, H, W] of the images.
+        shape: The shape [C, H, W] of the images, or [C, T] of the signals.
 
     >>> recommend_partition(0.25, (3, 32, 32)).partition.short
     'slic/soft/shifts:k=4'
     >>> recommend_partition(0.01, (3, 32, 32)).partition
     """
     check_sigma(sigma)
+    if domain_of(shape) is SIGNAL:
+        return Recommendation(None, "for signals, since which partition certifies more depends on the data")
     if sigma < LEAST_NOISE:
         reason = f"since under so little noise (sigma {sigma:g}) no partition is expected to certify more"
         return Recommendation(None, reason)

@@ -14,9 +14,11 @@ from matplotlib.ticker import FuncFormatter
 from PIL import Image
 
 from pprs.certificate import round_down
+from pprs.domain import SIGNAL
 from pprs.metrics import accuracy_interval, certified_accuracy
 from pprs.noise import Noise
 from pprs.partition import Partition, Superpixels
+from pprs.report.lines import draw_signal
 from pprs.runs import RunFrame
 
 Array = npt.NDArray[Any]
@@ -127,8 +129,13 @@ def draw_boundaries(image: Array, labels: Array) -> Array:
     return enlarged
 
 
-def to_rgb(image: Array) -> Array:
-    """Convert [C, H, W] to [H, W, 3], clipped to [0, 1], for display only."""
+def to_rgb(image: Array, like: Array | None = None) -> Array:
+    """Convert an image [C, H, W] to [H, W, 3], clipped to [0, 1], for display only.
+
+    A signal [C, T] is drawn, with the range of values of the signal `like` if that is given.
+    """
+    if image.ndim == SIGNAL.ndim:
+        return draw_signal(image, like=like)
     rgb: Array = np.clip(np.broadcast_to(image, (3, *image.shape[1:])), 0, 1)
     return rgb.transpose(1, 2, 0)
 
@@ -151,7 +158,9 @@ def render_views(noisy: Array, partition: Partition | None, noise: Noise) -> dic
     if partition is None:
         return {"noisy": to_rgb(noisy)}
     partition = partition.resolve(noise.sigma, noisy.shape)
-    averaged = to_rgb(partition.apply(noisy[None])[0])
+    averaged = to_rgb(partition.apply(noisy[None])[0], like=noisy)
+    if isinstance(partition, Superpixels) and noisy.ndim == SIGNAL.ndim:
+        return {"superpixels": draw_signal(noisy, partition.labels(noisy[None])[0]), "averaged": averaged}
     if isinstance(partition, Superpixels):
         return {"superpixels": draw_boundaries(to_rgb(noisy), partition.labels(noisy[None])[0]), "averaged": averaged}
     return {"averaged": averaged}
@@ -159,13 +168,14 @@ def render_views(noisy: Array, partition: Partition | None, noise: Noise) -> dic
 
 def plot_image_rows(clean: Array, noisy: Array, methods: list[tuple[str, Partition | None]], noise: Noise) -> Figure:
     """Plot one row per method: original, noisy, superpixel boundaries, averaged."""
-    row_height = 2.5 * clean.shape[1] / clean.shape[2] + 0.3  # four images side by side, with room for their titles
+    drawn = to_rgb(clean, like=noisy)
+    row_height = 2.5 * drawn.shape[0] / drawn.shape[1] + 0.3  # four images side by side, with room for their titles
     figure = Figure(figsize=(10, row_height * len(methods)), layout="constrained")
     grid = figure.subplots(len(methods), 4, squeeze=False)
     for axes, (name, partition) in zip(grid, methods, strict=True):
         views = render_views(noisy, partition, noise)
         cells = [
-            ("original", to_rgb(clean)),
+            ("original", drawn),
             (f"noisy ({noise})", to_rgb(noisy)),
             ("superpixels", views.get("superpixels")),
             (name, views.get("averaged", views.get("noisy"))),

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from pprs._version import __version__
 from pprs.certificate import state_arithmetic
-from pprs.data.base import decode_png
+from pprs.data.thumbnail import decode_thumbnail
 from pprs.errors import PprsError
 from pprs.metrics import Paired, Summary
 from pprs.noise import Noise
@@ -180,7 +180,7 @@ def _collect_examples(
         if not all(index in frame.idx for frame in same_data):
             continue
         try:
-            clean = decode_png(png, MAX_THUMBNAIL_PIXELS)
+            clean = decode_thumbnail(png, MAX_THUMBNAIL_PIXELS)
         except PprsError:
             unreadable.append(index)
             continue
@@ -192,7 +192,9 @@ def _make_example(frames: Sequence[RunFrame], index: int, clean: torch.Tensor) -
     label = int(frames[0].label[frames[0].idx == index][0])
     names = frames[0].settings.class_names
     truth = "" if label < 0 else f": {figures.get_class_name(label, names)}"
-    tiles = [Tile(_to_data_url(figures.to_rgb(clean.numpy())), f"original{truth}")]
+    first = frames[0].settings
+    like = _add_noise(clean, first.noise, first.seed or 0, index, first.arithmetic_option)
+    tiles = [Tile(_to_data_url(figures.to_rgb(clean.numpy(), like)), f"original{truth}")]
     noisy_tiles: dict[tuple[str, int], int] = {}  # (noise, seed) -> position of the tile with that noise
     for frame in frames:
         noise, seed = frame.settings.noise, frame.settings.seed or 0

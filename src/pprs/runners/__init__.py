@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pprs.runners.base import Done, Execution, Failed, Item, Runner, Work
 from pprs.runners.budget import FIRST_ROUND, Budget, parse_budget, run_budget
-from pprs.runners.driver import GALLERY, Recorder, RunProgress, png, run_images
+from pprs.runners.driver import GALLERY, Recorder, RunProgress, run_images
 from pprs.runners.local import Local, LocalExecution
 from pprs.runners.processes import Processes, ProcessPool
 from pprs.runners.ray import Ray, RayPool
@@ -34,7 +34,6 @@ __all__ = [
     "Runner",
     "Work",
     "parse_budget",
-    "png",
     "run_budget",
     "run_images",
 ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import io
 import math
 import threading
 import time
@@ -14,9 +13,9 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Self
 
 import torch
-from PIL import Image
 
 from pprs.data import Example, ImageSet
+from pprs.data.thumbnail import encode_thumbnail
 from pprs.errors import ConfigurationError
 from pprs.metrics import accuracy_error
 from pprs.progress import Progress
@@ -161,7 +160,7 @@ class ImageReader:
         return self._labels.pop(index, None)
 
     def png(self, index: int) -> bytes:
-        return png(self._data[index].image)
+        return encode_thumbnail(self._data[index].image)
 
 
 class Recorder:
@@ -345,11 +344,3 @@ class _UntilAccurate:
 def _without_counts(row: Row) -> Row:
     """The row without its counts, which take nearly all of its memory."""
     return dataclasses.replace(row, counts=())
-
-
-def png(image: torch.Tensor) -> bytes:
-    """An image [C, H, W] in [0, 1] as PNG."""
-    pixels = image.mul(255).round().clamp(0, 255).byte().permute(1, 2, 0).numpy()
-    buffer = io.BytesIO()
-    Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(buffer, "PNG")
-    return buffer.getvalue()

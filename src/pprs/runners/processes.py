@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -53,16 +54,22 @@ class Processes(Runner):
 
 
 class ProcessPool(WorkerPool):
-    """A pool of spawned processes. A fork would copy the locks of threads without the threads."""
+    """A pool of processes, forked from a server that has imported everything and does nothing else.
+
+    So a worker starts at once, also in place of one that has died. A fork of this process would copy the locks of its
+    threads without the threads.
+    """
 
     def __init__(self, job: Job, workers: int, **options: Any) -> None:
         super().__init__(job, workers, **options)
-        self._context = multiprocessing.get_context("spawn")
+        self._context = _make_context()
         self._processes: dict[int, tuple[BaseProcess, Connection]] = {}
 
     def _start(self, worker: int, slot: int) -> None:
         driver_end, worker_end = self._context.Pipe()
-        process = self._context.Process(target=_run_worker, args=(worker_end, self._job, slot), daemon=True)
+        process = self._context.Process(
+            target=_run_worker, args=(worker_end, self._job, slot, dict(os.environ)), daemon=True
+        )
         with _interrupts_blocked():
             process.start()
             self._processes[worker] = process, driver_end
@@ -104,6 +111,14 @@ class ProcessPool(WorkerPool):
         connection.close()  # closed earlier, a worker that is sending would print an error
 
 
+def _make_context() -> ForkServerContext | SpawnContext:
+    if "forkserver" not in multiprocessing.get_all_start_methods():  # on Windows
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([Worker.__module__])
+    return context
+
+
 @contextlib.contextmanager
 def _interrupts_blocked() -> Iterator[None]:
     """Start processes that ignore Ctrl-C, which a terminal sends to all. The driver stops its workers itself."""
@@ -117,8 +132,10 @@ def _interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 
-def _run_worker(connection: Connection, job: Job, number: int) -> None:
-    """Main loop of a worker process."""
+def _run_worker(connection: Connection, job: Job, number: int, environment: dict[str, str]) -> None:
+    """Main loop of a worker process, with the environment variables of the driver."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.update(environment)  # the server may have been started for an earlier run
 
     def send(message: tuple[Any, ...]) -> None:
         try:

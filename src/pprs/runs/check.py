@@ -19,9 +19,10 @@ import numpy.typing as npt
 
 from pprs.bounds import clopper_pearson_lower
 from pprs.confidence_sequence import ConfidenceSequence
+from pprs.domain import IMAGE, SIGNAL
 from pprs.errors import PprsError
 from pprs.noise import Gaussian, Quantisation
-from pprs.noise.quantised import EIGHT_BIT, SIXTEEN_BIT
+from pprs.noise.quantised import NATIVE, are_levels
 from pprs.runs.row import FAILED, PARTIAL, Row
 from pprs.runs.settings import RunSettings
 from pprs.sampling import Evidence, Sampling, check_times, parse_stop_rule
@@ -198,15 +199,15 @@ class RowChecker:
         """Check what is recorded of the image in exact arithmetic."""
         if self.settings.arithmetic == "real":
             return [] if row.levels is None and not row.moved else ["it has levels, but the run is in real arithmetic"]
-        if row.shape is None or len(row.shape) != 3 or not math.prod(row.shape):
-            return [f"its shape is {row.shape}, but exact arithmetic needs [C, H, W]"]
-        if row.levels not in (EIGHT_BIT, SIXTEEN_BIT) or row.moved is None:
+        if row.shape is None or len(row.shape) not in (IMAGE.ndim, SIGNAL.ndim) or not math.prod(row.shape):
+            return [f"its shape is {row.shape}, but exact arithmetic needs [C, H, W] or [C, T]"]
+        if row.levels is None or not are_levels(row.levels, row.shape) or row.moved is None:
             return [f"levels are {row.levels} and moved is {row.moved}, which cannot occur in exact arithmetic"]
         if self.settings.levels not in (None, row.levels):
             return [f"levels are {row.levels}, and those of the run are {self.settings.levels}"]
         if row.image_digest is None:
             return ["it is not bound to an image: it has no digest, which every row in exact arithmetic has"]
-        most = 0.0 if row.levels == EIGHT_BIT else math.sqrt(math.prod(row.shape)) / (2 * row.levels)
+        most = 0.0 if row.levels in NATIVE else math.sqrt(math.prod(row.shape)) / (2 * row.levels)
         return [] if row.moved <= most * (1 + BELOW) else [f"moved is {row.moved:g}, more than rounding can move it"]
 
     def _check_bounds(self, row: Row, sampling: Sampling) -> tuple[list[str], list[str]]:

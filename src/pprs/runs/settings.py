@@ -24,7 +24,7 @@ from pprs.sampling import Sampling, decided_radii
 IDENTITY = (
     "model", "model_digest", "preprocess", "labels", "data_fingerprint", "num_classes", "class_names", "noise",
     "partition", "n0", "n", "alpha", "bound", "stop", "seed", "engine", "device", "autocast", "channels_last",
-    "arithmetic", "bit_depth", "pixels",
+    "arithmetic", "bit_depth", "signal_levels", "pixels",
 )  # fmt: skip
 _FILE = re.compile(r"(\.safetensors|\.onnx|\.pt2)(:[^/]*)?$")  # a model file, perhaps with the name of an output
 # Settings that every exported row repeats.
@@ -36,7 +36,7 @@ EXPORTED = {
 # A run may come from somebody else, so its numbers are checked before anything is computed from them.
 RANGES: dict[str, tuple[float, float]] = {
     "n0": (1, 2**40), "n": (1, 2**40), "num_classes": (1, 2**24), "alpha": (0, 1), "seed": (0, 2**128),
-    "bit_depth": (8, 16),
+    "bit_depth": (8, 16), "signal_levels": (1, 10**18),
 }  # fmt: skip
 LISTED_LABELS = 6  # in a sentence
 MAX_TEXT = 100_000  # characters of a setting
@@ -72,6 +72,8 @@ class RunSettings:
         arithmetic: "exact" if noise is drawn in integers on the levels of the images, "real" if it is added as float32.
         bit_depth: In exact arithmetic, the bits to which every image is rounded, 8 or 16. None if each image has its
             own bit depth, as in earlier versions.
+        signal_levels: In exact arithmetic, the values of every signal are rounded to multiples of 1 / signal_levels.
+            None for images.
         pixels: "network" if noise is added to the network's input, "file" if it is added to the pixels of the file.
     """
 
@@ -98,6 +100,7 @@ class RunSettings:
     channels_last: bool = False
     arithmetic: str = "real"
     bit_depth: int | None = None
+    signal_levels: int | None = None
     pixels: str = "network"
 
     @functools.cached_property
@@ -131,12 +134,14 @@ class RunSettings:
         """The option that leads to this arithmetic again."""
         if self.arithmetic == "real":
             return "real"
+        if self.signal_levels is not None:
+            return f"levels={self.signal_levels}"
         return {8: "8-bit", 16: "rounded"}.get(self.bit_depth or 0, "auto")
 
     @property
     def levels(self) -> int | None:
         """The levels of every image, as in `Certificate`. None if they are not the same for all images."""
-        return None if self.bit_depth is None else 2**self.bit_depth - 1
+        return self.signal_levels if self.bit_depth is None else 2**self.bit_depth - 1
 
     def find_denoiser(self, file: str) -> RunSettings:
         """Return these settings with the denoiser in this file, which has moved since it was recorded.
@@ -167,6 +172,8 @@ class RunSettings:
         """The settings as they are stored."""
         names = {field: key for key, field in _TEXTS.items()}
         values = {names.get(f.name, f.name): getattr(self, f.name) for f in dataclasses.fields(self)}
+        if self.signal_levels is None:  # as runs of images were always stored
+            del values["signal_levels"]
         stored: dict[str, Any] = json.loads(json.dumps({"format": 1, **values}))
         return stored
 
@@ -188,7 +195,7 @@ class RunSettings:
     def differences(self, wanted: RunSettings) -> dict[str, tuple[Any, Any]]:
         """Identity settings in which the two differ, as key -> (own value, wanted value)."""
         own, other = self.to_dict(), wanted.to_dict()
-        differing = {key: (own[key], other[key]) for key in sorted(IDENTITY) if own[key] != other[key]}
+        differing = {key: (own.get(key), other.get(key)) for key in sorted(IDENTITY) if own.get(key) != other.get(key)}
         if "model" in differing and _without_paths(self.model) == _without_paths(wanted.model):
             del differing["model"]  # the digest identifies a file; code, as in module:factory, has only its name
         if "partition" in differing and _same_partition(*differing["partition"]):
