@@ -1,0 +1,121 @@
+"""Signals from the command line to the report: training, runs, verification, label sets and adaptation."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers import pprs
+
+from pprs import (
+    Gaussian,
+    PprsError,
+    Processes,
+    Run,
+    Sampling,
+    certify_dataset,
+    load_model,
+    open_run,
+    verify_run,
+)
+from pprs.data import Signals
+from pprs.data.arrays import Arrays
+from pprs.model.resnet import architecture
+from pprs.report.lines import draw_signal
+from pprs.runners import Local, Runner
+from pprs.train import Recipe, train
+
+WAVES = 40
+
+
+def make_waves(count: int = WAVES, length: int = 64) -> Signals:
+    """Two classes, slow and fast waves, in volts."""
+    rng, t = np.random.default_rng(0), np.arange(length) / length
+    labels = np.arange(count) % 2
+    waves = [3 * np.sin(2 * np.pi * (2 + 4 * label) * t + rng.uniform(0, 6)) for label in labels]
+    return Signals([wave[None].astype(np.float32) for wave in waves], labels, ("slow", "fast"))
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("waves") / "waves.safetensors"
+    recipe = Recipe("resnet1d", width=8, epochs=12, batch_size=8, learning_rate=0.05, shift=4)
+    train(make_waves(), recipe, out=path, data_name="waves")
+    return path
+
+
+def test_a_network_for_signals_is_stored_with_its_constants(network: Path) -> None:
+    model = load_model(str(network))
+    assert (model.input_shape, model.class_names) == ((1, 64), ("slow", "fast"))
+    scores = model.module(torch.stack([make_waves()[i].image for i in range(4)]))
+    assert scores.argmax(1).tolist() == [0, 1, 0, 1]
+
+
+def test_rows_of_a_run_are_verified_and_do_not_depend_on_workers(network: Path, tmp_path: Path) -> None:
+    def certify(out: str, runner: Runner) -> Run:
+        return certify_dataset(
+            str(network), data, noise=Gaussian(1.0), sampling=Sampling(16, 100), seed=3, out=tmp_path / out,
+            runner=runner, engine="torch",
+        )  # fmt: skip
+
+    data = make_waves(6)
+    run, other = certify("run", Local()), certify("other", Processes(2))
+    rows = [dataclasses.replace(row, seconds=0) for row in run.rows()]
+    assert rows == [dataclasses.replace(row, seconds=0) for row in other.rows()]
+    assert {(row.shape, row.levels) for row in rows} == {((1, 64), 10**5)}
+    assert sum(row.correct for row in rows) >= 4
+    assert run.settings.arithmetic_option == "levels=100000"
+    assert verify_run(tmp_path / "run", data=data, replay=2).ok
+
+
+def test_a_run_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    pprs(
+        "train", "--data", "builtin:ItalyPowerDemand", "--epochs", 12, "--batch-size", 32, "--width", 8, "--out",
+        "m.safetensors",
+    )  # fmt: skip
+    certify = ["certify", "--model", "m.safetensors", "--data", "builtin:ItalyPowerDemand", "--sigma", 0.5, "--n", 100]
+    output = pprs(*certify, "--limit", 5, "--out", "run").stdout
+    assert "radii measure changes of your 24-sample files" in output
+    pprs("verify", "run", "--replay", 1)
+    pprs("report", "run", "--out", "report.html")
+    page = Path("report.html").read_text()
+    assert page.count("data:image/png") >= 5  # the drawn signals
+    assert open_run("run").settings.levels == 10**5
+    refused = pprs(
+        "certify", "--model", "m.safetensors", "--data", "builtin:GunPoint", "--sigma", 0.5, "--out", "x", code=2
+    )
+    assert re.search(r"shape is \(1, 150\), but m.safetensors takes signals of shape \(1, 24\)", refused.stderr)
+
+
+def test_architectures_are_for_images_or_for_signals(tmp_path: Path) -> None:
+    images = Arrays(np.zeros((4, 1, 8, 8), np.uint8), np.arange(4) % 2)
+    for data, arch in ((make_waves(4), "resnet-small"), (images, "resnet1d")):
+        with pytest.raises(PprsError, match="is not for"):
+            train(data, Recipe(arch, epochs=1), out=tmp_path / "x.safetensors", data_name="x")
+
+
+def test_a_partition_of_images_is_refused(network: Path, tmp_path: Path) -> None:
+    with pytest.raises(PprsError, match="averages images"):
+        certify_dataset(str(network), make_waves(4), noise=Gaussian(1.0), partition="slic", out=tmp_path / "run")
+
+
+def test_networks_for_images_are_built_as_before() -> None:
+    arch = architecture("resnet-small", channels=1, num_classes=10, mean=(0.1,), std=(0.3,))
+    assert "kernel" not in arch.to_dict()
+    names = list(arch.build().state_dict())
+    assert names[:4] == ["mean", "std", "stem.0.weight", "stem.1.weight"]
+
+
+def test_signals_are_drawn_on_the_scale_of_another() -> None:
+    small, large = np.sin(np.arange(40.0))[None], 10 * np.sin(np.arange(40.0))[None]
+    own, shared = draw_signal(small), draw_signal(small, like=large)
+    rows = [np.flatnonzero((picture < 0.5).any((1, 2))) for picture in (own, shared)]
+    assert rows[0][0] < rows[1][0]
+    assert draw_signal(np.zeros((1, 8))).shape == own.shape  # a constant signal
+    borders = draw_signal(small, np.arange(40) // 10)
+    assert (borders != own).any()
