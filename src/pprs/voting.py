@@ -242,6 +242,11 @@ def fixed_levels(arithmetic: str) -> int | None:
     return int(digits) if is_valid and are_levels(int(digits), (1, 1)) else None
 
 
+def levels_of(arithmetic: str) -> int | None:
+    """Return the levels that a run fixes for all of its images or signals, None in real arithmetic."""
+    return 2 ** BIT_DEPTHS[arithmetic] - 1 if arithmetic in BIT_DEPTHS else fixed_levels(arithmetic)
+
+
 def noisy_chunk(
     x: torch.Tensor | QuantisedImage,
     noise: Noise,

@@ -15,8 +15,9 @@ from PIL import Image
 from pprs.audit.levels import Ints
 from pprs.audit.result import Audit, AuditedImage
 from pprs.certificate import round_down
+from pprs.domain import SIGNAL
 from pprs.noise.quantised import EIGHT_BIT
-from pprs.report.figures import COLOURS, get_class_name, to_bytes, to_rgb
+from pprs.report.figures import COLOURS, encode_png, get_class_name, to_bytes, to_rgb
 
 Array = npt.NDArray[Any]
 BLACK, BLUE, RED = COLOURS[0], COLOURS[1], COLOURS[2]
@@ -64,7 +65,8 @@ def plot_audit(audit: Audit) -> Figure:
 def plot_gallery(rows: Sequence[GalleryRow], names: tuple[str, ...] | None = None) -> Figure:
     """Plot one row per image: original, changed, difference, and noisy and averaged copies of the first two."""
     columns = 7 if any(row.averaged is not None for row in rows) else 5
-    ratio = rows[0].clean.shape[1] / rows[0].clean.shape[2]
+    height, width = to_rgb(rows[0].clean).shape[:2]
+    ratio = height / width
     figure = Figure(figsize=(1.7 * columns, (1.65 * ratio + 0.5) * len(rows)), layout="constrained")
     for line, row in zip(figure.subplots(len(rows), columns, squeeze=False), rows, strict=True):
         for axes, (title, image) in zip(line, _list_cells(row, names), strict=False):
@@ -82,7 +84,7 @@ def _list_cells(row: GalleryRow, names: tuple[str, ...] | None) -> list[tuple[st
     cells = [
         (f"image {image.idx}: {old}\ncertified {round_down(image.radius)}", row.clean),
         (f"changed by {image.found or 0:.3f}{', inside' if image.inside else ''}\nnow {new}", row.changed),
-        (f"difference\nup to {255 * largest:.0f} of 255", 0.5 + 0.5 * change / largest),
+        _show_change(change, largest),
         ("original,\nnoisy", row.noisy[0]),
         ("changed,\nnoisy", row.noisy[1]),
     ]
@@ -91,8 +93,19 @@ def _list_cells(row: GalleryRow, names: tuple[str, ...] | None) -> list[tuple[st
     return [(title.replace("$", r"\$"), to_rgb(cell)) for title, cell in cells]
 
 
+def _show_change(change: Array, largest: float) -> tuple[str, Array]:
+    if change.ndim == SIGNAL.ndim:
+        return f"difference\nup to {largest:.3g}", change
+    return f"difference\nup to {255 * largest:.0f} of 255", 0.5 + 0.5 * change / largest
+
+
 def encode_levels(changed: Ints, levels: int) -> bytes:
-    """Encode an image in levels as PNG: exactly for 8 bits, rounded to 8 bits for display otherwise."""
+    """Encode an image in levels as PNG: exactly for 8 bits, rounded to 8 bits for display otherwise.
+
+    A signal is drawn.
+    """
+    if changed.ndim == SIGNAL.ndim:
+        return encode_png(to_rgb(changed / levels))
     pixels = changed if levels == EIGHT_BIT else np.rint(changed * (EIGHT_BIT / levels))
     array = pixels.astype(np.uint8)
     buffer = io.BytesIO()

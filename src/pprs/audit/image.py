@@ -131,7 +131,7 @@ class _Search:
         self.best: Finding | None = None
         self.failed = -1.0  # the largest norm at which nothing was found, before the first finding
         self._certificate, self._options, self._pause = certificate, options, pause
-        self._levels = LevelImage.of(x)
+        self._levels = LevelImage.of(x, certificate.levels)
         self._image = torch.from_numpy(self._levels.image)
         self._test = LabelTest(classifier, index, certificate.prediction, certificate.alpha, options.samples)
         self._objective = Objective(classifier, x, certificate.prediction, index=index, network=network, pause=pause)

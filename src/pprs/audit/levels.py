@@ -10,34 +10,48 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from pprs.domain import SIGNAL
 from pprs.noise import quantise
+from pprs.noise.quantised import MAX_FINE_INTEGER, PCM
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 BISECTIONS = 60
 MAX_SCALE = 2.0**40
+SIGNAL_LEVELS = 10**6  # of a signal that was certified in real arithmetic
 
 
 @dataclass(frozen=True, eq=False)
 class LevelImage:
-    """An image on levels: 8 bits if its values allow it, else 16.
+    """An image on levels: 8 bits if its values allow it, else 16. A signal is on the levels of its run.
 
     Attributes:
-        image: The image [C, H, W] as it was certified, in double precision.
-        k: Its values in levels, 0 to `levels`.
-        levels: 255 or 65535.
+        image: The image [C, H, W] or signal [C, T] as it was certified, in double precision.
+        k: Its values in levels, from `lowest` to `highest`.
+        levels: 255 or 65535, or the levels of a signal.
+        lowest: The least value that a changed image can have, in levels.
+        highest: The largest one.
     """
 
     image: Floats
     k: Ints
     levels: int
+    lowest: int
+    highest: int
 
     @classmethod
-    def of(cls, image: torch.Tensor) -> LevelImage:
-        """Return the levels of an image [C, H, W] in [0, 1]."""
+    def of(cls, image: torch.Tensor, levels: int | None = None) -> LevelImage:
+        """Return the levels of an image [C, H, W] in [0, 1], or of a signal [C, T] that was certified on `levels`."""
+        if image.ndim == SIGNAL.ndim:
+            number = levels or SIGNAL_LEVELS
+            exact = image.cpu().double().numpy()
+            limits = (-number, number - 1) if number in PCM else (-MAX_FINE_INTEGER, MAX_FINE_INTEGER)
+            return cls(exact, np.rint(exact * number).astype(np.int64), number, *limits)
         rounded = quantise(image.cpu().float())
         levels = rounded.levels
-        return cls(image.cpu().double().numpy(), np.clip(rounded.k.numpy().astype(np.int64), 0, levels), levels)
+        return cls(
+            image.cpu().double().numpy(), np.clip(rounded.k.numpy().astype(np.int64), 0, levels), levels, 0, levels
+        )
 
     @property
     def moved(self) -> float:
@@ -61,7 +75,7 @@ class LevelImage:
         best, low, high = self.k, 0.0, min(2.0 * self.levels * math.sqrt(unit.size), MAX_SCALE)
         for _ in range(BISECTIONS):
             middle = (low + high) / 2
-            changed = np.clip(self.k + np.round(middle * unit).astype(np.int64), 0, self.levels)
+            changed = np.clip(self.k + np.round(middle * unit).astype(np.int64), self.lowest, self.highest)
             if self.energy(changed) <= budget:
                 best, low = changed, middle
             else:
@@ -73,7 +87,7 @@ class LevelImage:
         return int(np.sum((changed - self.k) ** 2))
 
     def change(self, changed: Ints) -> Floats:
-        """Return the change from the certified image, in the scale where white is 1."""
+        """Return the change from the certified image, in the scale where white is 1, or in the unit of the signal."""
         if self.moved:
             return np.asarray(changed / self.levels - self.image)
         return np.asarray((changed - self.k) / self.levels)
@@ -85,5 +99,5 @@ class LevelImage:
         return math.sqrt(self.energy(changed)) / self.levels
 
     def to_tensor(self, changed: Ints) -> torch.Tensor:
-        """Return the changed image as float32 in [0, 1]."""
+        """Return the changed image as float32."""
         return torch.from_numpy((changed.astype(np.float64) / self.levels).astype(np.float32))

@@ -273,10 +273,10 @@ def _load(
 def restore_certificate(row: Row, settings: RunSettings, shape: tuple[int, ...]) -> Certificate:
     """Return the certificate of a row."""
     sampling = settings.sampling
-    channels, height, width = row.shape or shape
+    shape = row.shape or shape
     partition = settings.partition
     if partition is not None:
-        partition = partition.resolve(settings.noise.sigma, (channels, height, width))
+        partition = partition.resolve(settings.noise.sigma, shape)
     return Certificate(
         prediction=row.prediction,
         radius=row.radius,
@@ -286,7 +286,7 @@ def restore_certificate(row: Row, settings: RunSettings, shape: tuple[int, ...])
         n0=sampling.n0,
         n=row.samples,
         alpha=sampling.alpha,
-        shape=(channels, height, width),
+        shape=shape,
         noise=str(settings.noise),
         partition=str(partition or "none"),
         mean_segments=row.mean_segments,
@@ -360,12 +360,12 @@ class _Results:
         with atomic_write(folder / f"{index}.png") as part:
             part.write_bytes(figures.encode_levels(changed, levels))
         buffer = io.BytesIO()
-        np.save(buffer, changed.astype(np.uint8 if levels == 255 else np.uint16))
+        np.save(buffer, changed.astype(np.uint8 if levels == 255 else np.uint16 if changed.ndim == 3 else np.int64))
         with atomic_write(folder / f"{index}.npy") as part:
             part.write_bytes(buffer.getvalue())
 
     def _level_image(self, index: int) -> LevelImage:
-        return LevelImage.of(self._subject.task.data[index].image)
+        return LevelImage.of(self._subject.task.data[index].image, self._subject.settings.levels)
 
     def audit(self, indices: Sequence[int] | None = None) -> Audit:
         """Return the result for these images, or for all that are done."""

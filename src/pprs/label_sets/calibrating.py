@@ -21,7 +21,7 @@ from pprs.progress import Progress, stage
 from pprs.runners import Local
 from pprs.space import FILE, NETWORK
 from pprs.task import Task
-from pprs.voting import BIT_DEPTHS, CALIBRATE, LocalVotes, check_image
+from pprs.voting import CALIBRATE, LocalVotes, check_image, levels_of
 
 
 def calibrate(
@@ -38,7 +38,7 @@ def calibrate(
         progress.message(f"warning: {text}")
     arithmetic = task.fix_arithmetic(request.noise, request.arithmetic)
     request = replace(request, partition=partition, arithmetic=arithmetic)
-    shape, levels = tuple(task.sample.image.shape), _levels(arithmetic)
+    shape, levels = tuple(task.sample.image.shape), levels_of(arithmetic)
     Promise(request.radius, request.alpha, request.noise, levels, task.sample.image.numel()).rank(len(task.images))
     votes, binding = open_votes(task.model, task.pixels, request, shape, len(task.images), progress)
     settings = SetSettings(
@@ -68,10 +68,6 @@ def calibrate(
     calibration = Calibration(settings, sorted_scores(scored.scores), tuple(sorted(scored.digests)), binding)
     calibration.threshold  # noqa: B018  refuses too few images
     return calibration, votes
-
-
-def _levels(arithmetic: str) -> int | None:
-    return 2 ** BIT_DEPTHS[arithmetic] - 1 if arithmetic in BIT_DEPTHS else None
 
 
 def _restriction(model: Model) -> tuple[str, ...] | None:

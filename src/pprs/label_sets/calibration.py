@@ -21,7 +21,7 @@ from pprs.bounds import check_alpha
 from pprs.errors import ConfigurationError
 from pprs.label_sets.scores import Floats
 from pprs.noise import Gaussian, Noise, Quantisation
-from pprs.noise.quantised import EIGHT_BIT
+from pprs.noise.quantised import NATIVE
 
 MARGIN = 1e-12  # relative, more than the error of the normal distribution and its inverse in double precision
 SMALLEST_TAIL = Fraction(1, 2**53)  # below this, the level rounds to 1
@@ -49,7 +49,7 @@ class Promise:
     @property
     def covered_radius(self) -> float:
         """The radius with what rounding to 16 bits can add to the distance of two images."""
-        if self.levels in (None, EIGHT_BIT):
+        if self.levels is None or self.levels in NATIVE:
             return self.radius
         return (self.radius + math.sqrt(self.dim) / (self.levels or 1)) * (1 + 1e-9)
 

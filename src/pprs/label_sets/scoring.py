@@ -12,6 +12,7 @@ import torch
 
 from pprs.consistency import check_function_of_one_image
 from pprs.dataset import EngineOptions
+from pprs.domain import SIGNAL
 from pprs.engine import choose_engine
 from pprs.errors import ConfigurationError, PprsError, check_integer, check_type
 from pprs.label_sets.calibration import check_promise
@@ -29,6 +30,7 @@ from pprs.space import FILE
 from pprs.task import open_model, reopen_model
 from pprs.voting import LocalVotes, choose_arithmetic, trial_inputs
 
+HALF = 0.5  # value of such a signal, on the levels of audio and on decimals
 GREY = 128 / 255  # value of the image by whose scores a model is recognised, on 8-bit and on 16-bit levels
 RANDOM = 1  # keys the random number of an image, where 0 keys its noise
 
@@ -148,7 +150,7 @@ def open_votes(
             device=options.device, arithmetic=request.arithmetic,
         )  # fmt: skip
 
-    grey = make_votes(model.module).quantise(torch.full(shape, GREY))
+    grey = make_votes(model.module).quantise(torch.full(shape, HALF if len(shape) == SIGNAL.ndim else GREY))
     trials = trial_inputs(grey, request.noise, request.partition, request.seed)
     wrapped = model.wrap_file_input(torch.nn.Identity()) if pixels == FILE else None
     choice = choose_engine(

@@ -25,7 +25,7 @@ from pprs.partition import Partition, parse_partition
 from pprs.runs.binding import Binding
 from pprs.scores import Probe
 from pprs.space import FILE, check_pixels
-from pprs.voting import ARITHMETICS, BIT_DEPTHS
+from pprs.voting import ARITHMETICS, fixed_levels, levels_of
 
 FORMAT = 1
 DIGEST = 12  # characters of an image's digest that are stored
@@ -83,7 +83,8 @@ class SetSettings:
         check_promise(self.radius, self.alpha, self.noise)
         check_score(self.score)
         check_pixels(self.pixels)
-        if self.arithmetic not in ARITHMETICS or self.arithmetic in ("auto", "exact"):
+        is_known = self.arithmetic in ARITHMETICS or fixed_levels(self.arithmetic) is not None
+        if not is_known or self.arithmetic in ("auto", "exact"):
             raise PprsError(f'the arithmetic of label sets cannot be "{self.arithmetic}"')
 
     @functools.cached_property
@@ -99,8 +100,7 @@ class SetSettings:
     @property
     def levels(self) -> int | None:
         """The values of all images are multiples of 1 / levels. None in real arithmetic."""
-        depth = BIT_DEPTHS.get(self.arithmetic)
-        return None if depth is None else 2**depth - 1
+        return levels_of(self.arithmetic)
 
     @property
     def promise(self) -> Promise:
