@@ -9,7 +9,7 @@ import gradio as gr
 from pprs._version import __version__
 from pprs.app.render import render
 from pprs.app.server.context import Context
-from pprs.app.tabs import compare, explore, radius, tune
+from pprs.app.tabs import compare, explore, label_set, patch, radius, segment, tune
 
 TITLE = "pprs: certified robustness you can see"
 
@@ -27,6 +27,12 @@ def build_page(context: Context) -> Any:
                 list_runs, draw_runs = compare.build_tab(context)
             with gr.Tab("Tune", id="tune"):
                 tune.build_tab(context, controls, preview, certify)
+            with gr.Tab("Segment", id="segment"):
+                segment.build_tab(context)
+            with gr.Tab("Label set", id="set"):
+                label_set.build_tab(context)
+            with gr.Tab("Patch", id="patch"):
+                patch.build_tab(context)
         page.load(**preview).success(**certify)
         radius_tab.select(**draw)
         compare_tab.select(**list_runs).then(**draw_runs)

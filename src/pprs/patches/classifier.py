@@ -17,7 +17,7 @@ from pprs.patches.fills import Fill, parse_fill
 from pprs.patches.masks import MIN_MASKS, Box, MaskGrid
 from pprs.scores import near_ties
 from pprs.space import describe_shape
-from pprs.voting import NEAR_TIE, TIES_PER_DIFFERENCE, TRIAL_SIZE, Scorer, check_image
+from pprs.voting import NEAR_TIE, TIES_PER_DIFFERENCE, TRIAL_SIZE, OnSamples, Scorer, check_image
 
 MASKS, FILL = 6, "diffusion"
 
@@ -145,11 +145,12 @@ class PatchClassifier:
         image = self._check_image(x)
         return double_masking.predict(lambda pairs: self._look(image, pairs), len(self.grid_for(image)))
 
-    def certify(self, x: torch.Tensor) -> PatchCertificate:
+    def certify(self, x: torch.Tensor, *, on_passes: OnSamples | None = None) -> PatchCertificate:
         """Return the label of the double-masked classifier, and whether any patch can change it.
 
         Args:
             x: The image [C, H, W], with values in [0, 1].
+            on_passes: Called with the number of new passes after every few batches.
 
         Returns:
             The certificate. Its `prediction` is that of `predict`.
@@ -159,7 +160,14 @@ class PatchClassifier:
         """
         image = self._check_image(x)
         grid, step = self.grid_for(image), self._scorer.images_per_batch(image) * _threads.get_threads()
-        verdict = double_masking.certify(lambda pairs: self._look(image, pairs), len(grid), step)
+
+        def look(pairs: torch.Tensor) -> Predictions:
+            predictions = self._look(image, pairs)
+            if on_passes is not None:
+                on_passes(len(pairs))
+            return predictions
+
+        verdict = double_masking.certify(look, len(grid), step)
         channels, height, width = image.shape
         first, second = verdict.worst
         return PatchCertificate(
