@@ -57,6 +57,7 @@ class ShownSet:
     """The set of the image by one method, and how its sets fare on other images."""
 
     sets: LabelSets
+    partition: Partition | None  # as requested
     labels: tuple[int, ...]
     seen: Array  # the noisy copy as the network sees it
     was_calibrated_with: bool
@@ -86,7 +87,8 @@ class CalibrationStore:
 def predict_sets(request: SetsRequest, store: CalibrationStore, job: Job[list[ShownSet]]) -> list[ShownSet]:
     """Calibrate unless that was done before, and predict the set of the image by each method."""
     if request.file is not None:
-        return [_predict(request, open_sets(request.file, request.loaded, job), [], job)]
+        sets = open_sets(request.file, request.loaded, job)
+        return [_predict(request, sets, sets.settings.partition, [], job)]
     calibration, others = split_images(request)
     shape = tuple(request.chosen.image.shape)
     for method in request.methods:
@@ -94,11 +96,12 @@ def predict_sets(request: SetsRequest, store: CalibrationStore, job: Job[list[Sh
     shown = []
     for method in request.methods:
         key = (request.model, str(method.noise), str(method.partition), method.score, method.seed, request.images)
-        sets = store.find(key)
-        if sets is None:
-            sets = LabelSets.of_task(_make_task(request.loaded, calibration), method, progress=job)
-            store.add(key, sets)
-        shown.append(_predict(request, sets.at(radius=method.radius, alpha=method.alpha), others, job))
+        calibrated = store.find(key)
+        if calibrated is None:
+            calibrated = LabelSets.of_task(_make_task(request.loaded, calibration), method, progress=job)
+            store.add(key, calibrated)
+        sets = calibrated.at(radius=method.radius, alpha=method.alpha)
+        shown.append(_predict(request, sets, method.partition, others, job))
     return shown
 
 
@@ -153,18 +156,25 @@ def _check_settings(settings: SetSettings, loaded: LoadedModel) -> None:
         )
 
 
-def _predict(request: SetsRequest, sets: LabelSets, others: Sequence[int], job: Job[list[ShownSet]]) -> ShownSet:
+def _predict(
+    request: SetsRequest,
+    sets: LabelSets,
+    partition: Partition | None,
+    others: Sequence[int],
+    job: Job[list[ShownSet]],
+) -> ShownSet:
     chosen, settings = request.chosen, sets.settings
     x = sets.quantise(chosen.image)
     noisy = noisy_chunk(x, settings.noise, settings.seed, chosen.index, SETS, batch=1).numpy()
-    partition = _resolve(settings.partition, settings.noise, tuple(chosen.image.shape))
+    resolved = _resolve(settings.partition, settings.noise, tuple(chosen.image.shape))
     evaluation = None
     if others:
         evaluation = sets.evaluate_task(_make_task(request.loaded, others), radii=[], progress=job)
     return ShownSet(
         sets,
+        partition,
         sets.predict(chosen.image, chosen.index),
-        (noisy if partition is None else partition.apply(noisy))[0],
+        (noisy if resolved is None else resolved.apply(noisy))[0],
         sets.was_calibrated_with(x),
         evaluation,
     )
@@ -206,7 +216,7 @@ def render_sets(request: SetsRequest, shown: Sequence[ShownSet]) -> str:
 
 def _make_card(request: SetsRequest, shown: ShownSet, method: int) -> _SetCard:
     settings, loaded = shown.sets.settings, request.loaded.restrict(shown.sets.settings.labels or ())
-    truth, partition = request.chosen.label, settings.partition
+    truth, partition = request.chosen.label, shown.partition
     contains, seen = "contains" if truth in shown.labels else "does not contain", "what the network sees"
     known = truth is not None and settings.labels is None  # labels of the data are no indices of a restricted model
     return _SetCard(

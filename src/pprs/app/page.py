@@ -18,7 +18,8 @@ def build_page(context: Context) -> Any:
     """Build the page as Gradio Blocks."""
     with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(600, 3600)) as page:
         gr.HTML(render("header.html", version=__version__), padding=False)
-        with gr.Tabs(elem_id="tabs"):
+        first = "segment" if context.segmenter.entry.own else "explore"
+        with gr.Tabs(elem_id="tabs", selected=first):
             with gr.Tab("Explore", id="explore"):
                 controls, (preview, certify) = explore.build_tab(context)
             with gr.Tab("See a radius", id="radius") as radius_tab:

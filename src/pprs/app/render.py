@@ -57,6 +57,6 @@ def render_chart(png: bytes, alt: str) -> str:
     return _render_macro("chart", png, alt)
 
 
-def render_job(state: object) -> str:
-    """Render the progress of a job, or why it ended without a result. `state` is a `JobState`."""
-    return render("job.html", state=state)
+def render_job(state: object, why: str = "") -> str:
+    """Render the progress of a job and why it is done, or why it ended without a result. `state` is a `JobState`."""
+    return render("job.html", state=state, why=why)

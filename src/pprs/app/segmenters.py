@@ -47,7 +47,9 @@ class SegmenterEntry:
     name: str
     load: Callable[[Progress], LoadedModel]
     examples: tuple[ExampleImage, ...]
-    hint: str = ""  # what happens on first use
+    hint: str = "Press Certify."  # what to do first
+    loading: str = ""  # what happens while it is loaded
+    own: bool = False  # whether it is the user's own
     sigma: float = 0.25
 
 
@@ -97,7 +99,8 @@ def make_models(
             "`adapted` applies to classifiers, and this network labels pixels", parameter="adapted"
         )
     loaded = load_segmenter(net, data or SCENES, engine, progress, split=split, classes=classes)
-    entry = SegmenterEntry(f"{name_model(net)} (yours)", lambda job: loaded, list_examples(len(loaded.data)))
+    examples = list_examples(len(loaded.data))
+    entry = SegmenterEntry(f"{name_model(net)} (yours)", lambda job: loaded, examples, own=True)
     return make_catalog(None, DIGITS, engine=engine, progress=progress), Segmenter(entry)
 
 
@@ -139,12 +142,16 @@ def load_segmenter(
 
 def make_scenes_segmenter(engine: str = "auto") -> Segmenter:
     """Return the built-in network for scenes of digits, which is trained on first use."""
-    hint = (
-        "Press Certify. The first time, a small network for the built-in scenes of digits is trained, which takes "
-        "about two minutes."
+    return Segmenter(
+        SegmenterEntry(
+            "scenes (built-in network)",
+            lambda job: _load_scenes(engine, job),
+            list_examples(len(open_masked(SCENES)), "scene"),
+            "Press Certify. The first time, a small network for the built-in scenes of digits is trained, which takes "
+            "about two minutes.",
+            "A small network for the built-in scenes is loaded. The first time, it is trained, and then kept.",
+        )
     )
-    examples = list_examples(len(open_masked(SCENES)), "scene")
-    return Segmenter(SegmenterEntry("scenes (built-in network)", lambda job: _load_scenes(engine, job), examples, hint))
 
 
 def _load_scenes(engine: str, progress: Progress) -> LoadedModel:

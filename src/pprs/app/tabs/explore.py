@@ -33,6 +33,7 @@ from pprs.app.tabs.controls import (
     parse_seed,
     update_options,
 )
+from pprs.app.tabs.jobs import CONCURRENCY
 from pprs.errors import PprsError, suggest
 from pprs.noise import parse_noise
 from pprs.space import FILE, NETWORK, check_pixels
@@ -214,7 +215,7 @@ def build_tab(context: Context) -> tuple[Controls, tuple[dict[str, Any], dict[st
     }  # fmt: skip
     certify: dict[str, Any] = {
         "fn": handlers.certify, "inputs": controls.inputs, "outputs": [live], "api_visibility": "private",
-        "show_progress": "hidden", "concurrency_limit": context.limits.concurrent, "concurrency_id": TASK,
+        "show_progress": "hidden", "concurrency_limit": context.limits.concurrent, "concurrency_id": CONCURRENCY,
     }  # fmt: skip
     quiet: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden", "queue": False}
     image = [controls.model, controls.example]

@@ -14,6 +14,7 @@ from pprs.app.server.jobs import Job
 from pprs.errors import PprsError
 
 T = TypeVar("T")
+CONCURRENCY = "certify"  # all certifications together, those of Explore included, are limited in number
 Start = Callable[[threading.Event], Iterator[str]]
 
 
@@ -45,10 +46,9 @@ def show_job(job: Job[T], show: Callable[[T], str]) -> Iterator[str]:
 
 
 def connect(
-    context: Context, task: str, start: Callable[..., Start], inputs: list[Any], output: Any, triggers: list[Any],
-    stop: Any,
-) -> dict[str, Any]:  # fmt: skip
-    """Connect controls to the work that they start and stop. Returns the event that starts it."""
+    context: Context, task: str, start: Callable[..., Start], inputs: list[Any], output: Any, buttons: tuple[Any, Any]
+) -> None:
+    """Let one button start the work that `start` returns for the values of the inputs, and the other one stop it."""
 
     def run(visitor: gr.Request, *values: Any) -> Iterator[str]:
         yield from iter_pages(context, str(visitor.session_hash), task, start(*values))
@@ -56,10 +56,10 @@ def connect(
     def halt(visitor: gr.Request) -> None:
         context.sessions.stop(str(visitor.session_hash), task)
 
-    event: dict[str, Any] = {
-        "fn": run, "inputs": inputs, "outputs": [output], "api_visibility": "private", "show_progress": "hidden",
-        "concurrency_limit": context.limits.concurrent, "concurrency_id": task, "trigger_mode": "multiple",
-    }  # fmt: skip
-    gr.on(triggers, **event)
-    stop.click(halt, None, None, api_visibility="private", show_progress="hidden", queue=False)
-    return event
+    quiet: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
+    go, stop = buttons
+    go.click(
+        run, inputs, [output], **quiet, concurrency_limit=context.limits.concurrent, concurrency_id=CONCURRENCY,
+        trigger_mode="multiple",
+    )  # fmt: skip
+    stop.click(halt, None, None, **quiet, queue=False)

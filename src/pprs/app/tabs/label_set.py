@@ -59,7 +59,7 @@ def build_tab(context: Context) -> None:
                 0.0, 1.0, value=RADIUS, step=0.01, label="Radius (L2)", elem_id=f"{PREFIX}radius",
                 info="Norm of the changes that the sets withstand.",
             )  # fmt: skip
-            go, stop = build_buttons("Predict", PREFIX)
+            buttons = build_buttons("Predict", PREFIX)
             method = build_method("A", build_dropdown("A", RECOMMENDED, PREFIX), (RECOMMENDED, {}), PREFIX)
             with gr.Accordion("Coverage, calibration, seed", open=False):
                 alpha = gr.Dropdown(
@@ -85,7 +85,7 @@ def build_tab(context: Context) -> None:
     quiet: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden", "queue": False}
     method.partition.select(update_options, [method.partition], [*method.slots, method.text], **quiet)
     inputs = [model, example, upload, sigma, radius, alpha, score, images, seed, file, *method.inputs]
-    jobs.connect(context, TASK, partial(start, context, CalibrationStore()), inputs, output, [go.click], stop)
+    jobs.connect(context, TASK, partial(start, context, CalibrationStore()), inputs, output, buttons)
 
 
 def start(context: Context, store: CalibrationStore, *values: Any) -> jobs.Start:

@@ -47,12 +47,12 @@ def build_tab(context: Context) -> None:
                 list(FILLS), value=FILL, label="Fill", elem_id=f"{PREFIX}fill",
                 info="What stands in the place of hidden pixels, made from visible ones.",
             )  # fmt: skip
-            go, stop = build_buttons("Certify", PREFIX)
+            buttons = build_buttons("Certify", PREFIX)
         with gr.Column(scale=9, min_width=320):
             output = gr.HTML(render_note(INTRO, "empty"), elem_id=f"{PREFIX}result", padding=False)
     choose_examples(context, model, example, upload)
     inputs = [model, example, upload, patch, masks, fill]
-    jobs.connect(context, TASK, partial(start, context), inputs, output, [go.click], stop)
+    jobs.connect(context, TASK, partial(start, context), inputs, output, buttons)
 
 
 def start(context: Context, *values: Any) -> jobs.Start:

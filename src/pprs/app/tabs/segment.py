@@ -53,7 +53,7 @@ def build_tab(context: Context) -> None:
                 0.51, 0.99, value=TAU, step=0.01, label="Tau (share of the noisy copies)", elem_id=f"{PREFIX}tau",
                 info="A label must occur in more than this share. Larger: a larger radius, and more abstentions.",
             )  # fmt: skip
-            go, stop = build_buttons("Certify", PREFIX)
+            buttons = build_buttons("Certify", PREFIX)
             method = build_method("A", build_dropdown("A", RECOMMENDED, PREFIX), (RECOMMENDED, {}), PREFIX)
             with gr.Accordion("Samples, confidence, seed", open=False):
                 n = gr.Number(
@@ -63,14 +63,12 @@ def build_tab(context: Context) -> None:
                 alpha = build_alpha("The largest probability that any label of a map is wrong.")
                 seed = build_seed(PREFIX)
         with gr.Column(scale=9, min_width=320):
-            output = gr.HTML(
-                render_note(entry.hint or "Press Certify.", "empty"), elem_id=f"{PREFIX}result", padding=False
-            )
+            output = gr.HTML(render_note(entry.hint, "empty"), elem_id=f"{PREFIX}result", padding=False)
     quiet: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden", "queue": False}
     example.input(lambda: None, None, [upload], **quiet)
     method.partition.select(update_options, [method.partition], [*method.slots, method.text], **quiet)
     inputs = [example, upload, sigma, tau, n, alpha, seed, *method.inputs]
-    jobs.connect(context, TASK, partial(start, context), inputs, output, [go.click], stop)
+    jobs.connect(context, TASK, partial(start, context), inputs, output, buttons)
 
 
 def start(context: Context, *values: Any) -> jobs.Start:
@@ -81,7 +79,7 @@ def start(context: Context, *values: Any) -> jobs.Start:
         for state in context.segmenter.iter_loading(context.queue, halt):
             loaded = state.result
             if loaded is None:
-                yield render_job(state)
+                yield render_job(state, context.segmenter.entry.loading)
         if loaded is None:
             yield render_note("Stopped. The network is still being loaded: press Certify to wait for it.", "empty")
             return
