@@ -60,7 +60,7 @@ def build_tab(context: Context) -> None:
                     N, label="Samples (per method)", precision=0, minimum=1, maximum=context.limits.samples,
                     elem_id=f"{PREFIX}n", info=f"Noisy copies that test the labels, after {N0} that select them.",
                 )  # fmt: skip
-                alpha = build_alpha("The largest probability that any label of a map is wrong.")
+                alpha = build_alpha("The largest probability that any claim of a map is false.")
                 seed = build_seed(PREFIX)
         with gr.Column(scale=9, min_width=320):
             output = gr.HTML(render_note(entry.hint, "empty"), elem_id=f"{PREFIX}result", padding=False)
