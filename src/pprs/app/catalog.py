@@ -22,6 +22,7 @@ from pprs.model import Model
 from pprs.model.overlay import join_adapted, split_adapted
 from pprs.noise import Gaussian
 from pprs.progress import Progress
+from pprs.space import NETWORK, Space
 from pprs.task import load_task
 from pprs.train import Recipe, train_and_score
 
@@ -65,6 +66,13 @@ class LoadedModel:
     def prepare(self, image: torch.Tensor) -> torch.Tensor:
         """Prepare an upload for this network. If its input size is unknown, the size of its other images is used."""
         return self._with_input_shape().prepare(image)
+
+    def describe_image(
+        self, image: torch.Tensor, file_shape: tuple[int, ...] | None = None, pixels: str = NETWORK
+    ) -> str:
+        """Return what a guarantee about this image is about: the input of the network, or the file itself."""
+        preprocess = None if self.model.preprocess is None else str(self.model.preprocess)
+        return Space.of(pixels, preprocess, [tuple(image.shape)], [file_shape]).describe_one()
 
     def take_files(self) -> LoadedModel:
         """Return the classifier that takes images of any size and resizes them itself, after the noise."""
@@ -135,7 +143,7 @@ class ModelCatalog:
 
 
 def make_catalog(
-    model: str | None,
+    model: str | Model | None,
     data: str,
     *,
     split: str | None = None,
@@ -154,7 +162,7 @@ def make_catalog(
 
 
 def _load(
-    model: str,
+    model: str | Model,
     data: str,
     engine: str,
     progress: Progress,
@@ -171,7 +179,7 @@ def _load(
     check_network(SmoothedClassifier(choice.model.module, task.num_classes, Gaussian(0.25)), inputs, progress)
     search_data = None if search_split is None else load_task(task.model, data, split=search_split).data
     # Messages on the page name the model, but must not reveal where it is stored on this machine.
-    anonymous = replace(task.model, source=_name_model(model, adapted))
+    anonymous = replace(task.model, source=name_model(model, adapted))
     return LoadedModel(anonymous, replace(anonymous, module=choice.model.module), choice.engine, task.data, search_data)
 
 
@@ -216,7 +224,7 @@ def _make_photo(name: str) -> ExampleImage:
 
 
 def _make_own_entry(
-    model: str,
+    model: str | Model,
     data: str,
     split: str | None,
     classes: Path | None,
@@ -226,16 +234,21 @@ def _make_own_entry(
 ) -> CatalogEntry:
     count = len(open_dataset(data, split=split, classes=classes))
     return CatalogEntry(
-        f"{_name_model(model, adapted) or model} (yours)",
+        f"{name_model(model, adapted)} (yours)",
         lambda: _load(model, data, engine, progress, split=split, classes=classes, adapted=adapted),
-        tuple(ExampleImage(f"image {i}", i) for i in range(min(OWN_EXAMPLES, count))),
+        list_examples(count),
     )
 
 
-def _name_model(model: str, adapted: Path | None) -> str:
+def list_examples(count: int, what: str = "image") -> tuple[ExampleImage, ...]:
+    """Return the first images of a data set with this many images as examples."""
+    return tuple(ExampleImage(f"{what} {i}", i) for i in range(min(OWN_EXAMPLES, count)))
+
+
+def name_model(model: str | Model, adapted: Path | None = None) -> str:
     """Return the name of a model on the page, without its folder."""
-    base, overlay = split_adapted(join_adapted(model, adapted))
-    return os.path.basename(base) + ("" if overlay is None else ", adapted")
+    base, overlay = split_adapted(join_adapted(model.source if isinstance(model, Model) else model, adapted))
+    return os.path.basename(os.path.normpath(base)) + ("" if overlay is None else ", adapted")
 
 
 def parse_labels(text: str) -> list[str]:

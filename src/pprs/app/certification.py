@@ -32,7 +32,7 @@ from pprs.noise import Noise
 from pprs.partition import Partition, Recommendation
 from pprs.report import figures
 from pprs.sampling import Sampling
-from pprs.space import FILE, NETWORK, Space, state_claim
+from pprs.space import FILE, NETWORK, state_claim
 from pprs.voting import choose_arithmetic, noisy_chunk, prepare_image
 
 Array = npt.NDArray[Any]
@@ -95,9 +95,7 @@ class Request:
     @property
     def scope(self) -> str:
         """The image whose changes a certificate covers: the input of the network, or the file itself."""
-        preprocess = self.loaded.model.preprocess
-        text = None if preprocess is None else str(preprocess)
-        return Space.of(self.pixels, text, [tuple(self.image.shape)], [self.file_shape]).describe_one()
+        return self.loaded.describe_image(self.image, self.file_shape, self.pixels)
 
     def key(self, method: int) -> tuple[object, ...]:
         """Return everything that a certificate of this method depends on: equal keys mean equal certificates."""

@@ -9,7 +9,7 @@ import gradio as gr
 from pprs._version import __version__
 from pprs.app.render import render
 from pprs.app.server.context import Context
-from pprs.app.tabs import compare, explore, radius, tune
+from pprs.app.tabs import compare, explore, label_set, patch, radius, segment, tune
 
 TITLE = "pprs: certified robustness you can see"
 
@@ -18,7 +18,8 @@ def build_page(context: Context) -> Any:
     """Build the page as Gradio Blocks."""
     with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(600, 3600)) as page:
         gr.HTML(render("header.html", version=__version__), padding=False)
-        with gr.Tabs(elem_id="tabs"):
+        first = "segment" if context.segmenter.entry.own else "explore"
+        with gr.Tabs(elem_id="tabs", selected=first):
             with gr.Tab("Explore", id="explore"):
                 controls, (preview, certify) = explore.build_tab(context)
             with gr.Tab("See a radius", id="radius") as radius_tab:
@@ -27,6 +28,12 @@ def build_page(context: Context) -> Any:
                 list_runs, draw_runs = compare.build_tab(context)
             with gr.Tab("Tune", id="tune"):
                 tune.build_tab(context, controls, preview, certify)
+            with gr.Tab("Segment", id="segment"):
+                segment.build_tab(context)
+            with gr.Tab("Label set", id="set"):
+                label_set.build_tab(context)
+            with gr.Tab("Patch", id="patch"):
+                patch.build_tab(context)
         page.load(**preview).success(**certify)
         radius_tab.select(**draw)
         compare_tab.select(**list_runs).then(**draw_runs)

@@ -55,3 +55,8 @@ def render_note(text: str, kind: str = "note") -> str:
 def render_chart(png: bytes, alt: str) -> str:
     """Render a chart with its text alternative."""
     return _render_macro("chart", png, alt)
+
+
+def render_job(state: object, why: str = "") -> str:
+    """Render the progress of a job and why it is done, or why it ended without a result. `state` is a `JobState`."""
+    return render("job.html", state=state, why=why)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pprs.app.catalog import DIGITS, make_catalog
+from pprs.app.segmenters import make_models
 from pprs.app.server import serve
 from pprs.app.server.context import Context
 from pprs.cli import options
@@ -24,10 +24,19 @@ Model = Annotated[
         "--model",
         "MODEL",
         Panel.INPUT,
-        "Your own classifier, as for `pprs certify`. Default: a small classifier of digits.",
+        "Your own network: a classifier as for `pprs certify`, or one that labels pixels as for `pprs segment`. "
+        "Default: a small classifier of digits.",
     ),
 ]
-Data = Annotated[str, options.option("--data", "DATA", Panel.INPUT, "Images for the model, as for `pprs certify`.")]
+Data = Annotated[
+    str | None,
+    options.option(
+        "--data",
+        "DATA",
+        Panel.INPUT,
+        "Images for the model, as for `pprs certify` or `pprs segment`. Default: built-in digits, or scenes of them.",
+    ),
+]
 Runs = Annotated[
     Path, options.option("--runs", "DIR", APP, "Folder with the runs to compare. No other folder is read.")
 ]
@@ -49,7 +58,7 @@ Expose = Annotated[
 def app(
     model: Model = None,
     adapted: options.Adapted = None,
-    data: Data = DIGITS,
+    data: Data = None,
     split: options.Split = None,
     classes: options.Classes = None,
     runs: Runs = Path("."),
@@ -74,7 +83,9 @@ def app(
         raise ConfigurationError("`adapted` needs the classifier that was adapted as `model`", parameter="adapted")
     options.set_threads(threads)
     listener = serve.bind(port, serve.ALL_INTERFACES if expose else serve.LOCALHOST)
-    catalog = make_catalog(model, data, split=split, classes=classes, adapted=adapted, engine=engine, progress=progress)
+    catalog, segmenter = make_models(
+        model, data, split=split, classes=classes, adapted=adapted, engine=engine, progress=progress
+    )
     if expose:
         progress.message(
             "WARNING: --expose. Anyone who can reach this machine can open the app, use its processors, and see the "
@@ -82,7 +93,7 @@ def app(
         )
     url = f"http://localhost:{listener.getsockname()[1]}"
     serve.serve(
-        Context(catalog, runs),
+        Context(catalog, runs, segmenter),
         listener,
         local=not expose,
         ready=lambda: progress.message(f"open {url} in a browser, and stop the app with Ctrl-C"),

@@ -17,7 +17,7 @@ from pprs.patches.fills import Fill, parse_fill
 from pprs.patches.masks import MIN_MASKS, Box, MaskGrid
 from pprs.scores import near_ties
 from pprs.space import describe_shape
-from pprs.voting import NEAR_TIE, TIES_PER_DIFFERENCE, TRIAL_SIZE, Scorer, check_image
+from pprs.voting import NEAR_TIE, TIES_PER_DIFFERENCE, TRIAL_SIZE, OnSamples, Scorer, check_image
 
 MASKS, FILL = 6, "diffusion"
 
@@ -145,11 +145,12 @@ class PatchClassifier:
         image = self._check_image(x)
         return double_masking.predict(lambda pairs: self._look(image, pairs), len(self.grid_for(image)))
 
-    def certify(self, x: torch.Tensor) -> PatchCertificate:
+    def certify(self, x: torch.Tensor, *, on_passes: OnSamples | None = None) -> PatchCertificate:
         """Return the label of the double-masked classifier, and whether any patch can change it.
 
         Args:
             x: The image [C, H, W], with values in [0, 1].
+            on_passes: Called with the number of new passes after every few batches.
 
         Returns:
             The certificate. Its `prediction` is that of `predict`.
@@ -158,8 +159,8 @@ class PatchClassifier:
             PprsError: If the image is invalid, or if the base classifier fails.
         """
         image = self._check_image(x)
-        grid, step = self.grid_for(image), self._scorer.images_per_batch(image) * _threads.get_threads()
-        verdict = double_masking.certify(lambda pairs: self._look(image, pairs), len(grid), step)
+        grid, step = self.grid_for(image), self._images_at_once(image)
+        verdict = double_masking.certify(lambda pairs: self._look(image, pairs, on_passes), len(grid), step)
         channels, height, width = image.shape
         first, second = verdict.worst
         return PatchCertificate(
@@ -224,8 +225,26 @@ class PatchClassifier:
     def _check_image(self, x: torch.Tensor) -> torch.Tensor:
         return check_image(x, self._scorer.device)
 
-    def _look(self, image: torch.Tensor, pairs: torch.Tensor) -> Predictions:
+    def _images_at_once(self, image: torch.Tensor) -> int:
+        """Return the number of masked images that all threads together classify at a time."""
+        return self._scorer.images_per_batch(image) * _threads.get_threads()
+
+    def _look(self, image: torch.Tensor, pairs: torch.Tensor, on_passes: OnSamples | None = None) -> Predictions:
         """Return the predictions for the image under pairs of masks."""
+        if isinstance(self._scorer.model, torch.nn.Module):
+            self._scorer.model.eval()  # not only in __init__: the caller may have trained it further since
+        scores: list[torch.Tensor] = []
+        for some in pairs.split(self._images_at_once(image)):
+            scores += self._score(image, some)
+            if on_passes is not None:
+                on_passes(len(some))
+        together = torch.cat(scores)
+        if bool(together.isnan().any()):
+            raise PprsError("the model returned NaN scores. Check its weights, and that it takes images in [0, 1].")
+        return Predictions(pairs, together, ~near_ties(together, self._near_tie, self._scorer.rounding))
+
+    def _score(self, image: torch.Tensor, pairs: torch.Tensor) -> list[torch.Tensor]:
+        """Return the scores of the image under pairs of masks, batch by batch."""
         batches = pairs.split(self._scorer.images_per_batch(image))
         scores: list[torch.Tensor] = [torch.empty(0)] * len(batches)
 
@@ -234,16 +253,11 @@ class PatchClassifier:
                 for i in range(first, stop):
                     scores[i] = self._scorer.scores(self.mask(image, batches[i])).cpu()
 
-        if isinstance(self._scorer.model, torch.nn.Module):
-            self._scorer.model.eval()  # not only in __init__: the caller may have trained it further since
         if isinstance(self._scorer.model, torch.nn.Module) and self._scorer.device.type == "cpu":
             _threads.parallel_for_on_pool(task, len(batches))
         else:
             task(0, len(batches))
-        together = torch.cat(scores)
-        if bool(together.isnan().any()):
-            raise PprsError("the model returned NaN scores. Check its weights, and that it takes images in [0, 1].")
-        return Predictions(pairs, together, ~near_ties(together, self._near_tie, self._scorer.rounding))
+        return scores
 
 
 @functools.lru_cache(maxsize=64)

@@ -10,12 +10,19 @@ from PIL import Image
 
 MASK = (230, 159, 0)  # orange, distinguishable with any colour vision
 SIDE, GAP = 160, 8  # of a panel, and between panels
+Pixels = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
+
+
+def paint_masks(image: torch.Tensor, hidden: torch.Tensor) -> Pixels:
+    """Return an image [C, H, W] with hidden pixels [H, W] in orange, as uint8 [H, W, 3]."""
+    pixels = _to_pixels(image)
+    pixels[hidden.cpu().numpy()] = MASK
+    return pixels
 
 
 def draw_masks(image: torch.Tensor, hidden: torch.Tensor, filled: torch.Tensor) -> bytes:
     """Draw an image [C, H, W], the same with hidden pixels [H, W] in orange, and with these filled, as PNG."""
-    panels = [_to_pixels(image), _to_pixels(image), _to_pixels(filled)]
-    panels[1][hidden.cpu().numpy()] = MASK
+    panels = [_to_pixels(image), paint_masks(image, hidden), _to_pixels(filled)]
     height, width = hidden.shape
     zoom = max(1, SIDE // max(height, width))
     sheet = Image.new("RGB", (3 * zoom * width + 2 * GAP, zoom * height), "white")
@@ -27,7 +34,7 @@ def draw_masks(image: torch.Tensor, hidden: torch.Tensor, filled: torch.Tensor) 
     return buffer.getvalue()
 
 
-def _to_pixels(image: torch.Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+def _to_pixels(image: torch.Tensor) -> Pixels:
     """Return an image [C, H, W] in [0, 1] as uint8 [H, W, 3]."""
     colours = image.detach().cpu().float().clamp(0, 1).expand(3, -1, -1).permute(1, 2, 0)
     return (colours * 255).round().to(torch.uint8).numpy().copy()

@@ -108,7 +108,7 @@ def segment_dataset(
     reporter = as_progress(progress)
     masked = _open_data(data, split, classes)
     indices = _choose_images(images, len(masked))
-    net, text, num_classes = _open_network(model, masked, indices)
+    net, text, num_classes = open_network(model, masked, indices)
     prepared = Prepared(masked, net, num_classes)
     check_masks(prepared, indices, reporter)
     keep_memory()
@@ -177,7 +177,7 @@ def _choose_images(images: Iterable[int] | Selection | None, total: int) -> Sequ
     return selection.of(total) if isinstance(selection, Selection) else check_indices(selection, total)
 
 
-def _open_network(
+def open_network(
     model: str | Model | torch.nn.Module, data: MaskedSet, indices: Sequence[int]
 ) -> tuple[Model, str | None, int]:
     """Return the network, the text that opens it again, and its number of classes."""
@@ -311,4 +311,4 @@ def describe_failures(failures: dict[int, str], most: int = 5) -> str:
     return "\n".join(lines + ([f"  and {len(failures) - most} more"] if len(failures) > most else []))
 
 
-__all__ = ["check_masks", "describe_failures", "segment_dataset"]
+__all__ = ["check_masks", "describe_failures", "open_network", "segment_dataset"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pprs.app.catalog import ModelCatalog
 from pprs.app.certification import MethodState, Request
+from pprs.app.segmenters import Segmenter, make_scenes_segmenter
 from pprs.app.server.fair_queue import FairQueue
 from pprs.app.server.limits import Limits
 from pprs.certificate import Certificate
@@ -97,6 +98,7 @@ class Context:
 
     catalog: ModelCatalog
     runs: Path
+    segmenter: Segmenter = field(default_factory=make_scenes_segmenter)
     limits: Limits = field(default_factory=Limits)
     queue: FairQueue = field(default_factory=FairQueue)
     sessions: Sessions = field(default_factory=Sessions)

@@ -4,32 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
-import torch
 
 from pprs.app.cards import render_images, render_states
-from pprs.app.catalog import CatalogEntry, LoadedModel, parse_labels
+from pprs.app.catalog import CatalogEntry, parse_labels
 from pprs.app.certification import NAMES, Request, iter_states, make_sampling, make_tiles
-from pprs.app.partition_forms import AS_TEXT, FORMS, SLOTS, make_partition, parse_numbers
+from pprs.app.images import choose_image
+from pprs.app.partition_forms import SLOTS
 from pprs.app.render import render_note
 from pprs.app.server.context import Context
-from pprs.app.server.limits import check_number, read_upload
-from pprs.data import View
-from pprs.data.depth import find_lost_depth
+from pprs.app.server.limits import check_number
+from pprs.app.tabs.controls import (
+    ALPHAS,
+    MAX_SEED,
+    SIGMAS,
+    MethodControls,
+    build_alpha,
+    build_buttons,
+    build_dropdown,
+    build_image,
+    build_method,
+    build_model,
+    build_seed,
+    build_sigma,
+    parse_method,
+    parse_seed,
+    update_options,
+)
+from pprs.app.tabs.jobs import CONCURRENCY
 from pprs.errors import PprsError, suggest
 from pprs.noise import parse_noise
-from pprs.partition import Auto, Partition
 from pprs.space import FILE, NETWORK, check_pixels
 from pprs.task import recommend_for_model
 
 NOISES = ("gaussian", "exponential", "powerlaw")
-ALPHAS = (0.05, 0.01, 0.001, 0.0001)
-SIGMAS = (0.02, 2.0)
 REFUSED: tuple[Any, ...] = ()  # stored instead of the values of controls that were refused
-MAX_SEED = 2**31 - 1
 TASK = "certify"
 PIXEL_CHOICES = [("the network's input", NETWORK), ("the pixels of the file", FILE)]
 
@@ -37,20 +48,6 @@ PIXEL_CHOICES = [("the network's input", NETWORK), ("the pixels of the file", FI
 def silent_error(text: str) -> Any:
     """Return an error that ends the chain of events, without a message from Gradio: the page already shows one."""
     return gr.Error(text, visible=False, print_exception=False)
-
-
-@dataclass(frozen=True)
-class MethodControls:
-    """The controls of one method."""
-
-    partition: Any
-    slots: tuple[Any, ...]
-    text: Any
-
-    @property
-    def inputs(self) -> list[Any]:
-        """All controls, in order."""
-        return [self.partition, *self.slots, self.text]
 
 
 @dataclass(frozen=True)
@@ -89,131 +86,37 @@ def parse_request(context: Context, values: tuple[Any, ...]) -> Request:
         raise PprsError(f'unknown noise "{noise}". {suggest(str(noise), NOISES)}')
     n = int(check_number(n, "the number of samples", 100, context.limits.samples, integer=True))
     alpha = check_number(alpha, "alpha", min(ALPHAS), max(ALPHAS))
-    seed = int(check_number(seed, "the seed", 0, MAX_SEED, integer=True))
+    seed = parse_seed(seed)
     check_pixels(pixels)
-    requested = (None, _parse_method(*first), _parse_method(*second))
+    requested = (None, parse_method(*first), parse_method(*second))
     entry, loaded = context.catalog.get(model), context.catalog.load(model)
     chosen_labels = parse_labels(labels)
     all_classes = loaded.num_classes
-    loaded, true_label = loaded.restrict(chosen_labels), None
+    loaded = loaded.restrict(chosen_labels)
     label_choice = f"{loaded.num_classes} of {all_classes} labels" if loaded.num_classes < all_classes else ""
-    file_shape: tuple[int, ...] | None
-    if upload:
-        image, file_shape = _open_upload(Path(upload), context, loaded, pixels)
-        index, title = 0, "your image"
-    else:
-        selected = next((e for e in entry.examples if e.title == example), None)
-        if selected is None:
-            raise PprsError("choose an example, or upload an image")
-        dataset = selected.dataset(loaded)
-        sample = (dataset.unprepared() if pixels == FILE and isinstance(dataset, View) else dataset)[selected.index]
-        image, index, title, file_shape = sample.image, selected.index, selected.title, sample.file_shape
-        true_label = None if chosen_labels else sample.label
+    chosen = choose_image(context.limits, loaded, entry.examples, example, upload, pixels)
+    true_label = None if chosen_labels else chosen.label
     run_noise = parse_noise(f"{noise}:sigma={sigma:g}")
-    recommendation = recommend_for_model(loaded.model, run_noise, tuple(image.shape))
+    recommendation = recommend_for_model(loaded.model, run_noise, tuple(chosen.image.shape))
     recommendations = tuple(recommendation if isinstance(method, str) else None for method in requested)
     partitions = tuple(recommendation.partition if isinstance(method, str) else method for method in requested)
     return Request(
-        loaded.take_files() if pixels == FILE else loaded, image, index, title, run_noise, partitions,
-        make_sampling(n, alpha), seed, true_label, label_choice, file_shape, pixels, recommendations,
+        loaded.take_files() if pixels == FILE else loaded, chosen.image, chosen.index, chosen.title, run_noise,
+        partitions, make_sampling(n, alpha), seed, true_label, label_choice, chosen.file_shape, pixels,
+        recommendations,
     )  # fmt: skip
-
-
-def _open_upload(
-    path: Path, context: Context, loaded: LoadedModel, pixels: str
-) -> tuple[torch.Tensor, tuple[int, ...] | None]:
-    """Return the image that noise is added to, and the shape of the uploaded file if it was read as it is."""
-    image, size = read_upload(path, context.limits)
-    width, height = map(int, size.split("x"))
-    reduced = image.shape[1] * image.shape[2] != width * height
-    file_shape = (len(image), height, width) if reduced else tuple(image.shape)
-    lost_depth = find_lost_depth(path)
-    if pixels == NETWORK:
-        return loaded.prepare(image), file_shape if lost_depth is None else None
-    if lost_depth is not None:
-        raise PprsError(
-            f"this file has {lost_depth}, of which only 8 are read, so no certificate can be about the file. Choose "
-            "the network's input, or convert the image to 8 bits per channel."
-        )
-    if reduced:
-        raise PprsError(
-            f"this page does not add noise to the pixels of a {size} file, which is too large. Choose the network's "
-            "input, upload a smaller image, or use `pprs certify --pixels file`."
-        )
-    return image, file_shape
-
-
-def _parse_method(form: str, *rest: Any) -> Partition | Auto | None:
-    *slots, text = rest
-    return make_partition(form, parse_numbers(form, slots), text)
-
-
-def _build_dropdown(name: str, form: str) -> Any:
-    return gr.Dropdown(
-        list(FORMS), value=form, label=f"Method {name}: partition", elem_id=f"partition-{name}", min_width=140,
-        info="How each noisy copy is averaged.",
-    )  # fmt: skip
-
-
-def _build_method(name: str, dropdown: Any, initial: tuple[str, dict[str, float]]) -> MethodControls:
-    """Build the controls for the options of a partition, with initial values."""
-    form, values = initial
-    with gr.Accordion(f"Options of {name}", open=False):
-        with gr.Row():
-            slots = tuple(gr.Textbox(**_slot_settings(form, i, values)) for i in range(SLOTS))
-        text = gr.Textbox(
-            label="Partition as text", visible=form == AS_TEXT, max_length=500, elem_id=f"text-{name}",
-            info="As on the command line: slic:n_segments=50/soft/shifts:k=4, A+B for a mean, auto, or none.",
-        )  # fmt: skip
-    return MethodControls(dropdown, slots, text)
-
-
-def _slot_settings(form: str, i: int, values: dict[str, float]) -> dict[str, Any]:
-    """Return the settings of the text box for the i-th option of a form."""
-    options = FORMS[form].options
-    if i >= len(options):
-        return {"label": "–", "value": "", "visible": False, "min_width": 130}
-    option = options[i]
-    initial = values.get(option.name, option.initial)
-    return {
-        "label": option.title, "info": option.help, "value": "" if initial is None else f"{initial:g}", "visible": True,
-        "placeholder": "follows the noise", "max_length": 20, "min_width": 130,
-    }  # fmt: skip
-
-
-def update_options(form: str, values: dict[str, float] | None = None) -> list[Any]:
-    """Return the updates of the option controls when a form is chosen."""
-    if form not in FORMS:
-        form = AS_TEXT
-    slots = [gr.Textbox(**_slot_settings(form, i, values or {})) for i in range(SLOTS)]
-    return [*slots, gr.Textbox(visible=form == AS_TEXT)]
 
 
 def _build_controls(context: Context) -> tuple[Controls, Any, Any, Any]:
     """Build the left column. Returns the controls and the buttons."""
     entry = next(iter(context.catalog.entries.values()))
     limits = context.limits
-    model = gr.Dropdown(
-        context.catalog.names, value=entry.name, label="Model", elem_id="model",
-        info="The classifier to be smoothed.", interactive=len(context.catalog.names) > 1,
-    )  # fmt: skip
-    example = gr.Radio(
-        [e.title for e in entry.examples], value=entry.examples[0].title, label="Example image", elem_id="example"
-    )
-    maximum = f"{limits.upload_bytes // 10**6} MB, {limits.upload_pixels // 10**6} megapixels"
-    upload = gr.File(
-        label=f"or upload your own (at most {maximum})",
-        file_types=["image"], type="filepath", height=150, elem_id="upload",
-    )  # fmt: skip
-    sigma = gr.Slider(  # from 0, which is on the way to 0.4 when that is typed; a certification refuses it
-        0.0, 1.0, value=entry.sigma, step=0.01, label="Sigma (noise, 0–1 scale)", elem_id="sigma",
-        info="Standard deviation. More noise allows larger radii, as long as the network still recognises the image.",
-    )  # fmt: skip
-    with gr.Row():
-        go = gr.Button("Certify", variant="primary", elem_id="go", min_width=100)
-        stop = gr.Button("Stop", variant="stop", elem_id="stop", min_width=100)
-    dropdowns = [_build_dropdown("A", entry.first[0]), _build_dropdown("B", entry.second[0])]
-    first, second = _build_method("A", dropdowns[0], entry.first), _build_method("B", dropdowns[1], entry.second)
+    model = build_model(context.catalog.names)
+    example, upload = build_image(entry.examples, limits)
+    sigma = build_sigma(entry.sigma)
+    go, stop = build_buttons("Certify")
+    dropdowns = [build_dropdown("A", entry.first[0]), build_dropdown("B", entry.second[0])]
+    first, second = build_method("A", dropdowns[0], entry.first), build_method("B", dropdowns[1], entry.second)
     pixels = gr.Radio(
         PIXEL_CHOICES, value=NETWORK, label="Noise is added to", elem_id="pixels",
         info="The radius is about these pixels. If they are the file's, noise is added before resizing.",
@@ -224,14 +127,8 @@ def _build_controls(context: Context) -> tuple[Controls, Any, Any, Any]:
             entry.samples, label="Maximum samples (per method)", precision=0, minimum=100, maximum=limits.samples,
             elem_id="n", info=f"Noisy copies. More samples prove a larger radius. At most {limits.samples:,}.",
         )  # fmt: skip
-        alpha = gr.Dropdown(
-            [(f"{a:g}", a) for a in ALPHAS], value=0.001, label="Alpha (probability)",
-            info="A certificate is wrong with at most this probability.",
-        )  # fmt: skip
-        seed = gr.Number(
-            0, label="Seed (integer)", precision=0, minimum=0, maximum=MAX_SEED, elem_id="seed",
-            info="Random seed. The same seed gives the same numbers.",
-        )  # fmt: skip
+        alpha = build_alpha()
+        seed = build_seed()
         labels = gr.Textbox(
             entry.examples[0].labels, label="Labels to choose from", elem_id="labels", max_length=20_000,
             info="Names or numbers, separated by commas. Empty: all labels of the model.",
@@ -318,7 +215,7 @@ def build_tab(context: Context) -> tuple[Controls, tuple[dict[str, Any], dict[st
     }  # fmt: skip
     certify: dict[str, Any] = {
         "fn": handlers.certify, "inputs": controls.inputs, "outputs": [live], "api_visibility": "private",
-        "show_progress": "hidden", "concurrency_limit": context.limits.concurrent, "concurrency_id": TASK,
+        "show_progress": "hidden", "concurrency_limit": context.limits.concurrent, "concurrency_id": CONCURRENCY,
     }  # fmt: skip
     quiet: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden", "queue": False}
     image = [controls.model, controls.example]

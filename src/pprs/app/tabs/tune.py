@@ -12,7 +12,8 @@ from pprs.app.partition_forms import AS_TEXT, SLOTS
 from pprs.app.render import render_chart, render_note
 from pprs.app.server.context import Context
 from pprs.app.server.limits import check_number
-from pprs.app.tabs.explore import SIGMAS, Controls, initial_values, update_options
+from pprs.app.tabs.controls import SIGMAS, update_options
+from pprs.app.tabs.explore import Controls, initial_values
 from pprs.errors import PprsError
 from pprs.noise import Gaussian
 from pprs.tuning import FAMILIES, shorten

@@ -1,0 +1,456 @@
+"""The tabs for label maps, label sets and patches, without a browser."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_app import HOSTILE, assert_harmless
+
+from pprs.app import segmenters
+from pprs.app.catalog import CatalogEntry, ExampleImage, LoadedModel, ModelCatalog
+from pprs.app.label_maps import certify_maps
+from pprs.app.label_sets import CalibrationStore, predict_sets, split_images
+from pprs.app.patches import certify_patch, render_patch
+from pprs.app.segmenters import Segmenter, SegmenterEntry, make_models
+from pprs.app.server.context import Context
+from pprs.app.server.fair_queue import FairQueue
+from pprs.app.server.jobs import OUT_OF_TIME, STOPPED, Job
+from pprs.app.tabs import jobs, label_set, patch, segment
+from pprs.data import as_image_set
+from pprs.dataset import EngineOptions
+from pprs.errors import PprsError
+from pprs.label_sets import LabelSets, SetRequest
+from pprs.model import Model
+from pprs.noise import Gaussian
+from pprs.partition import parse_partition
+from pprs.patches import PatchClassifier
+from pprs.progress import Silent
+from pprs.segmentation import certify_segmentation
+from pprs.segmentation.data import as_masked_set
+from pprs.segmentation.masks import Prepared
+from pprs.task import load_task
+
+NONE, GRID = ("as text", "", "", "", "", "none"), ("as text", "", "", "", "", "grid:size=2")
+
+
+class Brightness(torch.nn.Module):
+    """Labels each pixel by whether it is bright."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        score = 8 * (x.mean(1, keepdim=True) - 0.5)
+        return torch.cat([-score, score], 1)
+
+
+class Means(torch.nn.Module):
+    """Labels an image by the brightest of its four rows."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 8 * x.mean((1, 3)).unflatten(1, (4, 2)).mean(2)
+
+
+def segmentation_context(names: tuple[str, str] = ("dark", "bright")) -> Context:
+    images = np.zeros((2, 1, 8, 8), np.float32)
+    images[:, :, :, 4:] = 1
+    images[1, :, 4:] = 0.5  # too close to call
+    model = Model(Brightness(), "brightness", 2, names, (1, 8, 8), task="segment")
+    masked = as_masked_set((images, (images[:, 0] > 0.5).astype(np.int64)))
+    loaded = LoadedModel(model, model, "torch", Prepared(masked, model, 2))
+    examples = (ExampleImage("half", 0), ExampleImage("unclear", 1))
+    entry = SegmenterEntry("brightness", lambda job: loaded, examples)
+    return Context(ModelCatalog([]), Path(), Segmenter(entry))
+
+
+def row_context(names: tuple[str, ...] = ("a", "b", "c", "d")) -> Context:
+    labels = np.arange(120) % 4
+    images = np.full((120, 1, 8, 8), 51 / 255, np.float32)
+    for i, (image, label) in enumerate(zip(images, labels, strict=True)):
+        image[:, 2 * label : 2 * label + 2] = (120 + i) / 255
+    model = Model(Means(), "means", 4, names, (1, 8, 8))
+    loaded = LoadedModel(model, model, "torch", as_image_set((images, labels)))
+    entry = CatalogEntry("means", lambda: loaded, (ExampleImage("first", 0), ExampleImage("second", 1)))
+    return Context(ModelCatalog([entry]), Path())
+
+
+def values_of_segment(**overrides: Any) -> list[Any]:
+    values = {"example": "half", "upload": None, "sigma": 0.25, "tau": 0.75, "n": 100, "alpha": 0.001, "seed": 3}
+    method = overrides.pop("method", GRID)
+    return [*(values | overrides).values(), *method]
+
+
+def values_of_sets(**overrides: Any) -> list[Any]:
+    values = {
+        "model": "means", "example": "second", "upload": None, "sigma": 0.25, "radius": 0.1, "alpha": 0.1,
+        "score": "aps", "images": 90, "seed": 0, "file": None,
+    }  # fmt: skip
+    method = overrides.pop("method", GRID)
+    return [*(values | overrides).values(), *method]
+
+
+def values_of_patch(**overrides: Any) -> list[Any]:
+    values = {"model": "means", "example": "second", "upload": None, "patch": 1, "masks": 3, "fill": "mean"}
+    return list((values | overrides).values())
+
+
+def run(context: Context, start: jobs.Start, task: str = "test") -> str:
+    """Return what the page shows in the end."""
+    *_, last = jobs.iter_pages(context, "me", task, start)
+    return last
+
+
+def wait_for(job: Job[Any]) -> Any:
+    *_, state = job.iter_states()
+    return state.result
+
+
+# ---- jobs
+
+
+def tick(job: Job[str], begun: threading.Event | None = None) -> str:
+    job.begin("count", 100, "ticks")
+    for _ in range(5000):
+        if begun is not None:
+            begun.set()
+        job.advance(1)
+        time.sleep(0.001)
+    return "done"
+
+
+def test_a_job_can_be_stopped_and_ends_at_its_time_limit() -> None:
+    halt, begun = threading.Event(), threading.Event()
+    job: Job[str] = Job(lambda job: tick(job, begun), FairQueue(), halt)
+    begun.wait(60)
+    halt.set()
+    *_, state = job.iter_states()
+    assert (state.stopped, state.title, state.result) == (STOPPED, "count", None)
+    *_, state = Job(tick, FairQueue(), threading.Event(), max_seconds=0.05).iter_states()
+    assert state.stopped == OUT_OF_TIME
+
+
+def test_a_newer_task_replaces_a_job_and_errors_become_messages() -> None:
+    context = row_context()
+    begun = threading.Event()
+
+    def start(halt: threading.Event) -> Iterator[str]:
+        yield from jobs.show_job(Job(lambda job: tick(job, begun), context.queue, halt), str)
+
+    pages = jobs.iter_pages(context, "me", "test", start)
+    assert 'data-state="running"' in next(pages)
+    context.sessions.begin("me", "test")
+    assert list(pages) == []
+    with context.queue.take():  # the turn of the replaced job is free again
+        pass
+
+    def fail(halt: threading.Event) -> Iterator[str]:
+        raise PprsError("no such thing. Try another.")
+        yield ""
+
+    assert "no such thing. Try another." in run(context, fail)
+
+
+def test_visitors_share_a_network_that_is_being_loaded_and_a_failure_can_be_repeated() -> None:
+    calls: list[int] = []
+    release = threading.Event()
+    loaded = row_context().catalog.load("means")
+
+    def load(job: Any) -> LoadedModel:
+        calls.append(1)
+        if len(calls) == 1:
+            raise PprsError("no room left. Delete something.")
+        release.wait(60)
+        return loaded
+
+    segmenter, queue = Segmenter(SegmenterEntry("slow", load, ())), FairQueue()
+    with pytest.raises(PprsError, match="no room left"):
+        list(segmenter.iter_loading(queue, threading.Event()))
+    halt = threading.Event()
+    watching = segmenter.iter_loading(queue, halt)
+    assert next(watching).result is None
+    halt.set()
+    assert [state.stopped for state in watching] == [STOPPED]  # and loading goes on
+    release.set()
+    for _ in range(2):
+        *_, state = segmenter.iter_loading(queue, threading.Event())
+        assert state.result is loaded
+    assert len(calls) == 2
+
+
+# ---- label maps
+
+
+def test_label_maps_equal_those_of_the_library() -> None:
+    context = segmentation_context()
+    loaded = context.segmenter.entry.load(Silent())
+    request = segment.parse_request(context, loaded, tuple(values_of_segment()))
+    maps = wait_for(Job(lambda job: certify_maps(request, job), FairQueue(), threading.Event()))
+    for label_map, partition in zip(maps, (None, "grid:size=2"), strict=True):
+        expected = certify_segmentation(
+            Brightness(), request.chosen.image, num_classes=2, noise=Gaussian(0.25), partition=partition, seed=3
+        )
+        assert label_map.certificate == expected
+
+
+def test_the_page_states_that_all_pixels_hold_together() -> None:
+    context = segmentation_context()
+    page = run(context, segment.start(context, *values_of_segment()))
+    assert page.count("64 of 64 pixels: no change of L2 norm up to 0.168") == 2
+    assert "can alter any of their labels. This holds for all of them together, with 99.9% confidence" in page
+    assert "the 8x8 grey image that the network takes" in page
+    assert "Both maps hold together with probability at least 99.8%" in page
+    assert page.count('class="num"') == page.count("data-tip=")
+    alone = run(context, segment.start(context, *values_of_segment(example="unclear", method=NONE)))
+    assert "Both maps" not in alone
+    assert alone.count("<section") == 2  # the image, and plain smoothing
+    assert 'data-certified="32"' in alone  # it abstains at the grey half
+    assert "50.0 <small>% abstained" in alone
+    nothing = run(context, segment.start(context, *values_of_segment(sigma=2.0, method=NONE)))
+    assert "Abstained at all 64 pixels" in nothing
+    assert "would help" in nothing
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"n": 10}, "smallest n that could is"),
+        ({"tau": 0.4}, "tau must be between"),
+        ({"sigma": 0.0}, "sigma must be between"),
+        ({"example": None}, "choose an example, or upload an image"),
+        ({"seed": -1}, "the seed must be between"),
+        ({"method": ("as text", "", "", "", "", "denoiser:secret.onnx")}, "reads a file, which this page does not"),
+    ],
+)
+def test_settings_of_label_maps_are_checked(overrides: dict[str, Any], message: str) -> None:
+    context = segmentation_context()
+    page = run(context, segment.start(context, *values_of_segment(**overrides)))
+    assert 'class="pp error"' in page
+    assert message in page
+
+
+def test_hostile_class_names_are_shown_as_text() -> None:
+    context = segmentation_context((HOSTILE, "b"))
+    assert_harmless(run(context, segment.start(context, *values_of_segment())))
+    context = row_context((HOSTILE,) * 4)
+    assert_harmless(run(context, label_set.start(context, CalibrationStore(), *values_of_sets())))
+    assert_harmless(run(context, patch.start(context, *values_of_patch())), times=3)
+
+
+def test_the_users_own_network_is_a_classifier_or_labels_pixels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.setattr(segmenters, "make_catalog", lambda model, data, **options: (model, data))
+    images = np.zeros((3, 1, 8, 8), np.float32)
+    np.savez(tmp_path / "x.npz", x=images, masks=images[:, 0].astype(np.int64), y=np.arange(3))
+    options: dict[str, Any] = {"engine": "torch", "progress": Silent()}
+    catalog, segmenter = make_models("test_guarantees:Brightness", str(tmp_path / "x.npz"), **options)
+    assert catalog == (None, segmenters.DIGITS)
+    assert segmenter.entry.name == "test_guarantees:Brightness (yours)"
+    assert [e.title for e in segmenter.entry.examples] == ["image 0", "image 1", "image 2"]
+    assert segmenter.entry.load(Silent()).num_classes == 2
+    catalog, segmenter = make_models("test_guarantees:Means", str(tmp_path / "x.npz"), **options)
+    assert catalog[0].source == "test_guarantees:Means"
+    assert segmenter.entry.name == "scenes (built-in network)"
+    assert make_models(None, None, **options)[0] == (None, segmenters.DIGITS)
+
+
+def test_the_network_of_the_scenes_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PPRS_CACHE", str(tmp_path))
+    calls: list[Path] = []
+    monkeypatch.setattr(
+        segmenters, "train_and_score_segmenter",
+        lambda data, recipe, source, out, progress: (calls.append(out), out.write_text("weights")),
+    )  # fmt: skip
+    monkeypatch.setattr(segmenters, "load_segmenter", lambda model, *rest: model)
+    for _ in range(2):
+        assert segmenters._load_scenes("torch", Silent()) == str(tmp_path / "scenes-1.safetensors")
+    assert calls == [tmp_path / "scenes-1.safetensors"]
+
+
+# ---- label sets
+
+
+def test_label_sets_equal_those_of_the_library() -> None:
+    context, store = row_context(), CalibrationStore()
+    request = label_set.parse_request(context, tuple(values_of_sets()))
+    calibration, others = split_images(request)
+    assert not {0, 1} & {*calibration, *others}  # the examples
+    assert (len(calibration), len(others), set(calibration) & set(others)) == (90, 28, set())
+    shown = wait_for(Job(lambda job: predict_sets(request, store, job), FairQueue(), threading.Event()))
+    for one, partition in zip(shown, (None, parse_partition("grid:size=2")), strict=True):
+        task = load_task(request.loaded.model, request.loaded.data, images=calibration)
+        expected = LabelSets.of_task(task, SetRequest(Gaussian(0.25), partition, 0.1, options=EngineOptions("torch")))
+        assert one.sets.calibration.scores == expected.calibration.scores
+        assert one.sets.settings.promise == expected.settings.promise
+        assert one.labels == expected.predict(request.chosen.image, index=1)
+        assert not one.was_calibrated_with
+        assert 1 in one.labels
+        assert len(one.evaluation.rows) == 28
+
+
+def test_a_calibration_is_used_again_for_another_radius(monkeypatch: pytest.MonkeyPatch) -> None:
+    context, store, calls = row_context(), CalibrationStore(), []
+    of_task = LabelSets.of_task
+    monkeypatch.setattr(LabelSets, "of_task", lambda *args, **options: (calls.append(1), of_task(*args, **options))[1])
+    first = run(context, label_set.start(context, store, *values_of_sets()))
+    second = run(context, label_set.start(context, store, *values_of_sets(radius=0.05)))
+    assert len(calls) == 2  # plain smoothing, and the partition
+    assert "change of L2 norm up to 0.1 is made" in first
+    assert "change of L2 norm up to 0.05 is made" in second
+    run(context, label_set.start(context, store, *values_of_sets(seed=1)))
+    assert len(calls) == 4
+
+
+def test_the_page_states_that_coverage_is_marginal() -> None:
+    context = row_context()
+    page = run(context, label_set.start(context, CalibrationStore(), *values_of_sets()))
+    assert "each set contains the true label with probability at least 90%" in page
+    assert "It is not promised for each image or each class" in page
+    assert page.count("It contains the true label, b.") == 2
+    assert page.count("28 <small>other images") == 2
+    assert page.count('class="num"') == page.count("data-tip=")
+    few = run(context, label_set.start(context, CalibrationStore(), *values_of_sets(radius=0.5)))
+    assert "90 calibration images are too few" in few
+    assert "The smallest number that would do is 1," in few
+    none = row_context()
+    loaded = dataclasses.replace(none.catalog.load("means"), data=as_image_set(np.zeros((2, 1, 8, 8), np.float32)))
+    none.catalog._loaded["means"] = loaded
+    assert "no images to calibrate with" in run(none, label_set.start(none, CalibrationStore(), *values_of_sets()))
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The content of a file of label sets."""
+    loaded = row_context().catalog.load("means")
+    task = load_task(loaded.model, loaded.data, images=range(1, 120))
+    path = tmp_path_factory.mktemp("sets") / "sets.json"
+    request = SetRequest(Gaussian(0.25), parse_partition("grid:size=2"), 0.1, options=EngineOptions("torch"))
+    LabelSets.of_task(task, request).save(path)
+    return path.read_text()
+
+
+@pytest.fixture
+def sets_file(calibrated: str, tmp_path: Path) -> Path:
+    (tmp_path / "sets.json").write_text(calibrated)
+    return tmp_path / "sets.json"
+
+
+def test_a_calibration_in_a_file_is_used(sets_file: Path) -> None:
+    context = row_context()
+    page = run(context, label_set.start(context, CalibrationStore(), *values_of_sets(file=str(sets_file))))
+    assert "grid:size=2" in page
+    assert "119 calibration images (from your file)" in page
+    assert "one of the calibration images, about which nothing is promised" in page
+    values = values_of_sets(file=str(sets_file), example="first")
+    assert "about which nothing" not in run(context, label_set.start(context, CalibrationStore(), *values))
+
+
+def rewrite(path: Path, **changes: object) -> None:
+    from pprs.label_sets.settings import _make_checksum
+
+    content = json.loads(path.read_text()) | changes
+    content["checksum"] = _make_checksum(content)
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"partition_text": "denoiser:secret.onnx"}, "reads a file, which this page does not"),
+        ({"partition_text": "tv:iterations=100000"}, "on this page"),
+        ({"model": "m.safetensors+adapted:/etc/passwd"}, "calibrated with an adapted network"),
+        ({"shape": [3, 90000, 90000]}, "about other images than the inputs of this network"),
+        ({"pixels": "file"}, "about other images than the inputs of this network"),
+        ({"device": "cuda"}, "about other images than the inputs of this network"),
+        ({"model_digest": "0" * 16}, "is not the model that this file was calibrated with"),
+        ({"scores": [0.0]}, "does not hold valid label sets"),
+    ],
+)
+def test_a_hostile_calibration_is_refused(sets_file: Path, changes: dict[str, object], message: str) -> None:
+    rewrite(sets_file, **changes)
+    context = row_context()
+    page = run(context, label_set.start(context, CalibrationStore(), *values_of_sets(file=str(sets_file))))
+    assert 'class="pp error"' in page
+    assert message in page
+    assert str(sets_file) not in page
+
+
+# ---- patches
+
+
+def test_a_certificate_against_patches_equals_that_of_the_library() -> None:
+    context = row_context()
+    request = patch.parse_request(context, tuple(values_of_patch()))
+    passes: list[float] = []
+
+    class Counting(Job[Any]):
+        def advance(self, amount: float, note: str = "") -> None:
+            passes.append(amount)
+            super().advance(amount, note)
+
+    result = wait_for(Counting(lambda job: certify_patch(request, job), FairQueue(), threading.Event()))
+    expected = PatchClassifier(Means(), 4, 1, 3, "mean").certify(request.chosen.image)
+    assert result.certificate == expected
+    assert result.certificate.certified
+    assert sum(passes) == expected.passes
+    page = render_patch(request, result)
+    assert "b: no change inside any one 1x1 patch of the 8x8 grey image that the network takes can alter this" in page
+    assert 'data-certified="true"' in page
+    assert page.count('class="num"') == page.count("data-tip=")
+
+
+def test_a_label_that_is_not_certified_comes_with_the_pair_that_changes_it() -> None:
+    context = row_context()
+    request = patch.parse_request(context, tuple(values_of_patch(patch=4, masks=2)))
+    result = wait_for(Job(lambda job: certify_patch(request, job), FairQueue(), threading.Event()))
+    assert not result.certificate.certified
+    page = render_patch(request, result)
+    assert "not certified: a 4x4 patch may alter this label" in page
+    assert "would help" in page
+    name = request.loaded.get_class_name(result.certificate.worst_label)
+    assert f"Under this pair, the network sees another label: {name}." in page
+    visible = ~result.hidden
+    assert torch.equal(result.filled[0][visible], request.chosen.image[0][visible])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"patch": 8}, "leaves nothing of an image"),
+        ({"masks": 100}, "the number of masks must be between 2 and 9"),
+        ({"fill": "/etc/passwd"}, "unknown fill"),
+        ({"model": "os:system"}, "unknown model"),
+    ],
+)
+def test_settings_of_patches_are_checked(overrides: dict[str, Any], message: str) -> None:
+    context = row_context()
+    page = run(context, patch.start(context, *values_of_patch(**overrides)))
+    assert 'class="pp error"' in page
+    assert message in page
+
+
+def test_work_that_is_stopped_proves_nothing() -> None:
+    for context, make in (
+        (segmentation_context(), lambda context: segment.start(context, *values_of_segment())),
+        (row_context(), lambda context: label_set.start(context, CalibrationStore(), *values_of_sets())),
+        (row_context(), lambda context: patch.start(context, *values_of_patch())),
+    ):
+        assert "stopped by you: nothing is shown" in run(context, stop_at_once(make(context)))
+
+
+def stop_at_once(start: jobs.Start) -> Callable[[threading.Event], Iterator[str]]:
+    """Stop the work before it begins to prove anything."""
+
+    def run(halt: threading.Event) -> Iterator[str]:
+        pages = start(halt)
+        halt.set()
+        yield from pages
+
+    return run
