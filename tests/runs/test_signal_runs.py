@@ -13,10 +13,13 @@ from helpers import pprs
 
 from pprs import (
     Gaussian,
+    LabelSets,
     PprsError,
     Processes,
     Run,
     Sampling,
+    adapt,
+    audit_run,
     certify_dataset,
     load_model,
     open_run,
@@ -119,3 +122,18 @@ def test_signals_are_drawn_on_the_scale_of_another() -> None:
     assert draw_signal(np.zeros((1, 8))).shape == own.shape  # a constant signal
     borders = draw_signal(small, np.arange(40) // 10)
     assert (borders != own).any()
+
+
+def test_label_sets_adaptation_and_audit_take_signals(network: Path, tmp_path: Path) -> None:
+    data, noise = make_waves(), Gaussian(1.0)
+    sets = LabelSets.fit(str(network), data, noise=noise, radius=0.3, alpha=0.2)
+    assert sets.predict(data[0].image + 0.25, index=900) in ((0,), (1,), (0, 1))
+    assert "among signals rounded to 5 decimals" in str(sets)
+    overlay = tmp_path / "a.safetensors"
+    adapt(str(network), make_waves(120), noise=noise, method="statistics", out=overlay)
+    run = certify_dataset(
+        str(network), data, noise=noise, sampling=Sampling(16, 100), images=range(2), adapted=overlay,
+        out=tmp_path / "run",
+    )  # fmt: skip
+    audit = audit_run(run, data=data, images=[0], steps=4, samples=200, seconds=5, out=tmp_path / "audit")
+    assert not audit.images[0].inside

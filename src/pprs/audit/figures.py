@@ -17,7 +17,7 @@ from pprs.audit.result import Audit, AuditedImage
 from pprs.certificate import round_down
 from pprs.domain import SIGNAL
 from pprs.noise.quantised import EIGHT_BIT
-from pprs.report.figures import COLOURS, encode_png, get_class_name, to_bytes, to_rgb
+from pprs.report.figures import COLOURS, choose_interpolation, encode_png, get_class_name, to_bytes, to_rgb
 
 Array = npt.NDArray[Any]
 BLACK, BLUE, RED = COLOURS[0], COLOURS[1], COLOURS[2]
@@ -70,7 +70,7 @@ def plot_gallery(rows: Sequence[GalleryRow], names: tuple[str, ...] | None = Non
     figure = Figure(figsize=(1.7 * columns, (1.65 * ratio + 0.5) * len(rows)), layout="constrained")
     for line, row in zip(figure.subplots(len(rows), columns, squeeze=False), rows, strict=True):
         for axes, (title, image) in zip(line, _list_cells(row, names), strict=False):
-            axes.imshow(image, interpolation="nearest")
+            axes.imshow(image, interpolation=choose_interpolation(row.clean))
             axes.set_title(title, fontsize=7)
         for axes in line:
             axes.axis("off")

@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter
 from PIL import Image
 
 from pprs.certificate import round_down
-from pprs.domain import SIGNAL
+from pprs.domain import IMAGE, SIGNAL
 from pprs.metrics import accuracy_interval, certified_accuracy
 from pprs.noise import Noise
 from pprs.partition import Partition, Superpixels
@@ -140,6 +140,11 @@ def to_rgb(image: Array, like: Array | None = None) -> Array:
     return rgb.transpose(1, 2, 0)
 
 
+def choose_interpolation(image: Array) -> str:
+    """Show the pixels of an image [C, H, W] as they are, and the drawing of a signal [C, T] smoothly."""
+    return "nearest" if image.ndim == IMAGE.ndim else "antialiased"
+
+
 def encode_png(image: Array) -> bytes:
     """Encode [H, W, 3] in [0, 1] as PNG; small images are enlarged without interpolation."""
     pixels = np.rint(np.asarray(image) * 255).astype(np.uint8)
@@ -183,7 +188,7 @@ def plot_image_rows(clean: Array, noisy: Array, methods: list[tuple[str, Partiti
         for ax, (title, image) in zip(axes, cells, strict=True):
             ax.axis("off")
             if image is not None:
-                ax.imshow(image, interpolation="nearest")
+                ax.imshow(image, interpolation=choose_interpolation(clean))
                 ax.set_title(title, fontsize=8)
     return figure
 
