@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from PIL import Image
 
+from pprs.domain import IMAGE
 from pprs.errors import PprsError, suggest
-from pprs.partition.base import check_values
 
 RESAMPLING = {
     "nearest": Image.Resampling.NEAREST,
@@ -64,7 +64,7 @@ class Preprocess:
             raise PprsError(f"the image has {height}x{width} pixels, but needs at least {MIN_SIDE}x{MIN_SIDE}")
         if len(image) not in (1, 3):
             raise PprsError(f"an image must have 1 or 3 channels, not {len(image)}")
-        check_values(image)
+        IMAGE.check_values(image)
         resized = _resize(convert_channels(image, channels), *self.resized_size(height, width), self.method)
         return resized if self.shorter is None else self.centre_crop(resized)
 
