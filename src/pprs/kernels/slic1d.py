@@ -4,13 +4,15 @@ A value may join the segment of its own cell or of either neighbour, so at every
 one time to the next the segment stays or advances by one. The assignment with the least total distance is found by
 dynamic programming (Viterbi). It gives every segment at least one value, and segments are contiguous and in order.
 
-Each segment has a centre in time and value. Values are divided by the compactness and times by the spacing of the
-seeds.
+Values are divided by the compactness and times by the spacing of the seeds. Times are relative to the seed of a cell,
+so single precision suffices. Centres [1 + C, S + 2] hold the time of each centre, relative to its own seed, and its
+values, with an unused centre at either end. Distances [3, T] are those to the centres before, of and after a value's
+cell.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -18,101 +20,150 @@ from numba import njit
 from pprs.kernels.blur1d import blur_channel
 from pprs.kernels.slic import make_edges
 
+F32 = np.float32
+FARTHEST = F32(1e30)  # differences in value are clipped to it, so that differences of distances are finite
+NOWHERE = F32(1e19)  # time of the centres that the first and the last cell lack: farther than anything else
+FAST = {"contract", "nnan", "nsz"}
 
-def make_cells(length: int, n_segments: int, shift: float = 0.0) -> tuple[Any, float]:
-    """Return the edges of at most n_segments cells of nearly equal length, and 1 / length of a cell.
+
+class Cells(NamedTuple):
+    """The cells that segments grow from.
+
+    Attributes:
+        edges: The start of each cell, and the end of the last, int64 [S + 1].
+        cell_of: The cell of each value, uint32 [T].
+        time: The time of each value, relative to the seed of its cell, [T].
+        gaps: How long before the seed of each cell the one before it is, [S + 1]; infinite at either end.
+    """
+
+    edges: Any
+    cell_of: Any
+    time: Any
+    gaps: Any
+
+
+def make_cells(length: int, n_segments: int, shift: float = 0.0) -> Cells:
+    """Return at most n_segments cells of nearly equal length. Times are in units of this length.
 
     A shift, in fractions of a cell, moves all cells to the right, which adds a cell at the start.
     """
-    cells = min(n_segments, length)
-    return make_edges(length, cells, shift), cells / length
+    count = min(n_segments, length)
+    edges = make_edges(length, count, shift)
+    cell_of = np.repeat(np.arange(len(edges) - 1, dtype=np.uint32), np.diff(edges))
+    seeds = (edges[:-1] + edges[1:] - 1) / 2 * (count / length)
+    time = np.arange(length) * (count / length) - seeds[cell_of]
+    gaps = np.concatenate([[NOWHERE], np.diff(seeds), [NOWHERE]])
+    return Cells(edges, cell_of, time.astype(np.float32), gaps.astype(np.float32))
 
 
 @njit(nogil=True, cache=True)
-def init_centres(guide: Any, edges: Any, per_time: float, centres: Any) -> None:
-    """Place each centre in the middle of its cell, with the cell's mean values."""
-    channels = len(guide)
+def init_centres(guide: Any, edges: Any, centres: Any) -> None:
+    """Place each centre on its seed, with the mean values of its cell."""
     for s in range(len(edges) - 1):
-        first, stop = edges[s], edges[s + 1]
-        centres[s, 0] = 0.5 * (first + stop - 1) * per_time
-        for c in range(channels):
+        centres[0, s + 1] = 0
+        for c in range(len(guide)):
             total = 0.0
-            for t in range(first, stop):
+            for t in range(edges[s], edges[s + 1]):
                 total += guide[c, t]
-            centres[s, 1 + c] = total / (stop - first)
+            centres[1 + c, s + 1] = total / (edges[s + 1] - edges[s])
 
 
-@njit(nogil=True, inline="always")
-def compute_distance(centres, s, guide, t, at):  # type: ignore[no-untyped-def]
-    """Compute the distance of the value at time t to the centre of segment s. `at` is t in units of the spacing."""
-    away = at - centres[s, 0]
-    value = 0.0
-    for c in range(len(guide)):
-        d = guide[c, t] - centres[s, 1 + c]
-        value += d * d
-    return value * value + away * away
+@njit(nogil=True, cache=True, fastmath=FAST)
+def _measure(values: Any, cell_of: Any, centre: Any, first: bool, out: Any) -> None:
+    """Add the squared differences of values from the centres of their cells to out, or set out to them."""
+    for t in range(len(out)):
+        d = values[t] - centre[cell_of[t]]
+        out[t] = d * d + (F32(0) if first else out[t])
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def _add_time(time: Any, cell_of: Any, centre: Any, out: Any) -> None:
+    for t in range(len(out)):
+        d = time[t] - centre[cell_of[t]]
+        out[t] = min(out[t] * out[t], FARTHEST) + d * d
 
 
 @njit(nogil=True, cache=True)
-def assign_values(guide: Any, edges: Any, per_time: float, centres: Any, advanced: Any, labels: Any) -> None:
+def measure_distances(guide: Any, cell_of: Any, time: Any, gaps: Any, centres: Any, away: Any, distances: Any) -> None:
+    """Write the distances [3, T]. `away` is scratch memory for S numbers."""
+    count = len(gaps) - 1
+    for k in range(3):
+        for c in range(len(guide)):
+            _measure(guide[c], cell_of, centres[1 + c][k:], c == 0, distances[k])
+        for s in range(count):
+            gap = -gaps[s] if k == 0 else gaps[s + 1] if k == 2 else F32(0)
+            away[s] = centres[0, s + k] + gap if abs(gap) < NOWHERE else gap
+        _add_time(time, cell_of, away, distances[k])
+
+
+@njit(nogil=True, cache=True)
+def assign_values(edges: Any, distances: Any, advanced: Any, labels: Any) -> None:
     """Write the contiguous assignment with the least total distance to labels [T].
 
-    States 0, 1 and 2 are the segments before, of and after the cell. `advanced` [3, T] is scratch memory that notes
-    whether the best way to a state comes from the segment before.
+    `advanced` [T] is scratch memory that notes, in a bit for each state, whether the best way to it comes from the
+    segment before.
     """
     last = len(edges) - 2
-    a, b, c = np.inf, 0.0, np.inf  # the least total distance of each state, which at first is that of the first cell
+    a, b, c = np.inf, 0.0, np.inf  # the least total distance of each state
     for cell in range(last + 1):
-        for t in range(edges[cell], edges[cell + 1]):
-            at = t * per_time
-            # What was state k of the cell before is state k - 1 of this one.
-            x, y, z = (b, c, np.inf) if t == edges[cell] and cell > 0 else (a, b, c)
-            from_before = a if t == edges[cell] and cell > 0 else np.inf
-            advanced[0, t], advanced[1, t], advanced[2, t] = from_before < x, x < y, y < z
-            if t > 0:
-                a, b, c = min(from_before, x), min(x, y), min(y, z)
-            a = a + compute_distance(centres, cell - 1, guide, t, at) if cell > 0 else np.inf
-            b += compute_distance(centres, cell, guide, t, at)
-            c = c + compute_distance(centres, cell + 1, guide, t, at) if cell < last else np.inf
+        start = edges[cell]
+        if cell > 0:  # what was state k of the cell before is state k - 1 of this one
+            advanced[start] = (a < b) | (b < c) << 1 | 4
+            a, b, c = min(a, b), min(b, c), c
+        for t in range(start, edges[cell + 1]):
+            if t > start:
+                advanced[t] = (a < b) << 1 | (b < c) << 2
+                b, c = min(a, b), min(b, c)
+            a += distances[0, t]
+            b += distances[1, t]
+            c += distances[2, t]
     s = last
     for cell in range(last, -1, -1):
         for t in range(edges[cell + 1] - 1, edges[cell] - 1, -1):
             labels[t] = s
-            s -= advanced[s - cell + 1, t]
+            s -= (advanced[t] >> (s - cell + 1)) & 1 if t > 0 else 0
 
 
 @njit(nogil=True, cache=True)
-def update_centres(guide: Any, labels: Any, per_time: float, centres: Any) -> None:
+def update_centres(guide: Any, labels: Any, edges: Any, time: Any, gaps: Any, centres: Any) -> None:
     """Move each centre to the means of its values."""
     channels, length = guide.shape
     first = 0
-    while first < length:
-        s, stop = labels[first], first
+    for s in range(len(edges) - 1):
+        stop, total = first, 0.0
         while stop < length and labels[stop] == s:
+            if stop < edges[s]:
+                total += time[stop] - gaps[s]
+            elif stop < edges[s + 1]:
+                total += time[stop]
+            else:
+                total += time[stop] + gaps[s + 1]
             stop += 1
-        centres[s, 0] = 0.5 * (first + stop - 1) * per_time
+        centres[0, s + 1] = total / (stop - first)
         for c in range(channels):
             total = 0.0
             for t in range(first, stop):
                 total += guide[c, t]
-            centres[s, 1 + c] = total / (stop - first)
+            centres[1 + c, s + 1] = total / (stop - first)
         first = stop
 
 
 @njit(nogil=True, cache=True)
 def segment_signals(
-    signals: Any, size: int, per_value: float, edges: Any, per_time: float, iterations: int, labels: Any
-) -> None:
+    signals: Any, size: int, per_value: float, edges: Any, cell_of: Any, time: Any, gaps: Any, iterations: int,
+    labels: Any,
+) -> None:  # fmt: skip
     """Segment the box blur of each signal [C, T], and write labels [B, T]. There are as many segments as cells."""
     batch, channels, length = signals.shape
     guide = np.empty((channels, length), np.float32)
-    centres = np.empty((len(edges) - 1, 1 + channels))
-    advanced = np.empty((3, length), np.uint8)
+    distances, advanced = np.empty((3, length), np.float32), np.empty(length, np.uint8)
+    centres, away = np.zeros((1 + channels, len(edges) + 1), np.float32), np.empty(len(edges), np.float32)
     for b in range(batch):
         for c in range(channels):
             blur_channel(signals[b, c], size, per_value, guide[c])
-        init_centres(guide, edges, per_time, centres)
+        init_centres(guide, edges, centres)
         for i in range(iterations):
             if i > 0:
-                update_centres(guide, labels[b], per_time, centres)
-            assign_values(guide, edges, per_time, centres, advanced, labels[b])
+                update_centres(guide, labels[b], edges, time, gaps, centres)
+            measure_distances(guide, cell_of, time, gaps, centres, away, distances)
+            assign_values(edges, distances, advanced, labels[b])

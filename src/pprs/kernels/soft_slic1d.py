@@ -12,31 +12,13 @@ import numpy as np
 from numba import njit
 
 from pprs.kernels.blur1d import convolve_channel
-from pprs.kernels.slic1d import init_centres
+from pprs.kernels.slic1d import FAST, init_centres, measure_distances
 
 F32 = np.float32
-FARTHEST = F32(1e30)  # distances are clipped to it, so that their differences are finite
-ABSENT = F32(3e38)  # distance to the segments that the first and the last cell lack
-FAST = {"contract", "nnan", "nsz"}
-
-
-@njit(nogil=True, cache=True, fastmath=FAST)
-def _add_squares(values: Any, centre: Any, out: Any) -> None:
-    for t in range(len(out)):
-        d = values[t] - centre
-        out[t] += d * d
-
-
-@njit(nogil=True, cache=True, fastmath=FAST)
-def _add_time(step: Any, away: Any, out: Any) -> None:
-    """Turn squared differences of values into distances. `away` is how long after the first value the centre is."""
-    for t in range(len(out)):
-        d = F32(np.int32(t)) * step - away
-        out[t] = min(out[t] * out[t] + d * d, FARTHEST)
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath=FAST)
-def _weigh(before: Any, own: Any, after: Any, per_near: Any) -> None:
+def weigh_distances(before: Any, own: Any, after: Any, per_near: Any) -> None:
     """Turn the distances to three centres into degrees of membership, which sum to one.
 
     (1 - x)^8 is close to exp(-8x), reaches zero at x = 1, and takes three products.
@@ -54,114 +36,102 @@ def _weigh(before: Any, own: Any, after: Any, per_near: Any) -> None:
 
 
 @njit(nogil=True, cache=True)
-def compute_memberships(guide: Any, edges: Any, per_time: float, centres: Any, per_near: Any, weights: Any) -> None:
-    """Write the weights of all values."""
-    channels, last = len(guide), len(edges) - 2
-    for cell in range(last + 1):
-        first, stop = edges[cell], edges[cell + 1]
-        for k in range(3):
-            s, out = cell - 1 + k, weights[k][first:stop]
-            inside = 0 <= s <= last
-            for t in range(len(out)):
-                out[t] = F32(0) if inside else ABSENT
-            if inside:
-                for c in range(channels):
-                    _add_squares(guide[c][first:stop], F32(centres[s, 1 + c]), out)
-                _add_time(F32(per_time), F32(centres[s, 0] - first * per_time), out)
-        _weigh(weights[0][first:stop], weights[1][first:stop], weights[2][first:stop], per_near)
+def _sum_weights(edges: Any, weights: Any, time: Any, gaps: Any, totals: Any, moments: Any) -> None:
+    """Write the sums of the weights and of the weighted times of each segment, relative to its seed."""
+    u, v, w = weights[0], weights[1], weights[2]
+    for s in range(len(edges) + 1):
+        totals[s] = moments[s] = 0
+    for cell in range(len(edges) - 1):
+        a, b, c, x, y, z = F32(0), F32(0), F32(0), F32(0), F32(0), F32(0)
+        for t in range(edges[cell], edges[cell + 1]):
+            a, b, c = a + u[t], b + v[t], c + w[t]
+            x, y, z = x + u[t] * time[t], y + v[t] * time[t], z + w[t] * time[t]
+        totals[cell] += a
+        totals[cell + 1] += b
+        totals[cell + 2] += c
+        moments[cell] += x + (a * gaps[cell] if a > 0 else F32(0))
+        moments[cell + 1] += y
+        moments[cell + 2] += z - (c * gaps[cell + 1] if c > 0 else F32(0))
 
 
 @njit(nogil=True, cache=True)
-def _sum_weighted(values: Any, weights: Any) -> float:
-    total = 0.0
-    for t in range(len(weights)):
-        total += values[t] * weights[t]
-    return total
-
-
-@njit(nogil=True, cache=True)
-def _sum_times(weights: Any, start: int) -> tuple[float, float]:
-    total, time = 0.0, 0.0
-    for t in range(len(weights)):
-        total += weights[t]
-        time += weights[t] * (start + t)
-    return total, time
+def _sum_values(edges: Any, weights: Any, values: Any, sums: Any) -> None:
+    """Write the sums of the weighted values of each segment."""
+    u, v, w = weights[0], weights[1], weights[2]
+    for s in range(len(edges) + 1):
+        sums[s] = 0
+    for cell in range(len(edges) - 1):
+        a, b, c = F32(0), F32(0), F32(0)
+        for t in range(edges[cell], edges[cell + 1]):
+            a, b, c = a + u[t] * values[t], b + v[t] * values[t], c + w[t] * values[t]
+        sums[cell] += a
+        sums[cell + 1] += b
+        sums[cell + 2] += c
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def compute_means(values: Any, edges: Any, per_time: float, weights: Any, means: Any) -> None:
-    """Write the weighted means of time and values [C, T] to means [S, 1 + C]. A segment without weight is unchanged."""
-    last = len(edges) - 2
-    for s in range(last + 1):
-        total, time = 0.0, 0.0
-        for cell in range(max(s - 1, 0), min(s + 1, last) + 1):
-            first, stop = edges[cell], edges[cell + 1]
-            more, later = _sum_times(weights[s - cell + 1][first:stop], first - edges[s])
-            total, time = total + more, time + later
-        if total < 1e-20:
-            continue
-        means[s, 0] = (edges[s] + time / total) * per_time
-        for c in range(len(values)):
-            mass = 0.0
-            for cell in range(max(s - 1, 0), min(s + 1, last) + 1):
-                first, stop = edges[cell], edges[cell + 1]
-                mass += _sum_weighted(values[c][first:stop], weights[s - cell + 1][first:stop])
-            means[s, 1 + c] = mass / total
+def _divide(sums: Any, totals: Any, out: Any) -> None:
+    """Write sums / totals to out. A segment without weight is unchanged."""
+    for s in range(len(totals)):
+        if totals[s] > F32(1e-20):
+            out[s] = sums[s] / totals[s]
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
-def _add_blend(a: Any, b: Any, c: Any, before: Any, own: Any, after: Any, out: Any) -> None:
+def _add_blend(weights: Any, cell_of: Any, means: Any, share: Any, out: Any) -> None:
+    """Add the mean over a value's three segments, weighted by its memberships and by share."""
+    u, v, w = weights[0], weights[1], weights[2]
+    before, own, after = means, means[1:], means[2:]
     for t in range(len(out)):
-        out[t] += a[t] * before + b[t] * own + c[t] * after
+        s = cell_of[t]
+        out[t] += (u[t] * before[s] + v[t] * own[s] + w[t] * after[s]) * share
 
 
 @njit(nogil=True, cache=True)
-def _blend_channel(edges: Any, weights: Any, means: Any, c: int, share: Any, out: Any) -> None:
-    """Add the segments' means of one channel, blended by the weights, times share."""
-    last = len(edges) - 2
-    for cell in range(last + 1):
-        first, stop = edges[cell], edges[cell + 1]
-        _add_blend(
-            weights[0][first:stop], weights[1][first:stop], weights[2][first:stop],
-            F32(means[max(cell - 1, 0), 1 + c]) * share,
-            F32(means[cell, 1 + c]) * share,
-            F32(means[min(cell + 1, last), 1 + c]) * share,
-            out[first:stop],
-        )  # fmt: skip
+def blend_grid(
+    signal: Any, guide: Any, edges: Any, cell_of: Any, time: Any, gaps: Any, iterations: int, per_near: Any, share: Any,
+    weights: Any, floats: Any, out: Any,
+) -> None:  # fmt: skip
+    """Add the blended means of the segments that grow from these cells to out [C, T], times share.
+
+    `weights` [3, T] and `floats` [4 + C, S + 2] are scratch memory.
+    """
+    totals, sums, away, centres = floats[0], floats[1], floats[2], floats[3:]
+    count = len(edges) + 1
+    init_centres(guide, edges, centres)
+    for i in range(iterations):
+        measure_distances(guide, cell_of, time, gaps, centres, away, weights)
+        weigh_distances(weights[0], weights[1], weights[2], per_near)
+        _sum_weights(edges, weights, time, gaps, totals[:count], sums)
+        if i < iterations - 1:
+            _divide(sums, totals[:count], centres[0])
+            for c in range(len(guide)):
+                _sum_values(edges, weights, guide[c], sums)
+                _divide(sums, totals[:count], centres[1 + c])
+    for c in range(len(guide)):
+        _sum_values(edges, weights, signal[c], sums)
+        _divide(sums, totals[:count], sums)
+        _add_blend(weights, cell_of, sums, share, out[c])
 
 
 @njit(nogil=True, cache=True)
 def blend_signals(
-    signals: Any, kernel: Any, per_value: Any, grids: Any, sizes: Any, per_time: float, iterations: int, per_near: Any,
-    out: Any,
+    signals: Any, kernel: Any, per_value: Any, edges: Any, cell_of: Any, time: Any, gaps: Any, iterations: int,
+    per_near: Any, share: Any, out: Any,
 ) -> None:  # fmt: skip
-    """Add the mean over several grids of seeds of the blended segment means to out [B, C, T], which is zero.
+    """Add the blended means of the segments of each signal to out [B, C, T], times share.
 
     Distances are measured on the convolution of a signal with the kernel that is given by its centre and right half.
-    `grids` holds the edges of the cells of all grids, and `sizes` how many each of them has.
     """
     batch, channels, length = signals.shape
     padded = np.empty(length + 2 * (len(kernel) - 1), np.float32)
     guide, weights = np.empty((channels, length), np.float32), np.empty((3, length), np.float32)
-    centres, means = np.empty((len(grids), 1 + channels)), np.empty((len(grids), 1 + channels))
-    share = F32(1 / len(sizes))
+    floats = np.zeros((4 + channels, len(edges) + 1), np.float32)
     for b in range(batch):
         for c in range(channels):
             convolve_channel(signals[b, c], kernel, padded, guide[c])
             for t in range(length):
                 guide[c, t] *= per_value
-        at = 0
-        for g in range(len(sizes)):
-            edges = grids[at : at + sizes[g]]
-            at += sizes[g]
-            init_centres(guide, edges, per_time, centres)
-            for i in range(iterations):
-                compute_memberships(guide, edges, per_time, centres, per_near, weights)
-                if i < iterations - 1:
-                    compute_means(guide, edges, per_time, weights, centres)
-            for s in range(sizes[g] - 1):
-                for c in range(channels):
-                    means[s, 1 + c] = 0
-            compute_means(signals[b], edges, per_time, weights, means)
-            for c in range(channels):
-                _blend_channel(edges, weights, means, c, share, out[b, c])
+        blend_grid(
+            signals[b], guide, edges, cell_of, time, gaps, iterations, per_near, share, weights, floats, out[b]
+        )  # fmt: skip

@@ -38,11 +38,11 @@ BLOCK_PIXELS = 2**18  # approximate number of pixels that a thread holds labels 
 
 
 class Partition(ABC):
-    """Base class of the functions that denoise an image between the noise and the classifier.
+    """Base class of the functions that denoise an image or a signal between the noise and the classifier.
 
-    A partition averages a batch of noisy images [B, C, H, W]. It is deterministic, and treats every image independently
-    of the batch it is in. Subclasses are usually frozen dataclasses whose fields are the options. They derive from
-    `Superpixels` or `Filter`, or implement `_run_cpu`.
+    A partition averages a batch of noisy images [B, C, H, W], or of noisy signals [B, C, T], as its `domain` says. It
+    is deterministic, and treats every image independently of the batch it is in. Subclasses are usually frozen
+    dataclasses whose fields are the options. They derive from `Superpixels` or `Filter`, or implement `_run_cpu`.
 
     Attributes:
         name: Name in texts such as `slic:n_segments=100`.
@@ -61,7 +61,8 @@ class Partition(ABC):
         """Average noisy images over their segments.
 
         Args:
-            noisy: Images [B, C, H, W] as a tensor or array of floats, with 1 or 3 channels and at least 8x8 pixels.
+            noisy: Images [B, C, H, W] as a tensor or array of floats, with 1 or 3 channels and at least 8x8 pixels, or
+                signals [B, C, T] with at least 8 values per channel, if this is a partition of signals.
 
         Returns:
             The averaged images, in the shape and type (tensor or array) of the noisy ones.
@@ -76,10 +77,10 @@ class Partition(ABC):
         """Return the segment of each pixel.
 
         Args:
-            noisy: Images [B, C, H, W], as for `apply`.
+            noisy: Images [B, C, H, W] or signals [B, C, T], as for `apply`.
 
         Returns:
-            int32 labels [B, H, W], numbered 0..k-1 without gaps in every image.
+            int32 labels [B, H, W] or [B, T], numbered 0..k-1 without gaps in every image.
 
         Raises:
             PprsError: If the batch is invalid, or if this partition has no segments.
@@ -91,7 +92,7 @@ class Partition(ABC):
         """Return averaged images and the number of segments in each, on the device of the input.
 
         The number is None for partitions without segments. The input is not validated, and must be float32
-        [B, C, H, W].
+        [B, C, H, W] or [B, C, T].
         """
         resolved = self.with_defaults()
         return resolved._run_cpu(noisy.contiguous()) if noisy.device.type == "cpu" else resolved._run_device(noisy)

@@ -55,7 +55,7 @@ class Changepoint(SignalSegments):
     def _tune(self, sigma: float, shape: tuple[int, ...]) -> Self:
         check_sigma(sigma)
         channels = shape[0] if self.channels == SHARED else 1
-        return self._replace({"penalty": round_option(sigma**2 * math.log(shape[-1]) * (1 + channels) / 2)})
+        return self._replace({"penalty": round_option(0.6 * sigma**2 * math.log(shape[-1]) * (1 + channels))})
 
     def _segment(self, noisy: Floats, labels: npt.NDArray[Any], segments: Ints) -> None:
         length = noisy.shape[-1]

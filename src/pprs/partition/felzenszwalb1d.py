@@ -29,18 +29,17 @@ class Felzenszwalb1d(SignalSegments):
 
     Args:
         scale: Larger values give larger segments. It has the unit of the signal, and "auto" follows the noise.
-        min_size: Smallest number of values in a segment, or "auto" to follow the noise.
-        blur: Width of the box blur on which segments are found, odd and below 256 (1 for none), or "auto" to follow the
-            noise.
+        min_size: Smallest number of values in a segment.
+        blur: Width of the box blur on which segments are found, odd and below 256 (1 for none).
         channels: "shared" if all channels have the same segments, or "separate" if each has its own.
     """
 
     name = "felzenszwalb1d"
-    defaults: ClassVar[dict[str, Any]] = {"scale": 1.0, "min_size": 4, "blur": 3}
+    defaults: ClassVar[dict[str, Any]] = {"scale": 1.0}
 
     scale: float | Any = AUTO
-    min_size: int | Any = AUTO
-    blur: int | Any = AUTO
+    min_size: int = 1
+    blur: int = 5
     channels: str = SHARED
 
     def __post_init__(self) -> None:
@@ -51,9 +50,13 @@ class Felzenszwalb1d(SignalSegments):
 
     @classmethod
     def for_noise(cls, sigma: float, length: int = 512) -> Self:
-        """Return the partition that suits noise of this sigma."""
+        """Return the partition that suits noise of this sigma on signals of one channel."""
+        return cls()._tune(sigma, (1, length))
+
+    def _tune(self, sigma: float, shape: tuple[int, ...]) -> Self:
         check_sigma(sigma)
-        return cls(round_option(2 * sigma), 4, 3)
+        channels = shape[0] if self.channels == SHARED else 1
+        return self._replace({"scale": round_option(0.8 * sigma * channels**0.25)})
 
     def _segment(self, noisy: Floats, labels: npt.NDArray[Any], segments: Ints) -> None:
         felzenszwalb1d.segment_signals(noisy, self.blur, np.float32(self.scale), self.min_size, labels, segments)

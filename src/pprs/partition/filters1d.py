@@ -17,6 +17,7 @@ from pprs.partition.base import (
     check_odd,
     check_positive_integer,
     check_sigma,
+    clip_and_round,
     option_error,
 )
 from pprs.partition.signals import SignalFilter, round_option
@@ -54,16 +55,23 @@ class GaussianFilter1d(SignalFilter):
     The signal is mirrored at both ends, as with scipy's mode "reflect".
 
     Args:
-        sigma: Standard deviation of the kernel in samples, 0.01 to 64.
+        sigma: Standard deviation of the kernel in samples, 0.01 to 64, or "auto" to follow the length of the signal.
     """
 
     name = "gauss1d"
     static = True
+    defaults: ClassVar[dict[str, Any]] = {"sigma": 1.5}
 
-    sigma: float = 1.5
+    sigma: float | Any = AUTO
 
     def __post_init__(self) -> None:
         check_between(self.sigma, 0.01, 64, "sigma", "it is the kernel's standard deviation in samples")
+
+    @classmethod
+    def for_noise(cls, sigma: float, length: int = 512) -> Self:
+        """Return the filter that suits signals of this length."""
+        check_sigma(sigma)
+        return cls(clip_and_round(0.4 * length**0.3, 0.01, 64))
 
     def _filter(self, noisy: Floats, out: Floats) -> None:
         blur1d.blur_gaussian(noisy, gaussian_blur.half_kernel(self.sigma), out)
@@ -113,7 +121,7 @@ class TotalVariation1d(SignalFilter):
     def for_noise(cls, sigma: float, length: int = 512) -> Self:
         """Return the filter that suits noise of this sigma."""
         check_sigma(sigma)
-        return cls(round_option(2 * sigma))
+        return cls(round_option(1.4 * sigma))
 
     def _filter(self, noisy: Floats, out: Floats) -> None:
         taut_string.denoise(noisy, self.weight, out)
@@ -136,7 +144,7 @@ class Wavelet(SignalFilter):
 
     threshold: float | Any = AUTO
     wavelet: str = "sym4"
-    levels: int = 5
+    levels: int = 4
 
     def __post_init__(self) -> None:
         check_between(self.threshold, 0, 1e9, "threshold", "it is about as large as the sigma of the noise")

@@ -26,6 +26,11 @@ from pprs.partition.base import (
 from pprs.partition.signals import SHARED, SignalSegments, check_channels, round_option, run_channels
 
 
+def count_cells(length: int, spacing: float) -> int:
+    """Return the number of cells of a signal, which are `spacing` values long at 200 values and longer beyond."""
+    return max(1, round(length / (spacing * (length / 200) ** 0.3)))
+
+
 @dataclass(frozen=True)
 class Slic1d(SignalSegments, Clusters):
     """SLIC on signals: k-means clustering of value and time from evenly spaced seeds, with contiguous segments.
@@ -40,11 +45,10 @@ class Slic1d(SignalSegments, Clusters):
     values. No segment is empty. docs/partitions.md describes how "auto" options follow the noise.
 
     Args:
-        n_segments: Maximum number of segments, or "auto" to follow the noise.
+        n_segments: Maximum number of segments, or "auto" to follow the length of the signal.
         compactness: Difference of values that counts as much as one spacing of the seeds, in the unit of the signal, or
             "auto" to follow the noise.
-        blur: Width of the box blur on which segments are found, odd and below 256 (1 for none), or "auto" to follow the
-            noise.
+        blur: Width of the box blur on which segments are found, odd and below 256 (1 for none).
         iterations: Number of iterations.
         channels: "shared" if all channels have the same segments, or "separate" if each has its own.
 
@@ -53,11 +57,11 @@ class Slic1d(SignalSegments, Clusters):
     """
 
     name = "slic1d"
-    defaults: ClassVar[dict[str, Any]] = {"n_segments": 64, "compactness": 1.0, "blur": 3}
+    defaults: ClassVar[dict[str, Any]] = {"n_segments": 64, "compactness": 1.0}
 
     n_segments: int | Any = AUTO
     compactness: float | Any = AUTO
-    blur: int | Any = AUTO
+    blur: int = 1
     iterations: int = 2
     channels: str = SHARED
 
@@ -72,12 +76,12 @@ class Slic1d(SignalSegments, Clusters):
     def for_noise(cls, sigma: float, length: int = 512) -> Self:
         """Return the partition that suits noise of this sigma on signals of this length."""
         check_sigma(sigma)
-        return cls(max(1, round(length / 8)), round_option(2 * sigma), 3)
+        return cls(count_cells(length, 5), round_option(3 * sigma))
 
     def tune_soft(self, sigma: float, shape: tuple[int, ...]) -> tuple[Self, float]:
         check_sigma(sigma)
-        tuned = type(self)(max(1, round(shape[-1] / 8)), round_option(2 * sigma), 3, channels=self.channels)
-        return tuned, 1.0
+        channels, length = shape if self.channels == SHARED else (1, shape[-1])
+        return type(self)(count_cells(length, 3), round_option(2.5 * sigma * channels**0.25)), 0.0
 
     def spread_shifts(self, k: int) -> list[Shift]:
         return [(0.0, i / k) for i in range(k)]
@@ -89,9 +93,9 @@ class Slic1d(SignalSegments, Clusters):
         return run_channels(self.channels, noisy, lambda signals: self._run_soft(signals, shifts, near, guide))
 
     def _segment(self, noisy: Floats, labels: npt.NDArray[Any], segments: Ints, shift: Shift = (0.0, 0.0)) -> None:
-        edges, per_time = slic1d.make_cells(noisy.shape[-1], self.n_segments, shift[1])
-        slic1d.segment_signals(noisy, self.blur, 1 / self.compactness, edges, per_time, self.iterations, labels)
-        segments[:] = len(edges) - 1
+        cells = slic1d.make_cells(noisy.shape[-1], self.n_segments, shift[1])
+        slic1d.segment_signals(noisy, self.blur, 1 / self.compactness, *cells, self.iterations, labels)
+        segments[:] = len(cells.edges) - 1
 
     def _run_shifted(self, noisy: torch.Tensor, shifts: Sequence[Shift]) -> Averaged:
         signals = noisy.numpy()
@@ -111,16 +115,17 @@ class Slic1d(SignalSegments, Clusters):
     def _run_soft(self, noisy: torch.Tensor, shifts: Sequence[Shift], near: float, guide: float) -> Averaged:
         signals = noisy.numpy()
         averaged = np.zeros_like(signals)
-        cells = [slic1d.make_cells(signals.shape[-1], self.n_segments, shift[1]) for shift in shifts]
-        grids, sizes = np.concatenate([edges for edges, _ in cells]), np.array([len(edges) for edges, _ in cells])
+        grids = [slic1d.make_cells(signals.shape[-1], self.n_segments, shift[1]) for shift in shifts]
+        kernel, share = soft_slic.half_kernel(guide), np.float32(1 / len(grids))
         per_value, per_near = np.float32(1 / self.compactness), np.float32(1 / near)
 
         def task(first: int, stop: int) -> None:
-            soft_slic1d.blend_signals(
-                signals[first:stop], soft_slic.half_kernel(guide), per_value, grids, sizes, cells[0][1],
-                self.iterations, per_near, averaged[first:stop],
-            )  # fmt: skip
+            for cells in grids:
+                soft_slic1d.blend_signals(
+                    signals[first:stop], kernel, per_value, *cells, self.iterations, per_near, share,
+                    averaged[first:stop],
+                )  # fmt: skip
 
         _threads.parallel_for(task, len(signals))
-        segments = round((len(grids) - len(sizes)) / len(sizes))
+        segments = round(sum(len(cells.edges) - 1 for cells in grids) / len(grids))
         return torch.from_numpy(averaged), torch.full((len(signals),), segments, dtype=torch.int32)
