@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as hnp
 from scipy import ndimage
 
 from pprs import PprsError, Slic
+from pprs.audit.gradient import average_over, pull_back
 from pprs.kernels import slic1d
 from pprs.partition import (
     PARTITIONS,
@@ -273,11 +274,6 @@ def test_change_points_are_optimal(x: np.ndarray, penalty: float, min_size: int,
         assert objective == pytest.approx(least_objective(signal, penalty, min(min_size, signal.shape[1]), max_size))
 
 
-def test_a_large_offset_does_not_hide_changes() -> None:
-    _, x = steps(4, (2, 1, 300))
-    np.testing.assert_array_equal(Changepoint(2.0).labels(x), Changepoint(2.0).labels(np.round(x * 256) / 256 + 4096))
-
-
 # ---- filters
 
 
@@ -338,6 +334,12 @@ def test_wavelets_reconstruct(name: str) -> None:
 # ---- options
 
 
+@pytest.mark.parametrize("partition", [*HARD, *SOFT, TotalVariation1d(0.5), Median1d(5)], ids=str)
+def test_a_large_offset_does_not_hide_changes(partition: Partition) -> None:
+    x = np.round(steps(4, (2, 2, 120))[1] * 256) / 256
+    np.testing.assert_allclose(partition.apply(x + 8192) - 8192, partition.apply(x), atol=4e-3)
+
+
 @pytest.mark.parametrize("text", TEXTS)
 def test_options_follow_the_noise_in_any_unit(text: str) -> None:
     """A signal and its noise in another unit give the same result in that unit."""
@@ -385,6 +387,24 @@ def test_separate_channels_have_their_own_segments(text: str) -> None:
         np.testing.assert_array_equal(separate.labels(x[:, :1]), shared.labels(x[:, :1]))
 
 
+def test_gradients_are_averaged_over_the_segments() -> None:
+    """Also where each channel has its own. A static filter has its exact gradient."""
+    _, noisy = map(torch.from_numpy, steps(9, (2, 3, 40)))
+    noisy = noisy.cumsum(2) * torch.tensor([1.0, -2.0, 0.5])[:, None]
+    gradient = torch.randn(noisy.shape, generator=torch.Generator().manual_seed(0))
+    for partition in (Slic1d(6, 1.0), Changepoint(1.0)):
+        (shared,) = pull_back(partition, noisy, gradient).values()
+        np.testing.assert_allclose(shared, average_over(partition.labels(noisy), gradient))
+        (separate,) = pull_back(partition._replace({"channels": "separate"}), noisy, gradient).values()
+        for c in range(3):
+            (alone,) = pull_back(partition, noisy[:, c : c + 1], gradient[:, c : c + 1]).values()
+            np.testing.assert_array_equal(separate[:, c], alone[:, 0])
+        assert not torch.equal(shared, separate)
+    for linear in (Blur1d(5), GaussianFilter1d(1.2)):
+        (exact,) = pull_back(linear, noisy, gradient).values()
+        assert float((exact * noisy).sum()) == pytest.approx(float((linear.apply(noisy) * gradient).sum()), rel=1e-4)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -413,7 +433,7 @@ def test_bad_options_are_refused(text: str, message: str) -> None:
 
 
 def test_inputs_of_the_other_domain_are_refused() -> None:
-    with pytest.raises(PprsError, match=r"slic1d averages signals \[C, T\], but the input is a image"):
+    with pytest.raises(PprsError, match=r"slic1d averages signals \[C, T\], but .* of images \[C, H, W\]"):
         Slic1d().resolve(0.5, (3, 32, 32))
     with pytest.raises(PprsError, match="Use a partition of signals"):
         Slic().resolve(0.5, (3, 100))

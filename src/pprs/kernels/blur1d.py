@@ -11,24 +11,26 @@ from pprs.kernels.average import mirror_index
 
 
 @njit(nogil=True, cache=True)
-def blur_channel(source: Any, size: int, scale: float, out: Any) -> None:
-    """Write the mean over the `size` values around each value, times scale. The sum slides in double precision."""
+def blur_channel(source: Any, size: int, offset: float, scale: float, out: Any) -> None:
+    """Write the mean over the `size` values around each value, less offset, times scale.
+
+    The sum slides in double precision.
+    """
     length, half = len(source), size // 2
-    share = scale / size
-    total = 0.0
+    share, total = 1.0 / size, 0.0
     for d in range(-half, half + 1):
         total += source[mirror_index(d, length)]
-    out[0] = total * share
+    out[0] = (total * share - offset) * scale
     inside = max(1, length - half)
     for t in range(1, min(half + 1, length)):
         total += np.float64(source[mirror_index(t + half, length)]) - source[mirror_index(t - half - 1, length)]
-        out[t] = total * share
+        out[t] = (total * share - offset) * scale
     for t in range(half + 1, inside):
         total += np.float64(source[t + half]) - source[t - half - 1]
-        out[t] = total * share
+        out[t] = (total * share - offset) * scale
     for t in range(max(inside, half + 1), length):
         total += np.float64(source[mirror_index(t + half, length)]) - source[mirror_index(t - half - 1, length)]
-        out[t] = total * share
+        out[t] = (total * share - offset) * scale
 
 
 @njit(nogil=True, cache=True)
@@ -37,7 +39,7 @@ def blur_box(signals: Any, size: int, out: Any) -> None:
     batch, channels, _ = signals.shape
     for b in range(batch):
         for c in range(channels):
-            blur_channel(signals[b, c], size, 1.0, out[b, c])
+            blur_channel(signals[b, c], size, 0.0, 1.0, out[b, c])
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"})

@@ -160,7 +160,7 @@ def segment_signals(
     centres, away = np.zeros((1 + channels, len(edges) + 1), np.float32), np.empty(len(edges), np.float32)
     for b in range(batch):
         for c in range(channels):
-            blur_channel(signals[b, c], size, per_value, guide[c])
+            blur_channel(signals[b, c], size, signals[b, c, 0], per_value, guide[c])
         init_centres(guide, edges, centres)
         for i in range(iterations):
             if i > 0:

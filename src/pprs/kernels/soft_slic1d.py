@@ -131,7 +131,7 @@ def blend_signals(
         for c in range(channels):
             convolve_channel(signals[b, c], kernel, padded, guide[c])
             for t in range(length):
-                guide[c, t] *= per_value
+                guide[c, t] = (guide[c, t] - signals[b, c, 0]) * per_value
         blend_grid(
             signals[b], guide, edges, cell_of, time, gaps, iterations, per_near, share, weights, floats, out[b]
         )  # fmt: skip

@@ -118,8 +118,8 @@ class Partition(ABC):
         domain = domain_of(shape)
         if domain is not self.domain:
             raise ConfigurationError(
-                f"{self.name} averages {self.domain.plural} {self.domain.axes}, but the input is a {domain.name} of "
-                f"shape {tuple(shape)}. Use a partition of {domain.plural}.",
+                f"{self.name} averages {self.domain.plural} {self.domain.axes}, but the input has the shape "
+                f"{tuple(shape)} of {domain.plural} {domain.axes}. Use a partition of {domain.plural}.",
                 parameter="partition",
             )
 
