@@ -7,13 +7,27 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks import baselines, certify, engines, exact, noise, partitions, quality, ray, samples, threads, training
+from benchmarks import (
+    baselines,
+    certify,
+    engines,
+    exact,
+    noise,
+    partitions,
+    quality,
+    ray,
+    samples,
+    signals,
+    threads,
+    training,
+)
 from benchmarks.timing import format_result
 from pprs._threads import keep_memory
 
 TOPICS = {
     "partitions": partitions.measure,
     "baselines": baselines.measure,
+    "signals": signals.measure,
     "quality": quality.measure,
     "certify": certify.measure,
     "threads": threads.measure,

@@ -30,6 +30,7 @@ from pprs.partition import parse_partition
 
 SOURCES = Path(pprs.kernels.__file__).parent
 CACHE = Path(os.environ.get("NUMBA_CACHE_DIR") or SOURCES / "__pycache__")
+SIGNALS = ("slic1d/soft", "felzenszwalb1d", "slic1d", "changepoint", "wavelet", "tv1d", "median1d", "blur1d", "gauss1d")
 # Partition, channels, side and batch size. SLIC is compiled for each number of channels and of images side by side,
 # which depends on the batch size, and for soft SLIC on the size of an image. The slowest cases come first.
 CASES = [
@@ -38,6 +39,7 @@ CASES = [
     *[(name, 3, 16, 2) for name in ("quickshift", "median", "nlm", "felzenszwalb", "tv", "gauss", "blur")],
     ("slic/shifts:k=2", 1, 16, 40),
     ("noise", 1, 16, 2),
+    *[(name, 2, 32, 2) for name in SIGNALS],
 ]
 
 
@@ -58,11 +60,12 @@ def compile_case(name: str, channels: int, side: int, batch: int) -> tuple[str, 
         quantised_gaussian(0.25).sample(image, batch, keyed_rng("cpu", 0))
         return "noise in integers", time.process_time() - began
     partition: Any = parse_partition(name)
-    noisy = standard_normal((batch, channels, side, side), keyed_rng("cpu", 0)).numpy()
+    sides = (side,) if name in SIGNALS else (side, side)
+    noisy = standard_normal((batch, channels, *sides), keyed_rng("cpu", 0)).numpy()
     partition.apply(noisy)
     if name == "slic":
         partition.labels(noisy)  # in 32 bits, where `apply` has 16
-    return f"{name}, {channels}x{side}x{side}, batch of {batch}", time.process_time() - began
+    return f"{name}, {'x'.join(map(str, (channels, *sides)))}, batch of {batch}", time.process_time() - began
 
 
 def count_compilations() -> int:

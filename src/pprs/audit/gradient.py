@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from pprs.partition import Denoiser, Mean, Partition, Superpixels
+from pprs.partition import Denoiser, Mean, Partition, SignalSegments, Superpixels
 from pprs.partition.base import Filter
+from pprs.partition.signals import SEPARATE
 
 STRAIGHT_THROUGH = "with the gradient passed straight through the partition"
 
@@ -23,7 +24,7 @@ def pull_back(partition: Partition | None, noisy: torch.Tensor, gradient: torch.
 
     Args:
         partition: The partition, with every option resolved.
-        noisy: Its input [B, C, H, W].
+        noisy: Its input, [B, C, H, W] or [B, C, T].
         gradient: The gradient with respect to its output, of the same shape.
 
     Returns:
@@ -33,7 +34,7 @@ def pull_back(partition: Partition | None, noisy: torch.Tensor, gradient: torch.
     if partition is None:
         return {"": gradient}
     if isinstance(partition, Superpixels):
-        return {"with the segments held fixed": average_over(partition.labels(noisy), gradient)}
+        return {"with the segments held fixed": _average_over_segments(partition, noisy, gradient)}
     if isinstance(partition, Filter) and partition.static:
         with torch.enable_grad():
             inputs = noisy.clone().requires_grad_()
@@ -45,13 +46,21 @@ def pull_back(partition: Partition | None, noisy: torch.Tensor, gradient: torch.
     estimates = {STRAIGHT_THROUGH: gradient}
     superpixels = find_segments(partition)
     if superpixels is not None:
-        averaged = average_over(superpixels.labels(noisy), gradient)
+        averaged = _average_over_segments(superpixels, noisy, gradient)
         estimates["with the gradient averaged over the initial segments"] = averaged
     return estimates
 
 
+def _average_over_segments(partition: Superpixels, noisy: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """Average a gradient over the segments of the noisy input, which each channel may have for itself."""
+    if isinstance(partition, SignalSegments) and partition.channels == SEPARATE:
+        noisy = noisy.reshape(-1, 1, noisy.shape[-1])
+    flat = gradient.reshape(len(noisy), -1, *noisy.shape[2:])
+    return average_over(partition.labels(noisy), flat).reshape(gradient.shape)
+
+
 def average_over(labels: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """Average a gradient [B, C, H, W] over segments, which is also the transpose of averaging."""
+    """Average a gradient [B, C, H, W] or [B, C, T] over segments, which is also the transpose of averaging."""
     batch, channels = gradient.shape[:2]
     flat = labels.long().reshape(batch, 1, -1)
     values = gradient.reshape(batch, channels, -1)

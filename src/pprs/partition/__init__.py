@@ -1,4 +1,4 @@
-"""Partitions of a noisy image, as in `Slic(n_segments=100).apply(noisy)`.
+"""Partitions of a noisy image or signal, as in `Slic(n_segments=100).apply(noisy)`.
 
 A new partition is a frozen dataclass and an entry in PARTITIONS. Partitions that build on another one hold it in their
 field `of`. Those that read a file name it in their field `file`.
@@ -12,20 +12,25 @@ from pprs import _text
 from pprs.errors import ConfigurationError, suggest
 from pprs.partition.base import Filter, Partition, Superpixels
 from pprs.partition.chain import Chain
+from pprs.partition.changepoint import Changepoint
 from pprs.partition.denoiser import Denoiser
 from pprs.partition.felzenszwalb import Felzenszwalb
+from pprs.partition.felzenszwalb1d import Felzenszwalb1d
 from pprs.partition.filters import Blur, GaussianFilter, Median, NonLocalMeans, TotalVariation
+from pprs.partition.filters1d import Blur1d, GaussianFilter1d, Median1d, TotalVariation1d, Wavelet
 from pprs.partition.grid import Grid
 from pprs.partition.mean import Mean
 from pprs.partition.quickshift import Quickshift
 from pprs.partition.recommendation import AUTO, Auto, Recommendation, recommend_partition
 from pprs.partition.shifts import Shifts
+from pprs.partition.signals import SignalFilter, SignalSegments
 from pprs.partition.slic import Slic
+from pprs.partition.slic1d import Slic1d
 from pprs.partition.soft import Soft
 
 _CLASSES = (
     Slic, Felzenszwalb, Quickshift, Grid, Blur, GaussianFilter, Median, TotalVariation, NonLocalMeans, Soft, Shifts,
-    Denoiser,
+    Denoiser, Slic1d, Felzenszwalb1d, Changepoint, Blur1d, GaussianFilter1d, Median1d, TotalVariation1d, Wavelet,
 )  # fmt: skip
 PARTITIONS: dict[str, type[Partition]] = {kind.name: kind for kind in _CLASSES}
 PLUS = re.compile(r"(?<!\d[eE])(?<!\d\.[eE])\+")  # except in a number such as 1e+16
@@ -105,23 +110,33 @@ __all__ = [
     "PARTITIONS",
     "Auto",
     "Blur",
+    "Blur1d",
     "Chain",
+    "Changepoint",
     "Denoiser",
     "Felzenszwalb",
+    "Felzenszwalb1d",
     "Filter",
     "GaussianFilter",
+    "GaussianFilter1d",
     "Grid",
     "Mean",
     "Median",
+    "Median1d",
     "NonLocalMeans",
     "Partition",
     "Quickshift",
     "Recommendation",
     "Shifts",
+    "SignalFilter",
+    "SignalSegments",
     "Slic",
+    "Slic1d",
     "Soft",
     "Superpixels",
     "TotalVariation",
+    "TotalVariation1d",
+    "Wavelet",
     "parse_partition",
     "parse_request",
     "recommend_partition",

@@ -4,9 +4,9 @@ A partition is a function of the *noisy* image only. This is the soundness argum
 classifier together form one base classifier of x + Z, so the theorem of plain randomized smoothing applies to them
 unchanged.
 
-A `Partition` replaces a noisy image by a cleaner one (`apply`). `Superpixels` do so by dividing the image into segments
-(`labels`) and replacing every pixel by the mean of its segment. A `Filter` has no segments. `Seeded` partitions grow
-from a grid of seeds, which can be shifted.
+A `Partition` replaces a noisy image, or a noisy signal, by a cleaner one (`apply`). `Superpixels` do so by dividing the
+image into segments (`labels`) and replacing every pixel by the mean of its segment. A `Filter` has no segments.
+`Seeded` partitions grow from a grid of seeds, which can be shifted.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ BLOCK_PIXELS = 2**18  # approximate number of pixels that a thread holds labels 
 
 
 class Partition(ABC):
-    """Base class of the functions that denoise an image between the noise and the classifier.
+    """Base class of the functions that denoise an image or a signal between the noise and the classifier.
 
-    A partition averages a batch of noisy images [B, C, H, W]. It is deterministic, and treats every image independently
-    of the batch it is in. Subclasses are usually frozen dataclasses whose fields are the options. They derive from
-    `Superpixels` or `Filter`, or implement `_run_cpu`.
+    A partition averages a batch of noisy images [B, C, H, W], or of noisy signals [B, C, T], as its `domain` says. It
+    is deterministic, and treats every image independently of the batch it is in. Subclasses are usually frozen
+    dataclasses whose fields are the options. They derive from `Superpixels` or `Filter`, or implement `_run_cpu`.
 
     Attributes:
         name: Name in texts such as `slic:n_segments=100`.
@@ -61,7 +61,8 @@ class Partition(ABC):
         """Average noisy images over their segments.
 
         Args:
-            noisy: Images [B, C, H, W] as a tensor or array of floats, with 1 or 3 channels and at least 8x8 pixels.
+            noisy: Images [B, C, H, W] as a tensor or array of floats, with 1 or 3 channels and at least 8x8 pixels, or
+                signals [B, C, T] with at least 8 values per channel, if this is a partition of signals.
 
         Returns:
             The averaged images, in the shape and type (tensor or array) of the noisy ones.
@@ -76,10 +77,10 @@ class Partition(ABC):
         """Return the segment of each pixel.
 
         Args:
-            noisy: Images [B, C, H, W], as for `apply`.
+            noisy: Images [B, C, H, W] or signals [B, C, T], as for `apply`.
 
         Returns:
-            int32 labels [B, H, W], numbered 0..k-1 without gaps in every image.
+            int32 labels [B, H, W] or [B, T], numbered 0..k-1 without gaps in every image.
 
         Raises:
             PprsError: If the batch is invalid, or if this partition has no segments.
@@ -91,7 +92,7 @@ class Partition(ABC):
         """Return averaged images and the number of segments in each, on the device of the input.
 
         The number is None for partitions without segments. The input is not validated, and must be float32
-        [B, C, H, W].
+        [B, C, H, W] or [B, C, T].
         """
         resolved = self.with_defaults()
         return resolved._run_cpu(noisy.contiguous()) if noisy.device.type == "cpu" else resolved._run_device(noisy)
@@ -117,8 +118,8 @@ class Partition(ABC):
         domain = domain_of(shape)
         if domain is not self.domain:
             raise ConfigurationError(
-                f"{self.name} averages {self.domain.plural} {self.domain.axes}, but the input is a {domain.name} of "
-                f"shape {tuple(shape)}. Use a partition of {domain.plural}.",
+                f"{self.name} averages {self.domain.plural} {self.domain.axes}, but the input has the shape "
+                f"{tuple(shape)} of {domain.plural} {domain.axes}. Use a partition of {domain.plural}.",
                 parameter="partition",
             )
 
@@ -224,7 +225,24 @@ class Seeded(Partition):
 
     @abstractmethod
     def run_shifted(self, noisy: torch.Tensor, shifts: Sequence[Shift]) -> Averaged:
-        """Average images in host memory with each of the shifted grids, and return the mean over the grids."""
+        """Average inputs in host memory with each of the shifted grids, and return the mean over the grids."""
+
+    def spread_shifts(self, k: int) -> list[Shift]:
+        """Return k shifts that fill the unit square evenly: multiples of 1/g and 1/g^2 with g^3 = g + 1."""
+        g = 1.324717957244746
+        return [(i / g % 1, i / g**2 % 1) for i in range(k)]
+
+
+class Clusters(Seeded):
+    """A partition whose segments surround the centres of clusters, and which can therefore be made soft."""
+
+    @abstractmethod
+    def run_soft(self, noisy: torch.Tensor, shifts: Sequence[Shift], near: float, guide: float) -> Averaged:
+        """Like `run_shifted`, with soft segments. `near` and `guide` are the options of `Soft`."""
+
+    @abstractmethod
+    def tune_soft(self, sigma: float, shape: tuple[int, ...]) -> tuple[Self, float]:
+        """Return the partition and the guide that suit noise of this sigma if segments are soft."""
 
 
 class Superpixels(Partition):
@@ -238,8 +256,8 @@ class Superpixels(Partition):
     def _segment(self, noisy: Floats, labels: npt.NDArray[Any], segments: Ints) -> None:
         """Write labels [B, H*W] and the number of segments of each image."""
 
-    def _label_type(self, height: int, width: int) -> npt.DTypeLike:
-        """Return the type of labels that are only used for averaging."""
+    def _label_type(self, area: int) -> npt.DTypeLike:
+        """Return the type of labels of this many pixels that are only used for averaging."""
         return np.int32
 
     def _block_size(self, batch: int) -> int:
@@ -251,17 +269,21 @@ class Superpixels(Partition):
         averaged, segments = np.empty_like(images), np.empty(len(images), np.int32)
 
         def task(first: int, stop: int) -> None:
-            for span, labels in self._iter_blocks(first, stop, *images.shape[2:]):
+            for span, labels in self._iter_blocks(first, stop, math.prod(images.shape[2:])):
                 self._segment(images[span], labels, segments[span])
-                average.average_segments(images[span], labels, segments[span], averaged[span])
+                self._average(images[span], labels, segments[span], averaged[span])
 
         parallel_for(task, len(images), self._block_size(len(images)))
         return torch.from_numpy(averaged), torch.from_numpy(segments)
 
-    def _iter_blocks(self, first: int, stop: int, height: int, width: int) -> Iterator[tuple[slice, npt.NDArray[Any]]]:
+    def _average(self, noisy: Floats, labels: npt.NDArray[Any], segments: Ints, out: Floats) -> None:
+        """Write the means over the segments to out."""
+        average.average_segments(noisy, labels, segments, out)
+
+    def _iter_blocks(self, first: int, stop: int, area: int) -> Iterator[tuple[slice, npt.NDArray[Any]]]:
         """Yield slices of a few images, with memory for their labels."""
-        block = min(stop - first, max(32, BLOCK_PIXELS // (height * width)))
-        scratch = np.empty((block, height * width), self._label_type(height, width))
+        block = min(stop - first, max(32, BLOCK_PIXELS // area))
+        scratch = np.empty((block, area), self._label_type(area))
         for start in range(first, stop, block):
             span = slice(start, min(start + block, stop))
             yield span, scratch[: span.stop - start]
@@ -301,14 +323,14 @@ class Superpixels(Partition):
 
     def _labels_cpu(self, noisy: torch.Tensor) -> torch.Tensor:
         images = noisy.contiguous().numpy()
-        batch, _, height, width = images.shape
-        labels, segments = np.empty((batch, height * width), np.int32), np.empty(batch, np.int32)
+        batch, _, *sides = images.shape
+        labels, segments = np.empty((batch, math.prod(sides)), np.int32), np.empty(batch, np.int32)
 
         def task(first: int, stop: int) -> None:
             self._segment(images[first:stop], labels[first:stop], segments[first:stop])
 
         parallel_for(task, batch, self._block_size(batch))
-        return torch.from_numpy(labels.reshape(batch, height, width))
+        return torch.from_numpy(labels.reshape(batch, *sides))
 
 
 def _split_batch(batch: torch.Tensor) -> list[torch.Tensor]:
@@ -349,6 +371,17 @@ def check_sigma(sigma: Any) -> None:
     """Check the sigma that `for_noise` is called with."""
     if not (_is_number(sigma) and 0 < sigma < float("inf")):
         raise ConfigurationError(f"`sigma` must be above 0, not {sigma!r}", parameter="sigma")
+
+
+def check_one_domain(parts: Sequence[Partition], what: str) -> None:
+    """Check that all partitions that are combined average the same kind of input."""
+    first = parts[0]
+    for part in parts:
+        if part.domain is not first.domain:
+            raise option_error(
+                f"{what} is of images or of signals, but {first} averages {first.domain.plural} and {part} averages "
+                f"{part.domain.plural}"
+            )
 
 
 def option_error(message: str) -> ConfigurationError:

@@ -7,7 +7,7 @@ from typing import Self
 
 import torch
 
-from pprs.partition.base import Averaged, Partition, option_error
+from pprs.partition.base import Averaged, Partition, check_one_domain, option_error
 from pprs.partition.denoiser import Denoiser
 from pprs.partition.mean import Mean
 
@@ -40,6 +40,7 @@ class Chain(Partition):
                 raise option_error(f"a chain takes partitions, such as Slic(), not {stage!r}")
         if len(stages) < 2:
             raise option_error(f"a chain needs at least two partitions, not {len(stages)}")
+        check_one_domain(stages, "a chain")
         for first, second in pairwise(stages):
             if not isinstance(first, Denoiser) and not isinstance(second, Denoiser):
                 raise option_error(

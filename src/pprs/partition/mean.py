@@ -7,7 +7,7 @@ from typing import Self
 import torch
 
 from pprs._threads import get_threads
-from pprs.partition.base import Averaged, Partition, option_error
+from pprs.partition.base import Averaged, Partition, check_one_domain, option_error
 
 IMAGES_PER_THREAD = 32  # images per thread that go through all partitions together
 
@@ -37,6 +37,7 @@ class Mean(Partition):
                 raise option_error(f"a mean takes partitions, such as Slic(), not {part!r}")
         if len(parts) < 2:
             raise option_error(f"a mean needs at least two partitions, not {len(parts)}")
+        check_one_domain(parts, "a mean")
         object.__setattr__(self, "parts", parts)
         object.__setattr__(self, "static", all(part.static for part in parts))
         object.__setattr__(self, "keeps_constants", all(part.keeps_constants for part in parts))

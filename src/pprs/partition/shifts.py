@@ -11,11 +11,12 @@ MAX_SHIFTS = 10_000
 
 @dataclass(frozen=True)
 class Shifts(Partition):
-    """Average the same noisy image with k shifted grids of seeds, and take the mean.
+    """Average the same noisy image or signal with k shifted grids of seeds, and take the mean.
 
     A segment border that appears for only one grid is mostly noise, and fades in the mean. One that appears for all
-    grids belongs to the image. The shifts are the first k points of a sequence that fills the unit square evenly
-    (multiples of 1/g and 1/g^2 with g^3 = g + 1), in units of the seeds' spacing. The first is (0, 0).
+    grids belongs to the image. The shifts of images are the first k points of a sequence that fills the unit square
+    evenly (multiples of 1/g and 1/g^2 with g^3 = g + 1), in units of the seeds' spacing. Those of signals are multiples
+    of 1/k. The first is no shift.
 
     Args:
         of: The partition to shift, such as `Slic` or `Soft`, which must grow from a grid of seeds.
@@ -40,8 +41,7 @@ class Shifts(Partition):
 
     @property
     def shifts(self) -> list[Shift]:
-        g = 1.324717957244746
-        return [(i / g % 1, i / g**2 % 1) for i in range(self.k)]
+        return self.of.spread_shifts(self.k)
 
     def _run_cpu(self, noisy: torch.Tensor) -> Averaged:
         return self.of.run_shifted(noisy, self.shifts)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -9,14 +10,14 @@ import numpy.typing as npt
 import torch
 
 from pprs import _threads
-from pprs.kernels import average, slic, torch_ops
+from pprs.kernels import average, slic, soft_slic, torch_ops
 from pprs.partition.base import (
     AUTO,
     MAX_ITERATIONS,
     Averaged,
+    Clusters,
     Floats,
     Ints,
-    Seeded,
     Shift,
     Superpixels,
     check_at_least,
@@ -29,7 +30,7 @@ from pprs.partition.base import (
 
 
 @dataclass(frozen=True)
-class Slic(Superpixels, Seeded):
+class Slic(Superpixels, Clusters):
     """SLIC superpixels (Achanta et al. 2012): k-means clustering of colour and position from a grid of seeds.
 
     Seeds lie in a grid of nearly square cells. In each iteration, a pixel is assigned to the centre, among those of the
@@ -77,8 +78,8 @@ class Slic(Superpixels, Seeded):
         compactness = clip_and_round(0.2 * sigma**0.5 * small**-0.25, 1e-4, 1e3)
         return cls(n_segments, compactness, nearest_odd(10 * sigma**0.5 * small ** (1 / 3), 3, 255))
 
-    def _label_type(self, height: int, width: int) -> npt.DTypeLike:
-        most = 4 * min(self.n_segments, height * width)  # a shift adds a row and a column
+    def _label_type(self, area: int) -> npt.DTypeLike:
+        most = 4 * min(self.n_segments, area)  # a shift adds a row and a column
         return np.uint16 if most < 2**16 else np.int32
 
     def _block_size(self, batch: int) -> int:
@@ -89,7 +90,7 @@ class Slic(Superpixels, Seeded):
         averaged, segments = np.zeros_like(images), np.zeros(len(images), np.int64)
 
         def task(first: int, stop: int) -> None:
-            for span, labels in self._iter_blocks(first, stop, *images.shape[2:]):
+            for span, labels in self._iter_blocks(first, stop, images.shape[2] * images.shape[3]):
                 count = np.empty(len(labels), np.int32)
                 for shift in shifts:
                     self._segment(images[span], labels, count, shift)
@@ -99,6 +100,39 @@ class Slic(Superpixels, Seeded):
         _threads.parallel_for(task, len(images), self._block_size(len(images)))
         mean_segments = np.round(segments / len(shifts)).astype(np.int32)
         return torch.from_numpy(averaged), torch.from_numpy(mean_segments)
+
+    def tune_soft(self, sigma: float, shape: tuple[int, ...]) -> tuple[Slic, float]:
+        check_sigma(sigma)
+        channels, height, width = shape
+        root = math.sqrt(sigma)
+        segments = min(max(1, round(height * width / (13 * root) ** 2)), height * width)
+        guide = min(64.0, round((1.6 if channels == 3 else 1.36) * root, 3))
+        return Slic(segments, max(1e-4, round(0.42 * root, 4)), 5), guide
+
+    def run_soft(self, noisy: torch.Tensor, shifts: Sequence[Shift], near: float, guide: float) -> Averaged:
+        images = noisy.numpy()
+        batch, channels, height, width = images.shape
+        averaged = np.empty_like(images)
+        grids = [slic.make_grid(height, width, self.n_segments, shift) for shift in shifts]
+        kernel = soft_slic.half_kernel(guide)
+        per_colour, per_near = np.float32(1 / self.compactness), np.float32(1 / near)
+        seeds = max((len(ys) + 1) * (len(xs) + 1) for ys, xs, *_ in grids)
+        lane_count = soft_slic.lane_count(height, width)
+        size = soft_slic.scratch_size(lane_count, channels, height, width, seeds, len(kernel) - 1)
+        lanes, planes = (0,) * lane_count, (0,) * channels
+
+        def task(first: int, stop: int) -> None:
+            floats = _threads.get_scratch(size, "soft")
+            for start in range(first, stop, lane_count):
+                span = slice(start, min(start + lane_count, stop))
+                soft_slic.load_and_blur(lanes, planes, images[span], kernel, per_colour, floats)
+                for grid in grids:
+                    soft_slic.blend_grid(lanes, planes, *grid, self.iterations, per_near, floats)
+                soft_slic.store_images(lanes, planes, np.float32(1 / len(grids)), floats, averaged[span])
+
+        _threads.parallel_for(task, batch, lane_count)
+        segments = sum((len(ys) - 1) * (len(xs) - 1) for ys, xs, *_ in grids)
+        return torch.from_numpy(averaged), torch.full((batch,), round(segments / len(grids)), dtype=torch.int32)
 
     def _segment(self, noisy: Floats, labels: npt.NDArray[Any], segments: Ints, shift: Shift = (0.0, 0.0)) -> None:
         batch, channels, height, width = noisy.shape
