@@ -18,15 +18,12 @@ from .noise import Exponential as Exponential
 from .noise import Gaussian as Gaussian
 from .noise import PowerLaw as PowerLaw
 from .partition import Blur as Blur
-from .partition import Changepoint as Changepoint
 from .partition import Felzenszwalb as Felzenszwalb
-from .partition import Felzenszwalb1d as Felzenszwalb1d
 from .partition import Grid as Grid
 from .partition import Partition as Partition
 from .partition import Quickshift as Quickshift
 from .partition import Shifts as Shifts
 from .partition import Slic as Slic
-from .partition import Slic1d as Slic1d
 from .partition import Soft as Soft
 from .patches import PatchClassifier as PatchClassifier
 from .report import write_report as write_report

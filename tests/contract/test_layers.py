@@ -22,9 +22,9 @@ ORDER = [
     "train", "segmentation", "adaptation", "patches", "tuning", "reproduction", "app", "cli", "testing",
 ]  # fmt: skip
 PUBLIC = [
-    "Blur", "Certificate", "Changepoint", "Exponential", "Felzenszwalb", "Felzenszwalb1d", "Gaussian", "Grid",
+    "Blur", "Certificate", "Exponential", "Felzenszwalb", "Gaussian", "Grid",
     "ImageSet", "LabelSets", "Model", "Partition", "PatchClassifier", "PowerLaw", "PprsError", "Processes",
-    "Quickshift", "Run", "Sampling", "Shifts", "Slic", "Slic1d", "SmoothedClassifier", "Soft", "adapt", "audit_run",
+    "Quickshift", "Run", "Sampling", "Shifts", "Slic", "SmoothedClassifier", "Soft", "adapt", "audit_run",
     "certify_dataset", "certify_segmentation", "data", "load_model", "metrics", "noise", "open_dataset", "open_run",
     "partition", "reproduce", "tune", "verify_run", "write_report",
 ]  # fmt: skip
@@ -99,7 +99,7 @@ def test_modules_import_only_from_lower_layers(name: str) -> None:
 def test_public_names() -> None:
     assert sorted(pprs.__all__) == PUBLIC
     assert sorted(dir(pprs)) == PUBLIC
-    assert len(PUBLIC) <= 39
+    assert len(PUBLIC) <= 36
     for name in PUBLIC:
         assert getattr(pprs, name) is not None
 
