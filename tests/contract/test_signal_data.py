@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 import soundfile
 import torch
@@ -158,3 +161,23 @@ def test_thumbnails_hold_the_signal() -> None:
             decode_thumbnail(damaged, 50)
     image = torch.rand(3, 8, 8)
     assert decode_thumbnail(encode_thumbnail(image), 64).shape == image.shape
+
+
+def test_hugging_face_data_with_audio(tmp_path: Path) -> None:
+    """A column of audio files in parquet, as on the hub."""
+    contents = []
+    for index in range(3):
+        write_audio(tmp_path / f"{index}.wav", frames=100 if index < 2 else 90)
+        contents.append({"bytes": (tmp_path / f"{index}.wav").read_bytes(), "path": None})
+    features = {"audio": {"_type": "Audio"}, "label": {"names": ["no", "yes"], "_type": "ClassLabel"}}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    kind = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
+    schema = pyarrow.schema([("audio", kind), ("label", pyarrow.int64())], metadata=metadata)
+    (tmp_path / "hub").mkdir()
+    table = pyarrow.table({"audio": pyarrow.array(contents, kind), "label": [1, 0, 1]}, schema=schema)
+    pyarrow.parquet.write_table(table, tmp_path / "hub" / "test.parquet")
+    data = open_dataset(str(tmp_path / "hub"))
+    assert (len(data), data.class_names, data[0].label) == (3, ("no", "yes"), 1)
+    assert tuple(data[1].image.shape) == (1, 100)
+    with pytest.raises(PprsError, match="one length"):
+        data[2]

@@ -7,10 +7,12 @@ import io
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from pprs.data.base import UNREADABLE, ImageSet, refuse_bombs, to_tensor
 from pprs.data.depth import find_lost_depth
+from pprs.data.signals import Signals, read_audio
 from pprs.errors import ConfigurationError, PprsError, suggest
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
@@ -28,11 +30,9 @@ class HubSet(ImageSet):
         images = [column for column, feature in features.items() if isinstance(feature, datasets.Image)]
         if not images:
             raise ConfigurationError(
-                f"{name} has no column of images. Its columns are: {', '.join(features)}.", parameter="data"
+                f"{name} has no column of images or audio. Its columns are: {', '.join(features)}.", parameter="data"
             )
-        labels = [column for column, feature in features.items() if isinstance(feature, datasets.ClassLabel)]
-        if not labels:
-            labels = [c for c in ("label", "labels", "fine_label") if c in features and "int" in str(features[c].dtype)]
+        labels = find_label_columns(features)
         self._table, self._name, self._image_column, self.image_columns = table, name, images[0], images
         self._files = table.select_columns(images[0]).cast_column(images[0], datasets.Image(decode=False))
         self._label_column = labels[0] if labels else None
@@ -82,7 +82,61 @@ class HubSet(ImageSet):
         return b"" if self._label_column is None else repr(self._all_labels).encode()
 
 
-def open_folder(path: Path, split: str | None, prefer: str) -> HubSet:
+def find_label_columns(features: Any) -> list[str]:
+    """Return the columns that hold class indices."""
+    import datasets
+
+    labels = [column for column, feature in features.items() if isinstance(feature, datasets.ClassLabel)]
+    named = (column for column in ("label", "labels", "fine_label") if column in features)
+    return labels or [column for column in named if "int" in str(features[column].dtype)]
+
+
+class AudioHubSet(Signals):
+    """One split of a `datasets` data set with a column of audio, whose files are decoded when they are needed."""
+
+    def __init__(self, table: Any, name: str, column: str) -> None:
+        import datasets
+
+        labels = find_label_columns(table.features)
+        values = np.array(table[labels[0]], np.int64) if labels else None
+        feature = table.features[labels[0]] if labels else None
+        names = tuple(feature.names) if isinstance(feature, datasets.ClassLabel) else None
+        super().__init__([], values, names)
+        self._files = table.select_columns([column]).cast_column(column, datasets.Audio(decode=False))
+        self._column, self._name = column, name
+        first, self.sample_rate = self._read(0)
+        self._shape = first.shape
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def _read(self, index: int) -> tuple[Any, int]:
+        file = self._files[index][self._column]
+        return read_audio(Path(file["path"]) if file["bytes"] is None else io.BytesIO(file["bytes"]))
+
+    def image_of(self, index: int) -> torch.Tensor:
+        signal, rate = self._read(index)
+        if (signal.shape, rate) != (self._shape, self.sample_rate):
+            raise PprsError(
+                f"this audio of {self._name} has shape {signal.shape} and {rate} Hz, and the first has {self._shape} "
+                f"and {self.sample_rate} Hz. Bring all to one length, rate and number of channels first.",
+                parameter="data",
+                index=index,
+            )
+        return torch.from_numpy(signal)
+
+
+def _wrap_table(table: Any, name: str) -> HubSet | AudioHubSet:
+    import datasets
+
+    columns = table.features.items()
+    audio = [column for column, feature in columns if isinstance(feature, datasets.Audio)]
+    if audio and not any(isinstance(feature, datasets.Image) for _, feature in columns):
+        return AudioHubSet(table, name, audio[0])
+    return HubSet(table, name)
+
+
+def open_folder(path: Path, split: str | None, prefer: str) -> HubSet | AudioHubSet:
     """Open a local folder of parquet files, as in a hub repository, or of images with one subfolder per class."""
     if any(path.glob("**/*.parquet")):
         return _load(str(path), split, prefer, str(path))
@@ -99,12 +153,12 @@ def open_folder(path: Path, split: str | None, prefer: str) -> HubSet:
     return _load("imagefolder", split, prefer, str(path), data_files=files, drop_labels=not subfolders)
 
 
-def open_hub(name: str, split: str | None, prefer: str) -> HubSet:
+def open_hub(name: str, split: str | None, prefer: str) -> HubSet | AudioHubSet:
     """Open a data set on the Hugging Face hub."""
     return _load(name, split, prefer, name)
 
 
-def _load(path: str, split: str | None, prefer: str, name: str, **options: Any) -> HubSet:
+def _load(path: str, split: str | None, prefer: str, name: str, **options: Any) -> HubSet | AudioHubSet:
     import datasets
 
     datasets.disable_progress_bars()
@@ -121,4 +175,4 @@ def _load(path: str, split: str | None, prefer: str, name: str, **options: Any) 
         split = next((s for s in (prefer, *SPLITS) if s in tables), next(iter(tables)))
     if split not in tables:
         raise ConfigurationError(f'{name} has no split "{split}". {suggest(split, tables)}', parameter="split")
-    return HubSet(tables[split], name)
+    return _wrap_table(tables[split], name)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -28,7 +29,7 @@ from pprs.partition.signals import SHARED, SignalSegments, check_channels, round
 
 def count_cells(length: int, spacing: float) -> int:
     """Return the number of cells of a signal, which are `spacing` values long at 200 values and longer beyond."""
-    return max(1, round(length / (spacing * (length / 200) ** 0.3)))
+    return max(1, round(length / (spacing * math.pow(length / 200, 0.3))))
 
 
 @dataclass(frozen=True)
