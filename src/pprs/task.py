@@ -159,6 +159,7 @@ def load_task(
     net, text = open_model(model, adapted)
     if net.task == "segment":
         raise ConfigurationError(SEGMENTS.format(net.source), parameter="model")
+    _check_sample_rate(net, image_set)
     if net.num_classes is None:
         net = replace(net, num_classes=count_classes(net, find_usable(image_set, indices).image))
     order = _match_classes(net, image_set)
@@ -179,6 +180,15 @@ def load_task(
     if net.class_names is None and names is not None:
         net = replace(net, class_names=names)
     return Task(net, view, indices, labels, text, pixels)
+
+
+def _check_sample_rate(net: Model, image_set: ImageSet) -> None:
+    rate = getattr(image_set, "sample_rate", None)
+    if rate is not None and net.sample_rate not in (None, rate):
+        raise ConfigurationError(
+            f"the data has a sample rate of {rate} Hz, but {net.source} takes {net.sample_rate} Hz. Resample the data.",
+            parameter="data",
+        )
 
 
 def _preparation(net: Model, pixels: str) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 import torch
+import transformers
 from helpers import pprs
 
 from pprs import (
@@ -22,6 +24,7 @@ from pprs import (
     audit_run,
     certify_dataset,
     load_model,
+    open_dataset,
     open_run,
     verify_run,
 )
@@ -137,3 +140,31 @@ def test_label_sets_adaptation_and_audit_take_signals(network: Path, tmp_path: P
     )  # fmt: skip
     audit = audit_run(run, data=data, images=[0], steps=4, samples=200, seconds=5, out=tmp_path / "audit")
     assert not audit.images[0].inside
+
+
+def test_an_audio_classifier_of_transformers_contains_its_feature_extractor(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = transformers.Wav2Vec2Config(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, conv_dim=(8, 8),
+        conv_stride=(5, 4), conv_kernel=(10, 8), num_feat_extract_layers=2, num_conv_pos_embeddings=4,
+        num_conv_pos_embedding_groups=2, num_labels=3, classifier_proj_size=8, id2label={0: "a", 1: "b", 2: "c"},
+        label2id={"a": 0, "b": 1, "c": 2},
+    )  # fmt: skip
+    transformers.Wav2Vec2ForSequenceClassification(config).save_pretrained(tmp_path / "net")
+    transformers.Wav2Vec2FeatureExtractor(sampling_rate=8000, do_normalize=True).save_pretrained(tmp_path / "net")
+    model = load_model(str(tmp_path / "net"))
+    assert (model.class_names, model.sample_rate, model.input_shape) == (("a", "b", "c"), 8000, None)
+    x = torch.randn(2, 1, 400)
+    scores = model.module.eval()(x)
+    assert torch.allclose(scores, model.module(3 * x + 1), atol=1e-4)  # each signal is standardised behind the noise
+    folder = tmp_path / "audio"
+    folder.mkdir()
+    for rate, channels, match in ((8000, 1, None), (16000, 1, "sample rate of 16000 Hz"), (8000, 2, "mono")):
+        soundfile.write(folder / "x.wav", np.random.default_rng(0).uniform(-0.5, 0.5, (400, channels)), rate)
+        data = open_dataset(str(folder / "x.wav"))
+        if match is None:
+            run = certify_dataset(model, data, noise=Gaussian(0.1), sampling=Sampling(4, 20), engine="torch")
+            assert run.rows()[0].levels == 2**15
+            continue
+        with pytest.raises(PprsError, match=match):
+            certify_dataset(model, data, noise=Gaussian(0.1), sampling=Sampling(4, 20), engine="torch")

@@ -34,6 +34,7 @@ class Model:
             None if it was trained on clean images.
         adaptation: What was changed in it by `pprs adapt`, if anything.
         task: "classify" if it scores the whole image, "segment" if it scores every pixel.
+        sample_rate: The values per second of the signals that it takes.
     """
 
     module: torch.nn.Module
@@ -48,6 +49,7 @@ class Model:
     trained_behind: str | None = None
     adaptation: Adaptation | None = None
     task: str | None = None
+    sample_rate: int | None = None
 
     def digest(self) -> str:
         """Return a digest of the weights, so that a run cannot be resumed with another network of the same name.

@@ -1,4 +1,4 @@
-"""Image classifiers and segmentation networks of Hugging Face transformers, on the hub or in a folder."""
+"""Image, audio and segmentation networks of Hugging Face transformers, on the hub or in a folder."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pprs.errors import PprsError
+from pprs.model.audio import is_audio_classifier, load_audio_classifier
 from pprs.model.base import Model, Normalised
 from pprs.model.preprocess import RESAMPLING, Preprocess
 
@@ -50,6 +51,10 @@ class HuggingFace:
         transformers.utils.logging.disable_progress_bar()
         try:
             config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
+            if is_audio_classifier(config):
+                model, loading = load_audio_classifier(name, spec, config)
+                _check_weights(loading)
+                return model
             processor = _load_processor(name)
             segments = any(str(a).endswith(SEGMENTATION) for a in getattr(config, "architectures", None) or ())
             kind = "SemanticSegmentation" if segments else "ImageClassification"
@@ -64,12 +69,7 @@ class HuggingFace:
                 f"it cannot be loaded as an image classifier with transformers ({reason}). Check its name, that this "
                 "machine can reach the hub or that the folder is complete, and that it needs no code of its own."
             ) from error
-        missing = [*loading["missing_keys"], *loading["mismatched_keys"]]
-        if missing:
-            raise PprsError(
-                f"it lacks {len(missing)} weights of an image classifier, such as {missing[0]}, which would be "
-                "initialised at random. It may be a backbone without its head: use an image classification checkpoint."
-            )
+        _check_weights(loading)
         channels = int(getattr(config, "num_channels", 3))
         preprocess, mean, std, flip = read_processor(processor, channels)
         names = tuple(str(config.id2label[i]) for i in range(config.num_labels))
@@ -78,6 +78,15 @@ class HuggingFace:
             Normalised(net, mean, std, flip=flip), spec, config.num_labels, names if has_names else None,
             (channels, preprocess.height, preprocess.width), preprocess, task="segment" if segments else "classify",
         )  # fmt: skip
+
+
+def _check_weights(loading: dict[str, Any]) -> None:
+    missing = [*loading["missing_keys"], *loading["mismatched_keys"]]
+    if missing:
+        raise PprsError(
+            f"it lacks {len(missing)} weights of a classifier, such as {missing[0]}, which would be initialised at "
+            "random. It may be a backbone without its head: use a classification checkpoint."
+        )
 
 
 def _load_processor(name: str) -> dict[str, Any]:
