@@ -71,7 +71,7 @@ def segment_signals(signals: Any, size: int, scale: Any, min_size: int, labels: 
     threshold = np.empty(length, np.float32)  # of the segment that begins here
     for b in range(batch):
         for c in range(channels):
-            blur_channel(signals[b, c], size, signals[b, c, 0], 1.0, guide[c])
+            blur_channel(signals[b, c], size, np.float64(signals[b, c, 0]), 1.0, guide[c])
         _compute_costs(guide, costs)
         _sort_edges(costs, order, buffer, bins)
         for t in range(length):

@@ -59,8 +59,10 @@ def make_cells(length: int, n_segments: int, shift: float = 0.0) -> Cells:
 @njit(nogil=True, cache=True)
 def init_centres(guide: Any, edges: Any, centres: Any) -> None:
     """Place each centre on its seed, with the mean values of its cell."""
+    for c in range(1 + len(guide)):
+        for s in range(len(edges) + 1):
+            centres[c, s] = 0
     for s in range(len(edges) - 1):
-        centres[0, s + 1] = 0
         for c in range(len(guide)):
             total = 0.0
             for t in range(edges[s], edges[s + 1]):
@@ -69,15 +71,16 @@ def init_centres(guide: Any, edges: Any, centres: Any) -> None:
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
-def _measure(values: Any, cell_of: Any, centre: Any, first: bool, out: Any) -> None:
-    """Add the squared differences of values from the centres of their cells to out, or set out to them."""
+def _add_squares(values: Any, cell_of: Any, centre: Any, out: Any) -> None:
+    """Add the squared differences of values from the centres of their cells."""
     for t in range(len(out)):
         d = values[t] - centre[cell_of[t]]
-        out[t] = d * d + (F32(0) if first else out[t])
+        out[t] += d * d
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
 def _add_time(time: Any, cell_of: Any, centre: Any, out: Any) -> None:
+    """Turn squared differences of values into distances."""
     for t in range(len(out)):
         d = time[t] - centre[cell_of[t]]
         out[t] = min(out[t] * out[t], FARTHEST) + d * d
@@ -88,8 +91,10 @@ def measure_distances(guide: Any, cell_of: Any, time: Any, gaps: Any, centres: A
     """Write the distances [3, T]. `away` is scratch memory for S numbers."""
     count = len(gaps) - 1
     for k in range(3):
+        for t in range(len(time)):
+            distances[k, t] = 0
         for c in range(len(guide)):
-            _measure(guide[c], cell_of, centres[1 + c][k:], c == 0, distances[k])
+            _add_squares(guide[c], cell_of, centres[1 + c][k:], distances[k])
         for s in range(count):
             gap = -gaps[s] if k == 0 else gaps[s + 1] if k == 2 else F32(0)
             away[s] = centres[0, s + k] + gap if abs(gap) < NOWHERE else gap
@@ -157,10 +162,10 @@ def segment_signals(
     batch, channels, length = signals.shape
     guide = np.empty((channels, length), np.float32)
     distances, advanced = np.empty((3, length), np.float32), np.empty(length, np.uint8)
-    centres, away = np.zeros((1 + channels, len(edges) + 1), np.float32), np.empty(len(edges), np.float32)
+    centres, away = np.empty((1 + channels, len(edges) + 1), np.float32), np.empty(len(edges), np.float32)
     for b in range(batch):
         for c in range(channels):
-            blur_channel(signals[b, c], size, signals[b, c, 0], per_value, guide[c])
+            blur_channel(signals[b, c], size, np.float64(signals[b, c, 0]), per_value, guide[c])
         init_centres(guide, edges, centres)
         for i in range(iterations):
             if i > 0:

@@ -126,7 +126,7 @@ def blend_signals(
     batch, channels, length = signals.shape
     padded = np.empty(length + 2 * (len(kernel) - 1), np.float32)
     guide, weights = np.empty((channels, length), np.float32), np.empty((3, length), np.float32)
-    floats = np.zeros((4 + channels, len(edges) + 1), np.float32)
+    floats = np.empty((4 + channels, len(edges) + 1), np.float32)
     for b in range(batch):
         for c in range(channels):
             convolve_channel(signals[b, c], kernel, padded, guide[c])

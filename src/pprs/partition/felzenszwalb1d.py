@@ -56,7 +56,7 @@ class Felzenszwalb1d(SignalSegments):
     def _tune(self, sigma: float, shape: tuple[int, ...]) -> Self:
         check_sigma(sigma)
         channels = shape[0] if self.channels == SHARED else 1
-        return self._replace({"scale": round_option(0.8 * sigma * channels**0.25)})
+        return self._replace({"scale": round_option(0.5 * sigma * channels**0.25)})
 
     def _segment(self, noisy: Floats, labels: npt.NDArray[Any], segments: Ints) -> None:
         felzenszwalb1d.segment_signals(noisy, self.blur, np.float32(self.scale), self.min_size, labels, segments)

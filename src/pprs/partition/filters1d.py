@@ -71,7 +71,7 @@ class GaussianFilter1d(SignalFilter):
     def for_noise(cls, sigma: float, length: int = 512) -> Self:
         """Return the filter that suits signals of this length."""
         check_sigma(sigma)
-        return cls(clip_and_round(0.4 * length**0.3, 0.01, 64))
+        return cls(clip_and_round(0.3 * length**0.3, 0.01, 64))
 
     def _filter(self, noisy: Floats, out: Floats) -> None:
         blur1d.blur_gaussian(noisy, gaussian_blur.half_kernel(self.sigma), out)
@@ -90,7 +90,7 @@ class Median1d(SignalFilter):
 
     name = "median1d"
 
-    size: int = 5
+    size: int = 3
 
     def __post_init__(self) -> None:
         check_odd(self.size, "size")
@@ -115,13 +115,13 @@ class TotalVariation1d(SignalFilter):
     weight: float | Any = AUTO
 
     def __post_init__(self) -> None:
-        check_between(self.weight, 1e-9, 1e9, "weight", "it is a few times as large as the sigma of the noise")
+        check_between(self.weight, 1e-9, 1e9, "weight", "it is about as large as the sigma of the noise")
 
     @classmethod
     def for_noise(cls, sigma: float, length: int = 512) -> Self:
         """Return the filter that suits noise of this sigma."""
         check_sigma(sigma)
-        return cls(round_option(1.4 * sigma))
+        return cls(round_option(sigma))
 
     def _filter(self, noisy: Floats, out: Floats) -> None:
         taut_string.denoise(noisy, self.weight, out)
@@ -156,7 +156,7 @@ class Wavelet(SignalFilter):
     def for_noise(cls, sigma: float, length: int = 512) -> Self:
         """Return the filter that suits noise of this sigma."""
         check_sigma(sigma)
-        return cls(round_option(1.5 * sigma))
+        return cls(round_option(sigma))
 
     def _filter(self, noisy: Floats, out: Floats) -> None:
         low_pass = wavelet.make_filter(self.wavelet)

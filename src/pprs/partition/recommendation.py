@@ -1,4 +1,4 @@
-"""The partition that is recommended for a noise and an image size: what "auto" stands for."""
+"""The partition that is recommended for a noise and the shape of the input: what "auto" stands for."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pprs.domain import SIGNAL, domain_of
 from pprs.partition.base import Partition, check_sigma
 from pprs.partition.shifts import Shifts
 from pprs.partition.slic import Slic
+from pprs.partition.slic1d import Slic1d
 from pprs.partition.soft import Soft
 
 Auto: TypeAlias = Literal["auto"]
@@ -31,7 +32,8 @@ class Recommendation:
 def recommend_partition(sigma: float, shape: tuple[int, ...]) -> Recommendation:
     """Return the partition with the largest expected radii for a network that was trained on clean images.
 
-    Its options follow the noise and the image size. docs/results/rules.md has the measurements.
+    Its options follow the noise and the image size. docs/results/rules.md has the measurements. The partition of
+    signals is recommended at any sigma, since their unit is not known.
 
     Args:
         sigma: The standard deviation of the noise.
@@ -40,10 +42,12 @@ def recommend_partition(sigma: float, shape: tuple[int, ...]) -> Recommendation:
     >>> recommend_partition(0.25, (3, 32, 32)).partition.short
     'slic/soft/shifts:k=4'
     >>> recommend_partition(0.01, (3, 32, 32)).partition
+    >>> str(recommend_partition(0.25, (1, 150)))
+    'slic1d/soft/shifts:k=4, recommended for sigma 0.25 and 1x150 signals'
     """
     check_sigma(sigma)
     if domain_of(shape) is SIGNAL:
-        return Recommendation(None, "for signals, since which partition certifies more depends on the data")
+        return Recommendation(Shifts(Soft(Slic1d()), 4), f"for sigma {sigma:g} and signals of {shape[1]} values")
     if sigma < LEAST_NOISE:
         reason = f"since under so little noise (sigma {sigma:g}) no partition is expected to certify more"
         return Recommendation(None, reason)

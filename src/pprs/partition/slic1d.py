@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -29,7 +28,8 @@ from pprs.partition.signals import SHARED, SignalSegments, check_channels, round
 
 def count_cells(length: int, spacing: float) -> int:
     """Return the number of cells of a signal, which are `spacing` values long at 200 values and longer beyond."""
-    return max(1, round(length / (spacing * math.pow(length / 200, 0.3))))
+    scale: float = (length / 200) ** 0.3
+    return max(1, round(length / (spacing * scale)))
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,12 @@ class Slic1d(SignalSegments, Clusters):
     def for_noise(cls, sigma: float, length: int = 512) -> Self:
         """Return the partition that suits noise of this sigma on signals of this length."""
         check_sigma(sigma)
-        return cls(count_cells(length, 5), round_option(3 * sigma))
+        return cls(count_cells(length, 4), round_option(4 * sigma))
 
     def tune_soft(self, sigma: float, shape: tuple[int, ...]) -> tuple[Self, float]:
         check_sigma(sigma)
         channels, length = shape if self.channels == SHARED else (1, shape[-1])
-        return type(self)(count_cells(length, 3), round_option(2.5 * sigma * channels**0.25)), 0.0
+        return type(self)(count_cells(length, 2.2), round_option(2.5 * sigma * channels**0.25)), 0.0
 
     def spread_shifts(self, k: int) -> list[Shift]:
         return [(0.0, i / k) for i in range(k)]
