@@ -209,8 +209,9 @@ class _Trainer:
         return float(loss.detach())
 
     def _predict_log(self, net: nn.Module, images: torch.Tensor) -> torch.Tensor:
-        """Return the logarithms of a network's probabilities."""
-        return to_logits(net(images), self._problem.probabilities).float().log_softmax(1)
+        """Return the logarithms of a network's probabilities, one line for each image, or for each pixel of each."""
+        scores = to_logits(net(images), self._problem.probabilities).float()
+        return scores.log_softmax(1).movedim(1, -1).flatten(0, -2)
 
     def _denoise(self, images: torch.Tensor) -> torch.Tensor:
         return images if self._denoiser is None else self._denoiser(images)
