@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.nn import functional
 
 from pprs import _threads
 from pprs.adaptation.problem import Changes, Problem, eval_mode, predict_scores
@@ -107,7 +106,9 @@ def _judge_maps(problem: Problem, changes: Changes, held_back: torch.Tensor, sam
     for i, image in enumerate(held_back):
         clean = _predict_maps(module, image[None])[0]
         noisy = problem.perturb(image.expand(samples, *image.shape), FIRST_INDEX + i)
-        votes = functional.one_hot(_predict_maps(net, noisy), problem.model.num_classes or -1).sum(0)
+        votes = torch.zeros(len(clean), problem.model.num_classes or 0, dtype=torch.int64)
+        for labels in _predict_maps(net, noisy):
+            votes.scatter_add_(1, labels[:, None], torch.ones_like(labels[:, None]))
         images.append(summarise_votes(votes.numpy(), clean.numpy(), problem))
     return Judgement(
         agrees=np.array([image.agreement for image in images]),

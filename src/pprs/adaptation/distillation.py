@@ -186,6 +186,8 @@ class _Trainer:
         images = self._problem.images
         channels, height = images.shape[1:3]
         size = max(LEAST_BATCH, min(BATCH, BATCH_VALUES // images[0].numel()))
+        if self._problem.model.task == "segment":
+            size = LEAST_BATCH  # each image has as many targets as pixels
         order = torch.empty(0, dtype=torch.long)
         while True:
             while len(order) < size:

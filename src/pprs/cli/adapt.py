@@ -102,7 +102,10 @@ def adapt(
         model, data, noise=noise_of(noise, sigma), partition=partition, out=out, method=method, budget=budget,
         images=images, seed=seed, progress=progress, split=split,
     )  # fmt: skip
-    say(f"wrote {out}. Use it with: pprs certify (or segment) --model {model} --adapted {out} ...")
+    say(
+        f"wrote {out}. Use it with: pprs certify --model {model} --adapted {out} ... (if it labels every pixel, with "
+        "pprs segment)"
+    )
 
 
 def _check_supported(pixels: str, device: str) -> None:
