@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -136,12 +137,13 @@ def change_row(folder: Path, position: int, **values: object) -> None:
     (folder / FILE).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-@pytest.fixture
-def finished(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose first row is certified and whose second row is not."""
+    folder = tmp_path_factory.mktemp("original")
     images = (IMAGES.numpy() * 255).round().astype(np.uint8)
     images[0] = 0  # all masked views of a black image are the same
-    data = str(tmp_path / "d.npz")
+    data = str(folder / "d.npz")
     np.savez(data, images=images, labels=LABELS)
     torch.manual_seed(0)
     arch = Architecture((1,), 2, 1, 3, (0.5,), (0.5,))
@@ -150,11 +152,17 @@ def finished(tmp_path: Path) -> Path:
     with torch.no_grad():  # so that the labels of image 1 depend on the masks
         *_, last = (layer for layer in net.modules() if isinstance(layer, torch.nn.Linear))
         last.bias -= net(views).mean(0)
-    model = tmp_path / "balanced.safetensors"
+    model = folder / "balanced.safetensors"
     save(model, net, arch, input_shape=(1, 8, 8), class_names=None, training={})
-    run = certify(str(model), data, images=[0, 1], out=tmp_path / "run")
+    run = certify(str(model), data, images=[0, 1], out=folder / "run")
     assert [row.certified for row in run.rows] == [True, False]
-    return tmp_path / "run"
+    return folder / "run"
+
+
+@pytest.fixture
+def finished(original: Path, tmp_path: Path) -> Path:
+    """A copy of the run, to be changed."""
+    return Path(shutil.copytree(original, tmp_path / "run"))
 
 
 def test_a_run_is_verified_by_certifying_again(finished: Path) -> None:
@@ -203,8 +211,7 @@ def test_a_verification_needs_the_model_and_the_images_of_the_run(finished: Path
     found = verify_patches(finished, data=(1 - IMAGES, LABELS), progress=False)
     assert len(found.mismatches) == 2
     assert all("the image is not the one that was certified" in mismatch.text for mismatch in found.mismatches)
-    (tmp_path / "d.npz").unlink()
-    found = verify_patches(finished, progress=False)
+    found = verify_patches(finished, data=str(tmp_path / "d.npz"), progress=False)
     assert found.ok
     assert not found.replayed
     assert "d.npz" in found.not_checked[0]
