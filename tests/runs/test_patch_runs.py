@@ -193,6 +193,7 @@ def test_a_run_is_verified_by_certifying_again(finished: Path) -> None:
         (0, {"image_digest": "0"}, "the image is not the one that was certified"),
         (0, {"idx": 60}, "the data has no image 60"),
         (0, {"patch": 5}, "patch 5: its worst pair of masks is not one of the grid"),
+        (1, {"patch": 8}, "rows about patches of side 8: a `patch` of 8x8 pixels leaves nothing"),
     ],
 )
 def test_a_verification_finds_changed_rows(
@@ -211,6 +212,9 @@ def test_a_verification_needs_the_model_and_the_images_of_the_run(finished: Path
     found = verify_patches(finished, data=(1 - IMAGES, LABELS), progress=False)
     assert len(found.mismatches) == 2
     assert all("the image is not the one that was certified" in mismatch.text for mismatch in found.mismatches)
+    images = IMAGES.clone()
+    images[1] = torch.nan
+    assert "patch 2: certifying again fails" in str(verify_patches(finished, data=images, progress=False))
     found = verify_patches(finished, data=str(tmp_path / "d.npz"), progress=False)
     assert found.ok
     assert not found.replayed

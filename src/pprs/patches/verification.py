@@ -14,6 +14,7 @@ from pprs.errors import ConfigurationError, PprsError, check_integer, describe_e
 from pprs.model import Model
 from pprs.patches.classifier import PatchClassifier
 from pprs.patches.fills import parse_fill
+from pprs.patches.masks import MaskGrid
 from pprs.patches.run import ClassifierMaker, certify_image, describe_run
 from pprs.patches.store import PatchRow, PatchRun, PatchSettings, open_patch_run
 from pprs.progress import Progress, as_progress, stage
@@ -111,11 +112,9 @@ class _Findings:
         try:
             model, adapted = reopen_model(settings.model, model, adapted)
             assert model is not None  # since the settings name one
-            split = settings.split or None
-            task = load_task(
-                model, settings.data if data is None else data, split=split if data is None else None,
-                labels=settings.labels, pixels=settings.pixels, adapted=adapted,
-            )  # fmt: skip
+            data = settings.data if data is None else data
+            split = settings.split or None if isinstance(data, str | Path) else None
+            task = load_task(model, data, split=split, labels=settings.labels, pixels=settings.pixels, adapted=adapted)
             digest = task.model.digest()
         except (PprsError, OSError, ImportError) as error:
             self.not_checked.append(f"claims: {describe_error(error)}")
@@ -132,14 +131,22 @@ class _Findings:
     def certify_again(self, task: Task, chosen: Sequence[PatchRow]) -> None:
         """Certify the images of rows again, on the recorded engine, and compare."""
         try:
-            classifiers = _start_classifiers(task, self._run, self._progress, self._report_settings)
+            sides = [side for side in self._run.patches if self._fits(side, task.sample.image)]
+            classifiers = _start_classifiers(task, self._run, sides, self._progress, self._report_settings)
         except PprsError as error:
             self.not_checked.append(f"claims: {error.message}")
+            return
+        try:
+            for classifier in classifiers.values():
+                classifier.check_model(task.sample.image)
+        except ConfigurationError as error:  # what such a network says about one image proves nothing
+            self.mismatches.append(Mismatch(None, error.message))
             return
         compared = 0
         with stage(self._progress, "verify", len(chosen), "images"):
             for row in chosen:
-                compared += self._compare(row, task, classifiers[row.patch])
+                if row.patch in classifiers:
+                    compared += self._compare(row, task, classifiers[row.patch])
                 self._progress.advance(1)
         if compared:
             self.checked.append(
@@ -147,6 +154,15 @@ class _Findings:
             )
         if left := len(self._run.rows) - len(self._run.failures) - len(chosen):
             self.not_checked.append(f"the claims of {count_rows(left)}, whose images were not chosen")
+
+    def _fits(self, side: int, image: torch.Tensor) -> bool:
+        """Return whether there are masks for patches of this size, as the rows claim."""
+        try:
+            MaskGrid(image.shape[-2], image.shape[-1], side, self._run.settings.masks)
+        except ConfigurationError as error:
+            self.mismatches.append(Mismatch(None, f"rows about patches of side {side}: {error.message}"))
+            return False
+        return True
 
     def _report_settings(self, found: PatchSettings) -> None:
         """Compare what else the scores depend on. Differences do not prove other labels; certifying again does."""
@@ -163,7 +179,7 @@ class _Findings:
             return False
         again = certify_image(task, classifier, row.idx)
         if again.error is not None:
-            self.not_checked.append(f"the claim of row {row.idx}, patch {row.patch}: {again.error}")
+            self._mismatch(row, f"certifying again fails: {again.error}")
             return False
         self.certified.add(row.idx)
         if again.image_digest != row.image_digest:
@@ -194,15 +210,18 @@ class _Findings:
 
 
 def _start_classifiers(
-    task: Task, run: PatchRun, progress: Progress, on_settings: Callable[[PatchSettings], None]
+    task: Task,
+    run: PatchRun,
+    sides: Sequence[int],
+    progress: Progress,
+    on_settings: Callable[[PatchSettings], None],
 ) -> dict[int, PatchClassifier]:
-    """Return the classifier of each patch size, with the network on the recorded engine, checked as before a run."""
+    """Return the classifier of each patch size, with the network on the recorded engine."""
+    if not sides:
+        return {}
     settings = run.settings
     fill, device = parse_fill(settings.fill), Local().check_device(settings.device)
     make = ClassifierMaker(task, settings.masks, fill, device, batch_size=None)
-    choice = make.choose_engine(run.patches, settings.engine, progress)
+    choice = make.choose_engine(sides, settings.engine, progress)
     on_settings(describe_run(task, settings.masks, fill, choice, device))
-    classifiers = {side: make.make(choice.model.module, side) for side in run.patches}
-    for classifier in classifiers.values():
-        classifier.check_model(task.sample.image)
-    return classifiers
+    return {side: make.make(choice.model.module, side) for side in sides}
