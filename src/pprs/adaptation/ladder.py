@@ -117,7 +117,7 @@ class _Climb:
         if (last := next((step for step in reversed(self._steps) if step.accepted), None)) is not None:
             changes, best = last.changes, self._judge(last.changes)
         if not self._steps:
-            self._progress.message(f"before: {_describe(best)}")
+            self._progress.message(f"before: {self._describe(best)}")
             seconds = time.monotonic() - began
             self._add(Step(UNADAPTED, changes, best.agreement, best.radius, True, seconds))
         for name in list_methods(self._problem.model) if self._method == AUTO else [self._method]:
@@ -155,7 +155,7 @@ class _Climb:
         judgement = self._judge(new)
         improves = judgement.improves_on(best, self._unadapted)
         verdict = "accepted" if improves else "not better beyond the error"
-        self._progress.message(f"{name}: {_describe(judgement)}; {verdict}")
+        self._progress.message(f"{name}: {self._describe(judgement)}; {verdict}")
         accepted, seconds = improves or self._method == name, time.monotonic() - began
         return Step(name, new, judgement.agreement, judgement.radius, accepted, seconds), judgement
 
@@ -164,6 +164,13 @@ class _Climb:
         judgement = judge(self._problem, changes, self._held_back, self._samples)
         self._judging = time.monotonic() - began
         return judgement
+
+    def _describe(self, judgement: Judgement) -> str:
+        pixels = " of the pixels" if self._problem.model.task == "segment" else ""
+        return (
+            f"on {len(judgement.radii)} held-back images, {100 * judgement.agreement:.0f}%{pixels} keep the label of "
+            f"the clean image, mean radius {judgement.radius:.3f}"
+        )
 
 
 def _limit_judgement(problem: Problem, held_back: torch.Tensor, seconds: float | None) -> tuple[torch.Tensor, int]:
@@ -178,10 +185,3 @@ def _limit_judgement(problem: Problem, held_back: torch.Tensor, seconds: float |
     affordable = int(JUDGING * seconds / cost)
     samples = min(SAMPLES, max(LEAST_SAMPLES, affordable // len(held_back)))
     return held_back[: max(LEAST_IMAGES, affordable // samples)], samples
-
-
-def _describe(judgement: Judgement) -> str:
-    return (
-        f"on {len(judgement.radii)} held-back images, {100 * judgement.agreement:.0f}% keep the label of the clean "
-        f"image, mean radius {judgement.radius:.3f}"
-    )
