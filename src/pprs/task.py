@@ -334,18 +334,24 @@ def read_labels(text: str) -> list[str]:
 
 
 def count_classes(net: Model, image: torch.Tensor) -> int:
-    """Count the classes from the network's scores for an image."""
+    """Count the classes from the network's scores for an image, if these label the whole image."""
+    task, count = find_task(net, image)
+    if task == "segment":
+        raise ConfigurationError(SEGMENTS.format(net.source), parameter="model")
+    return count
+
+
+def find_task(net: Model, image: torch.Tensor) -> tuple[str, int]:
+    """Return what a network labels, "classify" or "segment" as in `Model.task`, and the number of its classes."""
     with torch.inference_mode():
         net.module.eval()
         try:
             scores = net.module(net.prepare(image)[None].clone())
         except Exception as error:  # a user's model may raise anything
             raise PprsError(f"the model failed on an image of shape {tuple(image.shape)}: {error}") from error
-    if isinstance(scores, torch.Tensor) and scores.ndim == 4:
-        raise ConfigurationError(SEGMENTS.format(net.source), parameter="model")
-    if not isinstance(scores, torch.Tensor) or scores.ndim != 2:
+    if not isinstance(scores, torch.Tensor) or scores.ndim not in (2, 4):
         raise PprsError("the model must map images [B, C, H, W] to scores [B, num_classes]")
-    return int(scores.shape[1])
+    return "segment" if scores.ndim == 4 else "classify", int(scores.shape[1])
 
 
 def _match_classes(net: Model, image_set: ImageSet) -> list[int | None] | None:

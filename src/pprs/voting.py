@@ -501,7 +501,10 @@ class LocalVotes(Scorer):
         self._near_tie = max(self.near_tie, TIES_PER_DIFFERENCE * difference)
 
     def score_once(
-        self, images: Iterable[tuple[int, torch.Tensor | QuantisedImage]], phase: int
+        self,
+        images: Iterable[tuple[int, torch.Tensor | QuantisedImage]],
+        phase: int,
+        on_failure: Callable[[int, Exception], None] | None = None,
     ) -> Iterator[tuple[int, torch.Tensor]]:
         """Yield the index and the scores [num_classes] of one noisy sample of each image, in order.
 
@@ -511,6 +514,8 @@ class LocalVotes(Scorer):
         Args:
             images: The index of each image, which keys its noise, and the image, as returned by `quantise`.
             phase: The phase of the noise.
+            on_failure: Called with the index of an image that cannot be classified, and the error. Such an image is
+                left out. By default, the error is raised.
         """
         if isinstance(self.model, torch.nn.Module):
             self.model.eval()
@@ -521,18 +526,33 @@ class LocalVotes(Scorer):
                 pending[position] = item
                 yield position
 
-        def score(position: int) -> tuple[int, torch.Tensor]:
+        def score(position: int) -> tuple[int, torch.Tensor | Exception]:
             index, x = pending.pop(position)
-            image = x.original if isinstance(x, QuantisedImage) else x
-            with torch.inference_mode(), error_context(image, index, self.partition):
-                noisy, partition = noisy_chunk(x, self.noise, self.seed, index, phase, batch=1), self.resolve(x.shape)
-                if partition is not None and isinstance(x, QuantisedImage):
-                    noisy, _ = partition.run_quantised(noisy, x.levels)
-                elif partition is not None:
-                    noisy, _ = partition.run(noisy)
-                return index, self.scores(noisy)[0].cpu()
+            try:
+                return index, self._score_sample(index, x, phase)
+            except ConfigurationError:
+                raise
+            except Exception as error:  # a user's model may raise anything
+                return index, error
 
-        yield from self._map(score, request(), eager=True, more=lambda: True)
+        for index, scores in self._map(score, request(), eager=True, more=lambda: True):
+            if isinstance(scores, torch.Tensor):
+                yield index, scores
+            elif on_failure is None:
+                raise scores
+            else:
+                on_failure(index, scores)
+
+    def _score_sample(self, index: int, x: torch.Tensor | QuantisedImage, phase: int) -> torch.Tensor:
+        """Return the scores [num_classes] of one noisy sample of an image."""
+        image = x.original if isinstance(x, QuantisedImage) else x
+        with torch.inference_mode(), error_context(image, index, self.partition):
+            noisy, partition = noisy_chunk(x, self.noise, self.seed, index, phase, batch=1), self.resolve(x.shape)
+            if partition is not None and isinstance(x, QuantisedImage):
+                noisy, _ = partition.run_quantised(noisy, x.levels)
+            elif partition is not None:
+                noisy, _ = partition.run(noisy)
+            return self.scores(noisy)[0].cpu()
 
 
 def _find_rounding(model: BaseClassifier) -> float:

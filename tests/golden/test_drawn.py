@@ -55,3 +55,10 @@ def test_the_figure_on_partitions_is_drawn_again_byte_for_byte() -> None:
     script = runpy.run_path(str(RESULTS / "partitions.py"))
     drawn = script["draw_imagenet"](script["read_rows"](script["ROWS"]))
     assert drawn == (RESULTS / "partitions" / "imagenet.svg").read_bytes()
+
+
+def test_the_table_and_figure_on_label_sets_are_those_of_the_stored_values() -> None:
+    script = runpy.run_path(str(RESULTS / "label_sets.py"))
+    evaluations = script["read"](script["STORED"])
+    assert script["tabulate"](evaluations) in (RESULTS.parent / "label-sets.md").read_text()
+    assert script["draw"](evaluations) == (RESULTS.parent / "label-sets.svg").read_bytes()

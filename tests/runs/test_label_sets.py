@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +94,9 @@ def test_an_image_has_the_same_set_alone_and_among_others() -> None:
     for i, image in enumerate(images):
         assert sets.predict(image, 5 + i) == tuple(np.flatnonzero(together[i]))
     assert sets.predict(images[0], 5) == sets.predict(images[0], 5)
-    several = {sets.predict(images[0], 5, secret=True) for _ in range(12)}
-    assert len(several) > 1  # the noise is another each time
+    inputs = [(5, sets.prepare(images[0]))]
+    first, second = (next(sets.score_inputs(inputs, secret=True))[1].tolist() for _ in range(2))
+    assert first != second, "the noise is another each time"
 
 
 def test_calibration_and_prediction_have_noise_of_their_own() -> None:
@@ -281,6 +283,57 @@ def test_an_interrupted_calibration_continues(tmp_path: Path) -> None:
     assert resumed.calibration == LabelSets.of_task(task, request).calibration
 
 
+class Fragile(Blobs):
+    """A network that fails on the brightest images, and counts what it classifies."""
+
+    calls, limit = 0, 1.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += len(x)
+        if bool(x.mean() > self.limit):
+            raise RuntimeError("too bright")
+        return super().forward(x)
+
+
+def test_images_that_fail_have_no_set_and_the_others_do() -> None:
+    images, labels = blobs(12, seed=1)
+    net = Fragile()
+    sets = fit(net)
+    expected = sets.evaluate(images, labels).rows
+    images[4] = 1.0  # the network fails
+    images[7, 0, 0, 0] = torch.nan  # no image
+    net.limit = 0.8
+    found = sets.evaluate(list(images), labels)
+    assert found.rows == tuple(row for row in expected if row.index not in (4, 7))
+    assert "too bright" in dict(found.failures)[4]
+    assert "NaN" in dict(found.failures)[7]
+    with pytest.raises(PprsError, match="no image could be predicted. Image 0: .*too bright"):
+        sets.evaluate(images[4:5].expand(5, -1, -1, -1), labels[:5])
+    net.weight.data[()] = torch.nan
+    with pytest.raises(PprsError, match="scores that are not finite numbers"):
+        sets.evaluate(images[:3], labels[:3])
+
+
+def test_an_interrupted_prediction_continues_in_order(tmp_path: Path) -> None:
+    net, store = Fragile(), tmp_path / ".scores"
+    sets = fit(net)
+    task = sets.open_task(blobs(20, seed=1))
+    expected = sets.evaluate_task(task)
+    with pytest.raises(KeyboardInterrupt):
+        sets.evaluate_task(replace(task, images=[11, 3, 5, 17]), progress=Record(interrupt_after=4), store=store)
+    kept = len(store.read_text().splitlines()) - 1
+    assert kept in (3, 4)
+    with store.open("a") as file:
+        file.write('[19, -1, "abc", 0.')  # killed while it wrote
+    for already in (kept, 20):
+        net.calls = 0
+        assert sets.evaluate_task(task, store=store) == expected
+        assert net.calls == 20 - already
+    net.calls = 0
+    sets.evaluate_task(task, seed=5, store=store)
+    assert net.calls == 20, "scores of another seed are not used"
+
+
 def write_data(folder: Path) -> Path:
     np.savez(folder / "data.npz", x=(IMAGES * 255).round().byte().numpy(), y=LABELS.numpy())
     return folder / "data.npz"
@@ -307,6 +360,34 @@ def test_commands(tmp_path: Path) -> None:
     assert "What is promised" in page
     assert "plain smoothing" in page
     assert "blur:size=3" in page
+
+
+def test_the_command_continues_after_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, data = save_network(tmp_path / "m.safetensors"), write_data(tmp_path)
+    base = ("calibrate", "--model", model, "--data", data, "--sigma", "0.25", "--radius", "0.1", "--limit", "60")
+    pprs(*base, "--out", "sets.json", cwd=tmp_path)
+    command = ("predict-set", "--sets", "sets.json", "--data", data, "--out", "rows.json", "--threads", "1")
+    expected = pprs(*command, cwd=tmp_path).stdout.splitlines()
+    failing, scored, original = int(expected[5].split()[0]), list[int](), LocalVotes._score_sample
+
+    def score(self: LocalVotes, index: int, x: Any, phase: int) -> torch.Tensor:
+        scored.append(index)
+        if index == failing:
+            raise RuntimeError("no memory left")
+        return original(self, index, x, phase)
+
+    monkeypatch.setattr(LocalVotes, "_score_sample", score)
+    found = pprs(*command, "--attack", "5", "--steps", "1", cwd=tmp_path, code=1)
+    assert found.stdout.splitlines() == expected[:5] + expected[6:]
+    assert f"image {failing}: RuntimeError: no memory left" in found.stderr
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert len(rows["images"]) == 59
+    assert rows["failed"] == [{"index": failing, "error": "RuntimeError: no memory left"}]
+    scored.clear()
+    monkeypatch.setattr(LocalVotes, "_score_sample", lambda self, *a: scored.append(a[0]) or original(self, *a))
+    assert pprs(*command, cwd=tmp_path).stdout.splitlines() == expected
+    assert scored == [failing], "all others were kept"
+    assert sorted(path.name for path in tmp_path.glob(".*")) == []
 
 
 def test_sets_among_some_labels(tmp_path: Path) -> None:

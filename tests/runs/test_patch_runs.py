@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +18,17 @@ from pprs.errors import ConfigurationError, PprsError
 from pprs.model import load_model
 from pprs.model.changes import Changes
 from pprs.model.overlay import save_overlay
+from pprs.model.resnet import Architecture
+from pprs.model.weights import save
 from pprs.patches import (
+    PatchClassifier,
     PatchRow,
     PatchRun,
     certified_accuracy,
     certify_patches,
     clean_accuracy,
     open_patch_run,
+    verify_patches,
 )
 from pprs.patches.report import make_table, name_runs
 from pprs.patches.store import FILE, PatchSettings, picture_path
@@ -118,6 +125,112 @@ def test_an_image_that_fails_counts_as_not_certified(model: str, tmp_path: Path)
     progress = Record()
     certify(model, images, images=range(3), out=tmp_path / "run", progress=progress)
     assert progress.done == 1, "only the failed image is tried again"
+
+
+# ---- verification
+
+
+def change_row(folder: Path, position: int, **values: object) -> None:
+    """Change a row of a run in place."""
+    lines = (folder / FILE).read_text(encoding="utf-8").splitlines()
+    lines[position + 1] = json.dumps({**json.loads(lines[position + 1]), **values})
+    (folder / FILE).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose first row is certified and whose second row is not."""
+    folder = tmp_path_factory.mktemp("original")
+    images = (IMAGES.numpy() * 255).round().astype(np.uint8)
+    images[0] = 0  # all masked views of a black image are the same
+    data = str(folder / "d.npz")
+    np.savez(data, images=images, labels=LABELS)
+    torch.manual_seed(0)
+    arch = Architecture((1,), 2, 1, 3, (0.5,), (0.5,))
+    net = arch.build().eval()
+    views = PatchClassifier(net, 3, patch=2, masks=3, fill="mean").mask(IMAGES[1], torch.combinations(torch.arange(9)))
+    with torch.no_grad():  # so that the labels of image 1 depend on the masks
+        *_, last = (layer for layer in net.modules() if isinstance(layer, torch.nn.Linear))
+        last.bias -= net(views).mean(0)
+    model = folder / "balanced.safetensors"
+    save(model, net, arch, input_shape=(1, 8, 8), class_names=None, training={})
+    run = certify(str(model), data, images=[0, 1], out=folder / "run")
+    assert [row.certified for row in run.rows] == [True, False]
+    return folder / "run"
+
+
+@pytest.fixture
+def finished(original: Path, tmp_path: Path) -> Path:
+    """A copy of the run, to be changed."""
+    return Path(shutil.copytree(original, tmp_path / "run"))
+
+
+def test_a_run_is_verified_by_certifying_again(finished: Path) -> None:
+    certify_again = verify_patches(finished, progress=False)
+    assert certify_again.ok
+    assert not certify_again.not_checked
+    assert "claims, images and true labels: certified again and compared (2 rows)" in certify_again.checked
+    one = verify_patches(finished, images=1, progress=False)
+    assert one.ok
+    assert len(one.replayed) == 1
+    assert one.not_checked == ("the claims of 1 row, whose images were not chosen",)
+    with pytest.raises(ConfigurationError, match="no row of image 59"):
+        verify_patches(finished, rows=[59])
+
+
+@pytest.mark.parametrize(
+    ("position", "values", "message"),
+    [
+        (1, {"certified": True}, "certified is True, and certifying again gives False"),
+        (1, {"certified": True}, "it is certified, but its worst pair of masks has another label"),
+        (0, {"certified": False}, "certified is False, and certifying again gives True"),
+        (0, {"prediction": 3, "worst_label": 3}, "prediction is 3, and certifying again gives"),
+        (1, {"plain": 3}, "plain is 3, and certifying again gives"),
+        (0, {"label": 7}, "label is 7, and certifying again gives"),
+        (1, {"worst_label": 4}, "its worst pair of masks has the label"),
+        (1, {"worst": [[0, 1, 0, 1], [0, 1, 0, 1]]}, "its worst pair of masks is not one of the grid"),
+        (0, {"passes": 5}, "passes are 5, and a certificate takes 45"),
+        (0, {"image_digest": "0"}, "the image is not the one that was certified"),
+        (0, {"idx": 60}, "the data has no image 60"),
+        (0, {"patch": 5}, "patch 5: its worst pair of masks is not one of the grid"),
+        (1, {"patch": 8}, "rows about patches of side 8: a `patch` of 8x8 pixels leaves nothing"),
+    ],
+)
+def test_a_verification_finds_changed_rows(
+    finished: Path, position: int, values: dict[str, object], message: str
+) -> None:
+    change_row(finished, position, **values)
+    found = verify_patches(finished, progress=False)
+    assert not found.ok
+    assert message in str(found)
+
+
+def test_a_verification_needs_the_model_and_the_images_of_the_run(finished: Path, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    other = str(save_network(tmp_path / "other.safetensors"))
+    assert "this is not the model of the run" in str(verify_patches(finished, model=other, progress=False))
+    found = verify_patches(finished, data=(1 - IMAGES, LABELS), progress=False)
+    assert len(found.mismatches) == 2
+    assert all("the image is not the one that was certified" in mismatch.text for mismatch in found.mismatches)
+    images = IMAGES.clone()
+    images[1] = torch.nan
+    assert "patch 2: certifying again fails" in str(verify_patches(finished, data=images, progress=False))
+    found = verify_patches(finished, data=str(tmp_path / "d.npz"), progress=False)
+    assert found.ok
+    assert not found.replayed
+    assert "d.npz" in found.not_checked[0]
+    run = open_patch_run(finished)
+    code = replace(run, settings=replace(run.settings, model="os:getcwd"))
+    assert "not imported automatically" in str(verify_patches(code, progress=False))
+
+
+def test_the_command_verifies(finished: Path, tmp_path: Path) -> None:
+    found = pprs("verify", finished, "--images", 2).stdout
+    assert "checked: claims, images and true labels: certified again and compared (2 rows)" in found
+    change_row(finished, 1, certified=True)
+    assert "mismatch: row" in pprs("verify", finished, code=1).stdout
+    assert "no votes that could be drawn again. Give --images" in pprs("verify", finished, "--replay", 2, code=2).stderr
+    assert "--images is for runs of `pprs patch`" in pprs("verify", tmp_path, "--images", 2, code=2).stderr
 
 
 def make_run(fill: str, path: str | None, *rows: PatchRow) -> PatchRun:

@@ -15,12 +15,17 @@ import torch
 from helpers import Record, pprs
 from PIL import Image
 
-from pprs import Gaussian, PprsError, load_model
+from pprs import Gaussian, Model, PprsError, adapt, load_model
+from pprs.adaptation.criterion import FIRST_INDEX, judge
+from pprs.adaptation.distillation import distil
+from pprs.adaptation.problem import Problem
 from pprs.errors import ConfigurationError
 from pprs.model import weights
+from pprs.model.changes import Changes
 from pprs.model.unet import UNetArchitecture
+from pprs.progress import Silent
 from pprs.segmentation import SegmentationSampling
-from pprs.segmentation.data import MaskedFolder, as_masked_set, open_masked
+from pprs.segmentation.data import MaskedArrays, MaskedFolder, as_masked_set, open_masked
 from pprs.segmentation.metrics import Confusion
 from pprs.segmentation.run import segment_dataset
 from pprs.segmentation.scenes import CLASS_NAMES, Scenes, _digits
@@ -141,8 +146,6 @@ def test_masks_follow_the_preparation_of_images() -> None:
 
 
 def load_small(height: int, width: int) -> Any:
-    from pprs import Model
-
     return Model(Halves(), "small", 3, None, (1, height, width))
 
 
@@ -295,6 +298,79 @@ def test_training(tmp_path: Path) -> None:
     assert float((labels == data.mask_of(3)).float().mean()) > 0.8
     with pytest.raises(ConfigurationError, match="training needs masks"):
         train_segmenter(as_masked_set((IMAGES, None)), recipe, out=path, data_name="none")
+
+
+class Pixels(torch.nn.Module):
+    """Class 1 where a pixel is bright and class 0 elsewhere, whatever its neighbours, behind batch normalisation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.last = torch.nn.BatchNorm2d(1), torch.nn.Conv2d(1, 2, 5, padding=2)
+        with torch.no_grad():
+            self.norm.running_mean.fill_(0.5), self.norm.running_var.fill_(0.25)
+            self.last.weight.zero_(), self.last.bias.zero_()
+            self.last.weight[:, 0, 2, 2] = torch.tensor([-3.0, 3.0])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.last(self.norm(x))
+        return scores
+
+
+def draw_blocks(count: int) -> torch.Tensor:
+    """Return black and white images of blocks of 4x4 pixels."""
+    blocks = torch.rand(count, 1, 4, 4, generator=torch.Generator().manual_seed(0)).round()
+    return torch.nn.functional.interpolate(blocks, scale_factor=4)
+
+
+def test_adaptation_without_masks(tmp_path: Path) -> None:
+    """Statistics are those of noisy images, and distillation teaches a network to look at the neighbours."""
+    net, images, noise = Pixels().eval(), draw_blocks(80), Gaussian(0.5)
+    overlay = adapt(net, images, noise=noise, method="statistics", out=tmp_path / "s.safetensors", progress=False)
+    weight = 60 / (60 + 16)  # of 60 images, against the statistics before
+    found = float(overlay.changes.weights["norm.running_var"])
+    assert found == pytest.approx(0.25 + weight * noise.sigma**2, rel=0.02)
+    problem = Problem(Model(net, "pixels", 2, task="segment"), images[20:], noise, None)
+    before = judge(problem, Changes(), images[:10], 16)
+    after = judge(problem, distil(problem, Changes(), progress=Silent(), steps=25), images[:10], 16)
+    assert after.improves_on(before)
+    assert after.radius > 1.2 * before.radius
+    with pytest.raises(ConfigurationError, match="labels every pixel, which bias does not suit.*statistics or distill"):
+        adapt(net, images, noise=noise, method="bias", out=tmp_path / "b.safetensors", progress=False)
+
+
+def test_a_judgement_of_maps_by_brute_force() -> None:
+    model, images = Model(Halves(), "halves", 3, task="segment"), torch.from_numpy(IMAGES[1:4]).float() / 255
+    problem = Problem(model, images, NOISE, None)
+    found = judge(problem, Changes(), images, 16)
+    for i, image in enumerate(images):
+        clean = model.module(image[None]).argmax(1)[0]
+        votes = model.module(problem.perturb(image.expand(16, -1, -1, -1), FIRST_INDEX + i)).argmax(1)
+        winner = torch.stack([(votes == label).sum(0) for label in range(3)]).argmax(0)
+        assert found.agrees[i] == pytest.approx(float((winner == clean).float().mean()))
+        own = ((votes == clean).sum(0) + 0.5) / 17
+        radii = [NOISE.radius(min(float(share), 0.9931), 256) for share in own.flatten()]
+        assert found.radii[i] == pytest.approx(np.mean(radii), rel=0.01)
+    assert 0.5 < found.agreement < 1
+
+
+def test_an_adapted_network_is_certified_and_verified(
+    unet: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = np.repeat(IMAGES, 12, 0) + np.arange(60, dtype=np.uint8)[:, None, None, None]
+    np.savez(tmp_path / "more.npz", x=images, masks=np.repeat(MASKS, 12, 0))
+    adapted = tmp_path / "a.safetensors"
+    common = ("--model", unet, "--sigma", 0.25)
+    with monkeypatch.context() as patch:
+        patch.setattr(MaskedArrays, "mask_of", lambda *_: pytest.fail("a mask was read"))
+        out = pprs("adapt", *common, "--data", tmp_path / "more.npz", "--method", "statistics", "--out", adapted).stdout
+    assert "if it labels every pixel, with pprs segment" in out
+    run = ("segment", *common, "--data", folder, "--n", 55, "--limit", 1, "--adapted", adapted, "--engine", "torch")
+    pprs(*run, "--out", tmp_path / "run")
+    assert SegmentationRun(tmp_path / "run").settings.model == f"{unet}+adapted:{adapted}"
+    assert "1 are the same" in pprs("verify", tmp_path / "run", "--replay", 1).stdout
+    progress = Record()
+    segment(str(folder), str(unet), adapted=adapted, partition="blur:size=3", images=[0], progress=progress)
+    assert "adapted to the partition none, and is used with blur:size=3" in " ".join(progress.messages)
 
 
 # ---- the command

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterable
 
 import pytest
 import torch
 
 from pprs.errors import ConfigurationError, PprsError
-from pprs.patches import MaskGrid, PatchClassifier, parse_fill
+from pprs.patches import Fill, MaskGrid, PatchClassifier, parse_fill
 from pprs.patches.double_masking import Look, Predictions, certify, predict
 
 FILLS = ["constant", "mean", "diffusion", "superpixels:n_segments=4"]
 SIDE, PATCH, MASKS = 8, 2, 2
 IMAGES, NETWORKS = 3, 3
+Rule = Callable[[Look, int], int]
 
 
 def make_network(seed: int, classes: int = 3) -> torch.nn.Module:
@@ -24,6 +26,28 @@ def make_network(seed: int, classes: int = 3) -> torch.nn.Module:
     return net.eval()
 
 
+def make_images(count: int, seed: int) -> torch.Tensor:
+    return (torch.rand(count, 1, SIDE, SIDE, generator=torch.Generator().manual_seed(seed)) < 0.5).float()
+
+
+class Memory(torch.nn.Module):
+    """The network that is easiest to attack: class 0 for the views that it knows, and for no other image.
+
+    If it knows an image under all pairs of masks, the image is certified. A change of a single bit that a pair of masks
+    does not hide gives class 1 or 2, so that most masks contradict the label wherever a patch lies.
+    """
+
+    def __init__(self, views: torch.Tensor) -> None:
+        super().__init__()
+        self.known = views.flatten(1).unique(dim=0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        flat = x.flatten(1)
+        known = torch.stack([(flat == view).all(1) for view in self.known]).any(0)
+        is_odd = (flat > 0.5).sum(1) % 2 == 1
+        return torch.stack([known, ~known & is_odd, ~known & ~is_odd], dim=1).float()
+
+
 def list_attacks(image: torch.Tensor, values: tuple[float, ...] = (0.0, 1.0)) -> torch.Tensor:
     """Return the image with every patch of these values at every position."""
     attacks = []
@@ -32,16 +56,19 @@ def list_attacks(image: torch.Tensor, values: tuple[float, ...] = (0.0, 1.0)) ->
         changed = image.repeat(len(contents), 1, 1, 1)
         changed[:, 0, top : top + PATCH, left : left + PATCH] = contents
         attacks.append(changed)
-    return torch.cat(attacks)
+    return torch.cat(attacks).unique(dim=0)
+
+
+def mask_images(images: torch.Tensor, hidden: torch.Tensor, fill: str) -> torch.Tensor:
+    """Return all images under all pairs of masks, filled, [images * masks * masks, 1, SIDE, SIDE]."""
+    pairs = (hidden[:, None] | hidden[None]).flatten(0, 1)
+    return parse_fill(fill).apply(images.repeat_interleave(len(pairs), 0), pairs.repeat(len(images), 1, 1))
 
 
 def tabulate(net: torch.nn.Module, images: torch.Tensor, hidden: torch.Tensor, fill: str) -> torch.Tensor:
     """Return the scores of all images under all pairs of masks [images, masks, masks, classes]."""
-    masks = len(hidden)
-    pairs = (hidden[:, None] | hidden[None]).flatten(0, 1)
     with torch.inference_mode():
-        views = parse_fill(fill).apply(images.repeat_interleave(len(pairs), 0), pairs.repeat(len(images), 1, 1))
-        return net(views).reshape(len(images), masks, masks, -1)
+        return net(mask_images(images, hidden, fill)).reshape(len(images), len(hidden), len(hidden), -1)
 
 
 def look_up(table: torch.Tensor) -> Look:
@@ -52,35 +79,80 @@ def look_up(table: torch.Tensor) -> Look:
     return look
 
 
-def attack_all(hidden: torch.Tensor, fill: str) -> tuple[int, int]:
+def attack_all(
+    cases: Iterable[tuple[torch.nn.Module, torch.Tensor]], hidden: torch.Tensor, fill: str, rule: Rule = predict
+) -> tuple[int, int]:
     """Return how many images are certified, and on how many of them a patch changes the label all the same."""
     certified = broken = 0
-    for seed in range(NETWORKS):
-        net = make_network(seed)
-        images = (torch.rand(IMAGES, 1, SIDE, SIDE, generator=torch.Generator().manual_seed(seed)) < 0.5).float()
-        for image, own in zip(images, tabulate(net, images, hidden, fill), strict=True):
-            verdict = certify(look_up(own), len(hidden), step=3)
-            if not verdict.certified:
-                continue
-            certified += 1
-            attacks = list_attacks(image).unique(dim=0)
-            labels = {predict(look_up(table), len(hidden)) for table in tabulate(net, attacks, hidden, fill)}
-            broken += labels != {verdict.label}
+    for net, image in cases:
+        (own,) = tabulate(net, image[None], hidden, fill)
+        verdict = certify(look_up(own), len(hidden), step=3)
+        if not verdict.certified:
+            continue
+        certified += 1
+        tables = tabulate(net, list_attacks(image), hidden, fill)
+        broken += {rule(look_up(table), len(hidden)) for table in tables} != {verdict.label}
     return certified, broken
 
 
+def list_random_networks() -> list[tuple[torch.nn.Module, torch.Tensor]]:
+    return [(make_network(seed), image) for seed in range(NETWORKS) for image in make_images(IMAGES, seed)]
+
+
+def list_memories(hidden: torch.Tensor, fill: str) -> list[tuple[torch.nn.Module, torch.Tensor]]:
+    return [(Memory(mask_images(image[None], hidden, fill)), image) for image in make_images(1, 0)]
+
+
+@pytest.fixture
+def hidden() -> torch.Tensor:
+    return MaskGrid(SIDE, SIDE, PATCH, MASKS).hidden
+
+
 @pytest.mark.parametrize("fill", FILLS)
-def test_no_patch_changes_a_certified_label(fill: str) -> None:
-    certified, broken = attack_all(MaskGrid(SIDE, SIDE, PATCH, MASKS).hidden, fill)
+def test_no_patch_changes_a_certified_label(hidden: torch.Tensor, fill: str) -> None:
+    certified, broken = attack_all(list_random_networks(), hidden, fill)
     assert certified >= 3, "the test has no power"
     assert broken == 0
+    assert attack_all(list_memories(hidden, fill), hidden, fill) == (1, 0)
 
 
-def test_the_search_finds_certificates_that_are_false() -> None:
-    """Without the last mask, patches in that corner are seen through all others."""
-    certified, broken = attack_all(MaskGrid(SIDE, SIDE, PATCH, MASKS).hidden[:-1], "mean")
-    assert certified >= 3
-    assert broken > 0
+def follow_majority(look: Look, masks: int) -> int:
+    """The rule without its second step."""
+    return int(look(torch.arange(masks)[:, None].expand(-1, 2)).labels.bincount().argmax())
+
+
+def trust_minority(look: Look, masks: int) -> int:
+    """The rule with a second step that does not look through second masks."""
+    labels = look(torch.arange(masks)[:, None].expand(-1, 2)).labels
+    return next((label for label in labels.tolist() if label != labels.bincount().argmax()), int(labels[0]))
+
+
+@pytest.mark.parametrize("rule", [follow_majority, trust_minority])
+def test_the_search_finds_rules_that_are_wrong(hidden: torch.Tensor, rule: Rule) -> None:
+    """The two are right on all images that no patch has changed."""
+    assert attack_all(list_memories(hidden, "mean"), hidden, "mean", rule) == (1, 1)
+
+
+@pytest.mark.parametrize("missing", range(MASKS**2))
+def test_the_search_finds_a_missing_mask(hidden: torch.Tensor, missing: int) -> None:
+    """Patches in that corner are seen through all other masks."""
+    left = torch.cat([hidden[:missing], hidden[missing + 1 :]])
+    assert attack_all(list_memories(left, "mean"), left, "mean") == (1, 1)
+    if missing == 3:
+        certified, broken = attack_all(list_random_networks(), left, "mean")
+        assert certified >= 3
+        assert broken > 0
+
+
+@pytest.mark.parametrize("fill", FILLS[1:])
+def test_the_search_finds_a_fill_that_sees_hidden_pixels(
+    hidden: torch.Tensor, fill: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leak(self: Fill, images: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        return torch.where(hidden[:, None], self._fill(images, hidden[:, None]), images)
+
+    monkeypatch.setattr(Fill, "apply", leak)
+    assert attack_all(list_memories(hidden, fill), hidden, fill) == (1, 1)
 
 
 class Corners(torch.nn.Module):
@@ -132,13 +204,14 @@ def test_the_classifier_finds_the_patch_that_hides_the_truth() -> None:
     assert g.predict(attacked) == 1
 
 
-def test_attacks_on_the_classifier_itself_fail() -> None:
+def test_attacks_on_the_classifier_itself_fail(hidden: torch.Tensor) -> None:
     """Some of the attacks above, through batches and threads of the public class."""
-    g = PatchClassifier(make_network(0), 3, patch=PATCH, masks=MASKS, fill="mean", batch_size=3)
-    images = (torch.rand(20, 1, SIDE, SIDE, generator=torch.Generator().manual_seed(0)) < 0.5).float()
-    image, certificate = next((x, c) for x, c in ((x, g.certify(x)) for x in images) if c.certified)
-    attacks = list_attacks(image).unique(dim=0)[::9]
-    assert {g.predict(attack) for attack in attacks} == {certificate.prediction}
+    (image,) = make_images(1, 0)
+    for net in (make_network(0), Memory(mask_images(image[None], hidden, "mean"))):
+        g = PatchClassifier(net, 3, patch=PATCH, masks=MASKS, fill="mean", batch_size=3)
+        certificate = g.certify(image)
+        assert certificate.certified
+        assert {g.predict(attack) for attack in list_attacks(image)[::9]} == {certificate.prediction}
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 64])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +14,15 @@ from pprs import _threads
 from pprs.adaptation.problem import Changes, Problem, eval_mode, predict_scores
 from pprs.bounds import clopper_pearson_lower, mean_error
 from pprs.classifier import SmoothedClassifier
+from pprs.noise import Noise
 from pprs.voting import ADAPT
 
 SAMPLES = 64  # noisy samples of each image
 N, ALPHA = 1000, 0.001  # no radius above what N unanimous votes would prove
 MOST_EXCESS = 0.25  # by which the most overrepresented label may exceed its share on clean images
 FIRST_INDEX = 3 << 32  # of the noise, so that no method of adaptation shares it
+
+MAPS = 8  # images whose scores of all pixels are in memory
 
 Array = npt.NDArray[Any]
 
@@ -30,8 +34,10 @@ class Judgement:
     The labels are those that the unadapted network assigns to the clean images.
 
     Attributes:
-        agrees: Whether the label with the most votes is that of the clean image, for each image.
-        radii: The radius at the share of votes for the label of the clean image, 0 up to a half.
+        agrees: Whether the label with the most votes is that of the clean image, for each image. In label maps, the
+            share of its pixels for which this holds.
+        radii: The radius at the share of votes for the label of the clean image, 0 up to a half. In label maps, the
+            mean over the pixels of an image.
         excess: By how much the share of one label in all votes exceeds its share of the clean images, at most.
     """
 
@@ -76,6 +82,8 @@ def judge(problem: Problem, changes: Changes, held_back: torch.Tensor, samples: 
     Returns:
         The judgement.
     """
+    if problem.model.task == "segment":
+        return _judge_maps(problem, changes, held_back, samples)
     clean = predict_scores(problem.model.module, held_back)
     labels, classes = clean.argmax(1).numpy(), clean.shape[1]
     net = changes.apply(problem.model.module)
@@ -91,15 +99,46 @@ def judge(problem: Problem, changes: Changes, held_back: torch.Tensor, samples: 
     return summarise_votes(counts, labels, problem)
 
 
+def _judge_maps(problem: Problem, changes: Changes, held_back: torch.Tensor, samples: int) -> Judgement:
+    """Count the votes of a network that labels every pixel, one image at a time."""
+    module = problem.model.module
+    net, images = changes.apply(module), list[Judgement]()
+    for i, image in enumerate(held_back):
+        clean = _predict_maps(module, image[None])[0]
+        noisy = problem.perturb(image.expand(samples, *image.shape), FIRST_INDEX + i)
+        votes = torch.zeros(len(clean), problem.model.num_classes or 0, dtype=torch.int64)
+        for labels in _predict_maps(net, noisy):
+            votes.scatter_add_(1, labels[:, None], torch.ones_like(labels[:, None]))
+        images.append(summarise_votes(votes.numpy(), clean.numpy(), problem))
+    return Judgement(
+        agrees=np.array([image.agreement for image in images]),
+        radii=np.array([image.radius for image in images]),
+        excess=float(np.mean([image.excess for image in images])),
+    )
+
+
+@torch.inference_mode()
+def _predict_maps(net: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:
+    """Return the labels of all pixels of all images, int64 [N, pixels]. Few scores are kept at a time."""
+    with eval_mode(net):
+        return torch.cat([net(batch.clone()).argmax(1).flatten(1) for batch in images.split(MAPS)])
+
+
 def summarise_votes(counts: Array, labels: Array, problem: Problem) -> Judgement:
     """Compare votes [N, num_classes] with the labels of the clean images."""
     samples, dim = int(counts[0].sum()), problem.images[0].numel()
-    most = clopper_pearson_lower(N, N, ALPHA)
-    shares = [min((votes + 0.5) / (samples + 1), most) for votes in range(samples + 1)]
-    radius_of = np.array([problem.noise.radius(share, dim) for share in shares])
+    radius_of = _tabulate_radii(problem.noise, samples, dim)
     clean_mix = np.bincount(labels, minlength=counts.shape[1]) / len(labels)
     return Judgement(
         agrees=counts.argmax(1) == labels,
         radii=radius_of[counts[np.arange(len(labels)), labels]],
         excess=float((counts.mean(0) / samples - clean_mix).max()),
     )
+
+
+@functools.lru_cache(16)
+def _tabulate_radii(noise: Noise, samples: int, dim: int) -> Array:
+    """Return the radius for every number of votes."""
+    most = clopper_pearson_lower(N, N, ALPHA)
+    shares = [min((votes + 0.5) / (samples + 1), most) for votes in range(samples + 1)]
+    return np.array([noise.radius(share, dim) for share in shares])

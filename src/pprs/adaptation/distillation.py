@@ -186,6 +186,8 @@ class _Trainer:
         images = self._problem.images
         channels, height = images.shape[1:3]
         size = max(LEAST_BATCH, min(BATCH, BATCH_VALUES // images[0].numel()))
+        if self._problem.model.task == "segment":
+            size = LEAST_BATCH  # each image has as many targets as pixels
         order = torch.empty(0, dtype=torch.long)
         while True:
             while len(order) < size:
@@ -209,8 +211,9 @@ class _Trainer:
         return float(loss.detach())
 
     def _predict_log(self, net: nn.Module, images: torch.Tensor) -> torch.Tensor:
-        """Return the logarithms of a network's probabilities."""
-        return to_logits(net(images), self._problem.probabilities).float().log_softmax(1)
+        """Return the logarithms of a network's probabilities, one line for each image, or for each pixel of each."""
+        scores = to_logits(net(images), self._problem.probabilities).float()
+        return scores.log_softmax(1).movedim(1, -1).flatten(0, -2)
 
     def _denoise(self, images: torch.Tensor) -> torch.Tensor:
         return images if self._denoiser is None else self._denoiser(images)

@@ -16,6 +16,7 @@ from pprs.adaptation.problem import Changes, Problem
 from pprs.adaptation.statistics import adapt_statistics
 from pprs.adaptation.step import Step
 from pprs.errors import ConfigurationError, suggest
+from pprs.model import Model
 from pprs.progress import Progress
 
 AUTO = "auto"
@@ -32,17 +33,19 @@ class Method:
         adapt: Takes the problem, the changes to build on, `progress` and `deadline`, and returns the new changes.
         share: The share of the remaining time that it may take.
         fresh: Whether it builds on the unadapted classifier, because earlier changes do not help it.
+        segments: Whether it also suits networks that label every pixel.
     """
 
     adapt: Callable[..., Changes]
     share: float
     fresh: bool = False
+    segments: bool = False
 
 
 METHODS = {
-    "statistics": Method(adapt_statistics, 0.2),
+    "statistics": Method(adapt_statistics, 0.2, segments=True),
     "bias": Method(adapt_bias, 0.2),
-    "distill": Method(distil, 1.0, fresh=True),
+    "distill": Method(distil, 1.0, fresh=True, segments=True),
     "denoiser": Method(train_denoiser, 1.0),  # last, for networks without gradients: for others, distilling is better
 }
 
@@ -83,6 +86,11 @@ def climb(
     return _Climb(problem, method, seconds, held_back, list(finished), on_step, progress).run()
 
 
+def list_methods(model: Model) -> list[str]:
+    """Return the methods that suit a network, from the cheapest to the most thorough."""
+    return [name for name, method in METHODS.items() if method.segments or model.task != "segment"]
+
+
 class _Climb:
     def __init__(
         self,
@@ -109,10 +117,10 @@ class _Climb:
         if (last := next((step for step in reversed(self._steps) if step.accepted), None)) is not None:
             changes, best = last.changes, self._judge(last.changes)
         if not self._steps:
-            self._progress.message(f"before: {_describe(best)}")
+            self._progress.message(f"before: {self._describe(best)}")
             seconds = time.monotonic() - began
             self._add(Step(UNADAPTED, changes, best.agreement, best.radius, True, seconds))
-        for name in list(METHODS) if self._method == AUTO else [self._method]:
+        for name in list_methods(self._problem.model) if self._method == AUTO else [self._method]:
             if any(step.method == name for step in self._steps):
                 continue
             if self._method == AUTO and self._remaining() == 0:
@@ -147,7 +155,7 @@ class _Climb:
         judgement = self._judge(new)
         improves = judgement.improves_on(best, self._unadapted)
         verdict = "accepted" if improves else "not better beyond the error"
-        self._progress.message(f"{name}: {_describe(judgement)}; {verdict}")
+        self._progress.message(f"{name}: {self._describe(judgement)}; {verdict}")
         accepted, seconds = improves or self._method == name, time.monotonic() - began
         return Step(name, new, judgement.agreement, judgement.radius, accepted, seconds), judgement
 
@@ -156,6 +164,13 @@ class _Climb:
         judgement = judge(self._problem, changes, self._held_back, self._samples)
         self._judging = time.monotonic() - began
         return judgement
+
+    def _describe(self, judgement: Judgement) -> str:
+        pixels = " of the pixels" if self._problem.model.task == "segment" else ""
+        return (
+            f"on {len(judgement.radii)} held-back images, {100 * judgement.agreement:.0f}%{pixels} keep the label of "
+            f"the clean image, mean radius {judgement.radius:.3f}"
+        )
 
 
 def _limit_judgement(problem: Problem, held_back: torch.Tensor, seconds: float | None) -> tuple[torch.Tensor, int]:
@@ -170,10 +185,3 @@ def _limit_judgement(problem: Problem, held_back: torch.Tensor, seconds: float |
     affordable = int(JUDGING * seconds / cost)
     samples = min(SAMPLES, max(LEAST_SAMPLES, affordable // len(held_back)))
     return held_back[: max(LEAST_IMAGES, affordable // samples)], samples
-
-
-def _describe(judgement: Judgement) -> str:
-    return (
-        f"on {len(judgement.radii)} held-back images, {100 * judgement.agreement:.0f}% keep the label of the clean "
-        f"image, mean radius {judgement.radius:.3f}"
-    )

@@ -14,7 +14,7 @@ from pprs._files import check_writable
 from pprs._threads import keep_memory
 from pprs._version import __version__
 from pprs.adaptation.images import AdaptationImages, find_strange_classes, read_images
-from pprs.adaptation.ladder import climb
+from pprs.adaptation.ladder import AUTO, climb, list_methods
 from pprs.adaptation.problem import Problem, predict_scores
 from pprs.adaptation.step import Step
 from pprs.data import ImageSet, Selection
@@ -29,9 +29,10 @@ from pprs.noise import Noise, parse_noise
 from pprs.partition import Partition, parse_partition
 from pprs.progress import Progress, as_progress, duration
 from pprs.runners import parse_budget
-from pprs.task import count_classes, open_data, open_model
+from pprs.segmentation.data import open_masked
+from pprs.task import find_task, open_data, open_model
 
-METHODS = ("auto", "statistics", "bias", "denoiser", "distill")
+METHODS = (AUTO, "statistics", "bias", "denoiser", "distill")
 BUDGET = "5m"
 CHECKED = 8  # images on which an adapted network must have finite scores
 
@@ -92,12 +93,13 @@ def adapt(
     if method not in METHODS:
         raise ConfigurationError(f'unknown method "{method}". {suggest(str(method), METHODS)}', parameter="method")
     reporter = as_progress(progress)
-    image_set = open_data(data, split=split, prefer="train")
     net = open_model(model)[0]
+    image_set = _open_images(data, split, net)
     _check_method(method, net)
     keep_memory()
     read = read_images(image_set, images, net, seed, reporter)
     net = _with_classes(net, read)
+    _check_method(method, net)  # again, since only now a network in memory is known to label every pixel
     if partition is not None:
         partition = partition.resolve(noise.sigma, read.shape)
     wanted = _describe(net, image_set, read, noise, partition, seed, method, budget)
@@ -107,6 +109,13 @@ def adapt(
         _warn(problem, image_set, reporter)
         work.run(problem, seconds)
     return work.overlay
+
+
+def _open_images(data: Any, split: str | None, model: Model) -> ImageSet:
+    """Open the images of an adaptation, whose labels and masks are not read."""
+    if model.task == "segment" and isinstance(data, str | Path):
+        return open_masked(str(data), split=split, prefer="train")
+    return open_data(data, split=split, prefer="train")
 
 
 def _check_out(out: str | Path) -> Path:
@@ -129,7 +138,13 @@ def check_budget(budget: str) -> float:
 
 
 def _check_method(method: str, model: Model) -> None:
-    """Refuse a method that the network does not allow, before its images are read."""
+    """Refuse a method that the network does not allow."""
+    if method != AUTO and method not in (suited := list_methods(model)):
+        raise ConfigurationError(
+            f"{model.source} labels every pixel, which {method} does not suit. Choose another `method`: "
+            f"{' or '.join(suited)}.",
+            parameter="method",
+        )
     layers = list(model.module.modules())
     if method == "statistics" and not any(
         isinstance(layer, _BatchNorm) and layer.running_mean is not None for layer in layers
@@ -150,11 +165,11 @@ def _check_method(method: str, model: Model) -> None:
 
 
 def _with_classes(model: Model, images: AdaptationImages) -> Model:
-    """Return the model with its number of classes, after checking that it takes these images."""
-    found = count_classes(replace(model, input_shape=None), images.training[0])
+    """Return the model with its task and number of classes, after checking that it takes these images."""
+    task, found = find_task(replace(model, input_shape=None), images.training[0])
     if model.num_classes not in (None, found):
         raise PprsError(f"{model.source} returned {found} scores, and should have {model.num_classes} classes")
-    return replace(model, num_classes=found)
+    return replace(model, num_classes=found, task=task)
 
 
 def _describe(
@@ -191,7 +206,7 @@ def _warn(problem: Problem, data: ImageSet, progress: Progress) -> None:
     """Warn of images that say little about the classifier."""
     if strange := find_strange_classes(data, problem.model):
         progress.message(f"warning: {strange}")
-    labels = problem.clean_scores.argmax(1).unique().tolist()
+    labels = problem.clean_scores.argmax(1).unique().tolist() if problem.model.task != "segment" else []
     if len(labels) == 1:
         names = problem.model.class_names
         name = f'"{names[labels[0]]}"' if names else f"class {labels[0]}"

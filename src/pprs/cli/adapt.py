@@ -77,7 +77,7 @@ def adapt(
     threads: options.Threads = None,
     device: Device = "cpu",
 ) -> None:
-    """Adapt a classifier to its noise and partition, or to the masks of a patch, with unlabelled images.
+    """Adapt a network to its noise and partition, or to the masks of a patch, with unlabelled images.
 
     Labels, if there are any, are not read. Give images that you do not certify.
 
@@ -102,7 +102,10 @@ def adapt(
         model, data, noise=noise_of(noise, sigma), partition=partition, out=out, method=method, budget=budget,
         images=images, seed=seed, progress=progress, split=split,
     )  # fmt: skip
-    say(f"wrote {out}. Use it with: pprs certify --model {model} --adapted {out} ...")
+    say(
+        f"wrote {out}. Use it with: pprs certify --model {model} --adapted {out} ... (if it labels every pixel, with "
+        "pprs segment)"
+    )
 
 
 def _check_supported(pixels: str, device: str) -> None:

@@ -97,6 +97,9 @@ def predict_set(
 
     Prints a tab-separated table. Calibration images are left out. If images have labels, coverage and sizes follow.
 
+    An image that cannot be read or classified is listed at the end, with exit code 1, or 2 if there is no other image.
+    With `--out` or `--report`, repeat the command to continue where it ended, and to try failed images again.
+
     Example: pprs predict-set --sets sets.json --data D --limit 10
     """
     _check_files(sets, out, report)
@@ -106,23 +109,33 @@ def predict_set(
     options.set_threads(threads)
     opened = [LabelSets.load(path, model=model, adapted=adapted) for path in sets]
     _check_comparable(opened)
-    evaluations = []
-    for one in opened:
-        task = one.open_task(data, split=split, classes=classes, images=images)
-        messages.message(f"what is promised: {state_promise(one.settings)}.")
-        evaluation = _predict(one, task, seed, secret, print_rows=len(sets) == 1)
-        if attack is not None:
-            found = attack_sets(one, task, AttackOptions(attack, steps), seed=seed, progress=messages)
-            evaluation = replace(evaluation, attacked=found)
-        evaluations.append(evaluation)
-    _print_summary(evaluations)
+    stores = [_store_path(None if secret else out or report, i) for i in range(len(opened))]
+    tasks = [one.open_task(data, split=split, classes=classes, images=images) for one in opened]
+    evaluations = [
+        _predict(one, task, store, seed, secret, print_rows=len(sets) == 1)
+        for one, task, store in zip(opened, tasks, stores, strict=True)
+    ]
     if out is not None:
         write_rows(evaluations[0], out)
         messages.message(f"wrote {out}")
+    if attack is not None:
+        evaluations = [
+            _attack(one, task, evaluation, AttackOptions(attack, steps), seed)
+            for one, task, evaluation in zip(opened, tasks, evaluations, strict=True)
+        ]
+    _print_summary(evaluations)
     if report is not None:
-        write_set_report(evaluations, task, report)
+        write_set_report(evaluations, tasks[-1], report)
         messages.message(f"wrote {report}")
+    for store, evaluation in zip(stores, evaluations, strict=True):
+        if store is not None and not evaluation.failures:
+            store.unlink(missing_ok=True)
     _exit_if_failed(evaluations)
+
+
+def _store_path(path: Path | None, position: int) -> Path | None:
+    """Return where the scores of a prediction are kept until it is finished, or None if it writes no file."""
+    return None if path is None else path.with_name(f".{path.name}.scores{position or ''}")
 
 
 def _check_files(sets: Sequence[Path], out: Path | None, report: Path | None) -> None:
@@ -146,12 +159,23 @@ def _check_comparable(opened: Sequence[LabelSets]) -> None:
         )
 
 
-def _predict(sets: LabelSets, task: Task, seed: int | None, secret: bool, *, print_rows: bool) -> SetEvaluation:
+def _predict(
+    sets: LabelSets, task: Task, store: Path | None, seed: int | None, secret: bool, *, print_rows: bool
+) -> SetEvaluation:
+    messages.message(f"what is promised: {state_promise(sets.settings)}.")
     if not print_rows:
-        return sets.evaluate_task(task, seed=seed, secret=secret, progress=messages)
+        return sets.evaluate_task(task, seed=seed, secret=secret, progress=messages, store=store)
     typer.echo("idx\tlabel\tsize\tset")
     print_row = partial(_print_row, names=sets.settings.class_names)
-    return sets.evaluate_task(task, seed=seed, secret=secret, on_row=print_row)
+    return sets.evaluate_task(task, seed=seed, secret=secret, on_row=print_row, store=store)
+
+
+def _attack(
+    sets: LabelSets, task: Task, evaluation: SetEvaluation, options: AttackOptions, seed: int | None
+) -> SetEvaluation:
+    """Attack images that have a set."""
+    usable = replace(task, images=[row.index for row in evaluation.rows])
+    return replace(evaluation, attacked=attack_sets(sets, usable, options, seed=seed, progress=messages))
 
 
 def _print_row(row: SetRow, names: Sequence[str] | None) -> None:

@@ -78,6 +78,7 @@ def segment(
     model: Model,
     data: Data,
     sigma: options.Sigma,
+    adapted: options.Adapted = None,
     partition: options.PartitionText = "none",
     noise: options.NoiseText = "gaussian",
     out: Out = None,
@@ -115,7 +116,7 @@ def segment(
     run = segment_dataset(
         model, data, noise=run_noise, partition=run_partition, sampling=sampling,
         images=Selection(start, stride, limit), seed=seed, out=out, progress=progress, split=split, classes=classes,
-        engine=engine, device=device, batch_size=batch_size, arithmetic=arithmetic,
+        adapted=adapted, engine=engine, device=device, batch_size=batch_size, arithmetic=arithmetic,
     )  # fmt: skip
     print_segmentation(run, out)
     if show is not None:

@@ -12,9 +12,11 @@ from pprs.cli import options
 from pprs.cli.console import CommandProgress
 from pprs.cli.errors import FAILED, guarded, with_flags
 from pprs.cli.options import Panel
+from pprs.errors import ConfigurationError
+from pprs.patches import is_patch_run, verify_patches
 from pprs.segmentation.store import is_segmentation_run
-from pprs.segmentation.verification import verify_segmentation
-from pprs.verification import verify_run
+from pprs.segmentation.verification import SegmentationVerification, verify_segmentation
+from pprs.verification import Verification, verify_run
 
 
 @guarded
@@ -26,6 +28,16 @@ def verify(
     rows: Annotated[
         str | None,
         options.option("--rows", "LIST", Panel.SAMPLING, "Images whose votes are drawn again, for example 3,7."),
+    ] = None,
+    images: Annotated[
+        int | None,
+        options.option(
+            "--images",
+            "INT",
+            Panel.MASKS,
+            "In a run of `pprs patch`: images, chosen at random, that are certified "
+            "again. Default: all, or those of --rows.",
+        ),
     ] = None,
     model: Annotated[
         str | None, typer.Option("--model", metavar="MODEL", help="Model, if not where the run says.")
@@ -43,6 +55,8 @@ def verify(
 ) -> None:
     """Check that the bounds and radii of a run follow from its counts, and its votes from its model and images.
 
+    The claims of a run of `pprs patch` have no votes: its images are certified again.
+
     Prints what was checked, what was not, and what does not follow. The exit code is 1 if anything does not.
 
     Example: pprs verify runs/slic --replay 10
@@ -50,15 +64,34 @@ def verify(
     chosen = options.parse_indices(rows, "rows")
     options.set_threads(threads)
     progress = CommandProgress(Console(stderr=True))
-    if is_segmentation_run(run):
-        found = verify_segmentation(run, model=model, data=data, replay=replay, rows=chosen, progress=progress)
-        typer.echo(with_flags(str(found)))
-        if not found.ok:
-            raise typer.Exit(FAILED)
-        return
-    result = verify_run(
-        run, model=model, adapted=adapted, data=data, denoiser=denoiser, replay=replay, rows=chosen, progress=progress
-    )
-    typer.echo(with_flags(str(result)))
-    if not result.ok:
+    _check_options(run, replay, images)
+    found: Verification | SegmentationVerification
+    if is_patch_run(run):
+        found = verify_patches(
+            run, model=model, adapted=adapted, data=data, images=images, rows=chosen, progress=progress
+        )
+    elif is_segmentation_run(run):
+        found = verify_segmentation(
+            run, model=model, adapted=adapted, data=data, replay=replay, rows=chosen, progress=progress
+        )
+    else:
+        found = verify_run(
+            run, model=model, adapted=adapted, data=data, denoiser=denoiser, replay=replay, rows=chosen,
+            progress=progress,
+        )  # fmt: skip
+    typer.echo(with_flags(str(found)))
+    if not found.ok:
         raise typer.Exit(FAILED)
+
+
+def _check_options(run: str, replay: int, images: int | None) -> None:
+    """Refuse an option that this kind of run does not have."""
+    if images is not None and not is_patch_run(run):
+        raise ConfigurationError(
+            "`images` is for runs of `pprs patch`. Draw votes again with `replay`.", parameter="images"
+        )
+    if replay and is_patch_run(run):
+        raise ConfigurationError(
+            "a run of `pprs patch` has no votes that could be drawn again. Give `images`, or `rows`.",
+            parameter="replay",
+        )

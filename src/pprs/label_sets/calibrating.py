@@ -113,14 +113,14 @@ def _score_calibration(
             if known is None:
                 yield index, x
             else:
-                scored.scores.append(known)
+                scored.scores += known
                 scored.digests.append(digests[index])
                 progress.advance(1)
 
     with stage(progress, "calibrate", len(task.images), "images"), store:
         for index, scores in score_images(votes, items(), CALIBRATE, settings.score, settings.randomised):
             score = float(scores[labels[index]])
-            store.add(index, labels[index], digests[index], score)
+            store.add(index, labels[index], digests[index], [score])
             scored.scores.append(score)
             scored.digests.append(digests[index])
             progress.advance(1)

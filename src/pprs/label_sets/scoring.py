@@ -185,12 +185,22 @@ def score_images(
     phase: int,
     score: str,
     randomised: bool,
+    on_failure: Callable[[int, Exception], None] | None = None,
 ) -> Iterator[tuple[int, Floats]]:
-    """Yield the index and the score of every label for each prepared image, from one noisy sample of it."""
-    for index, outputs in votes.score_once(images, phase):
+    """Yield the index and the score of every label for each prepared image, from one noisy sample of it.
+
+    An image that cannot be classified is left out and passed to `on_failure`. Without that, its error is raised.
+    """
+    for index, outputs in votes.score_once(images, phase, on_failure):
         u = _draw_uniform(votes.seed, index, phase) if randomised else None
-        with name_image(index):
-            scores = conformal_scores(outputs, score, u)
+        try:
+            with name_image(index):
+                scores = conformal_scores(outputs, score, u)
+        except PprsError as error:
+            if on_failure is None:
+                raise
+            on_failure(index, error)
+            continue
         yield index, scores
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pprs.data import Selection
+from pprs.data import Example, Selection
 from pprs.dataset import EngineOptions
 from pprs.errors import ConfigurationError, PprsError, check_integer
 from pprs.label_sets.calibrating import calibrate
 from pprs.label_sets.evaluation import SetEvaluation, SetRow, evaluate_scores
+from pprs.label_sets.predicting import Prediction
 from pprs.label_sets.scores import Floats
 from pprs.label_sets.scoring import (
     AnyModel,
@@ -31,6 +33,7 @@ from pprs.label_sets.scoring import (
     score_images,
 )
 from pprs.label_sets.settings import Calibration, SetSettings, shorten_digest, state_promise
+from pprs.label_sets.store import ScoreStore
 from pprs.model import Model
 from pprs.noise import Noise, QuantisedImage, digest_image, parse_noise
 from pprs.partition import Partition, parse_partition
@@ -319,6 +322,7 @@ class LabelSets:
     def score_inputs(
         self,
         inputs: Iterable[tuple[int, torch.Tensor | QuantisedImage]],
+        on_failure: Callable[[int, Exception], None] | None = None,
         *,
         seed: int | None = None,
         secret: bool = False,
@@ -327,11 +331,13 @@ class LabelSets:
 
         Args:
             inputs: The index of each image, and the image as returned by `prepare` or `quantise`.
+            on_failure: Called with the index of an image that cannot be classified, and the error. Such an image is
+                left out. By default, the error is raised.
             seed: The random seed. By default, that of the calibration.
             secret: Draw the noise from the randomness of the system.
         """
         settings, votes = self.settings, reseed(self.votes, self._choose_seed(seed, secret))
-        yield from score_images(votes, inputs, SETS, settings.score, settings.randomised)
+        yield from score_images(votes, inputs, SETS, settings.score, settings.randomised, on_failure)
 
     def _choose_seed(self, seed: int | None, secret: bool) -> int:
         if secret and seed is not None:
@@ -444,8 +450,11 @@ class LabelSets:
         secret: bool = False,
         progress: bool | Progress = False,
         on_row: Callable[[SetRow], None] = lambda row: None,
+        store: Path | None = None,
     ) -> SetEvaluation:
         """Predict the images of a task, and measure the sets of those with a label.
+
+        An image that cannot be read or classified is a failure, and has no set. The others are predicted.
 
         Args:
             task: This model and the images.
@@ -454,48 +463,43 @@ class LabelSets:
             secret: Draw the noise from the randomness of the system.
             progress: True to show a progress bar, or a `Progress` object to report to.
             on_row: Called with the set of each image, in order.
+            store: File for the scores so far, from which an interrupted prediction continues. The caller removes it.
 
         Returns:
             Coverage and sizes, with exact intervals.
+
+        Raises:
+            PprsError: If no image can be predicted.
         """
         reporter, seed = as_progress(progress), self._choose_seed(seed, secret)
-        truths: dict[int, int | None] = {}
-        failures: dict[int, str] = {}
-        skipped = 0
-
-        def inputs() -> Iterator[tuple[int, torch.Tensor | QuantisedImage]]:
-            nonlocal skipped
-            for index in task.images:
-                try:
-                    example = task.data[index]
-                    x = self.quantise(example.image, index)
-                except ConfigurationError:
-                    raise
-                except PprsError as error:
-                    failures[index] = error.message
-                    continue
-                if self.was_calibrated_with(x):
-                    skipped += 1
-                    continue
-                truths[index] = check_label(example.label, index, self.settings.num_classes)
-                yield index, x
+        prediction = self._start_prediction(task, seed, store)
 
         def report_row(row: SetRow) -> None:
             reporter.advance(1)
             on_row(row)
 
-        with stage(reporter, "predict", len(task.images), "images"):
-            scored = self.score_inputs(inputs(), seed=seed)
-            evaluation = evaluate_scores(
-                self.calibration, ((index, truths[index], scores) for index, scores in scored), radii,
-                on_row=report_row,
-            )  # fmt: skip
-        if skipped and not evaluation.rows:
+        with stage(reporter, "predict", len(task.images), "images"), prediction.store:
+            evaluation = evaluate_scores(self.calibration, prediction.iter_scores(), radii, on_row=report_row)
+        failures = tuple(sorted(prediction.failures.items()))
+        if not evaluation.rows and failures:
+            index, error = failures[0]
+            raise PprsError(f"no image could be predicted. Image {index}: {error}", parameter="data")
+        if not evaluation.rows and prediction.excluded:
             raise ConfigurationError(
                 "all of these images are calibration images, for which the promise says nothing. Give other images.",
                 parameter="data",
             )
-        return replace(evaluation, seed=seed, skipped=skipped, failures=tuple(failures.items()))
+        return replace(evaluation, seed=seed, skipped=prediction.excluded, failures=failures)
+
+    def _start_prediction(self, task: Task, seed: int, store: Path | None) -> Prediction:
+        def prepare(example: Example) -> torch.Tensor | QuantisedImage:
+            check_label(example.label, example.index, self.settings.num_classes)
+            return self.quantise(example.image, example.index)
+
+        return Prediction(
+            task, prepare, partial(self.score_inputs, seed=seed), self.calibration.digest_set.__contains__,
+            ScoreStore(store, self.settings, self.calibration.binding, seed, temporary=False),
+        )  # fmt: skip
 
     def save(self, path: str | Path) -> None:
         """Write the sets to a JSON file, bound to the model, the noise and the partition.

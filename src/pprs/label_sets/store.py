@@ -1,4 +1,4 @@
-"""The scores of an interrupted calibration, one line each, so that the same command continues it."""
+"""The scores of an interrupted calibration or prediction, one line each, so that the same command continues it."""
 
 from __future__ import annotations
 
@@ -14,34 +14,48 @@ from pprs._files import cannot_write
 from pprs.label_sets.settings import SetSettings
 from pprs.runs.binding import Binding
 
+ALL = -1  # in the place of a label
 PROMISED = ("radius", "alpha", "data", "split")  # settings that scores do not depend on
 
 
 class ScoreStore:
-    """Keeps scores in a file while images are scored, and removes the file when all are.
+    """Keeps scores in a file while images are scored.
 
     Args:
         path: The file, or None to keep nothing.
         settings: What the scores depend on. Scores of other settings are not used.
         binding: The identity of the model.
+        seed: The random seed of the noise, if it is not that of the settings.
+        temporary: Whether to remove the file when all images are scored. Otherwise the caller does.
     """
 
-    def __init__(self, path: Path | None, settings: SetSettings, binding: Binding) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        settings: SetSettings,
+        binding: Binding,
+        seed: int | None = None,
+        *,
+        temporary: bool = True,
+    ) -> None:
         values = {key: value for key, value in dataclasses.asdict(settings).items() if key not in PROMISED}
-        text = json.dumps([values, binding.to_text()], sort_keys=True)
-        self._path, self._key = path, hashlib.sha256(text.encode()).hexdigest()
-        self._known: dict[tuple[int, int, str], float] = {}
+        text = json.dumps([values, binding.to_text(), *([] if seed is None else [seed])], sort_keys=True)
+        self._path, self._key, self._temporary = path, hashlib.sha256(text.encode()).hexdigest(), temporary
+        self._known: dict[tuple[int, int, str], list[float]] = {}
         self._file: IO[str] | None = None
 
-    def find(self, index: int, label: int, digest: str) -> float | None:
-        """Return the score that was kept for this image, or None."""
+    def find(self, index: int, label: int, digest: str) -> list[float] | None:
+        """Return the scores that were kept for this image and label, or None."""
         return self._known.get((index, label, digest))
 
-    def add(self, index: int, label: int, digest: str, score: float) -> None:
-        """Keep a score."""
+    def add(self, index: int, label: int, digest: str, scores: list[float]) -> None:
+        """Keep the scores of an image: that of one label, or those of all labels, which `ALL` stands for."""
         if self._file is not None:
-            self._file.write(json.dumps([index, label, digest, score]) + "\n")
-            self._file.flush()
+            try:
+                self._file.write(json.dumps([index, label, digest, *scores]) + "\n")
+                self._file.flush()
+            except OSError as error:
+                raise cannot_write(Path(self._file.name), error) from error
 
     def __enter__(self) -> ScoreStore:
         if self._path is None:
@@ -50,8 +64,8 @@ class ScoreStore:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("a" if self._known else "w", encoding="utf-8")
-            if not self._known:
-                self._file.write(json.dumps(self._key) + "\n")
+            # After an incomplete line, which is then left out, a new one begins.
+            self._file.write("\n" if self._known else json.dumps(self._key) + "\n")
         except OSError as error:
             raise cannot_write(self._path, error) from error
         return self
@@ -61,16 +75,17 @@ class ScoreStore:
     ) -> None:
         if self._file is not None:
             self._file.close()
-        if self._path is not None and kind is None:
+        if self._path is not None and self._temporary and kind is None:
             self._path.unlink(missing_ok=True)
 
-    def _read(self, path: Path) -> dict[tuple[int, int, str], float]:
-        """Return the scores in the file, none if they are of other settings. An incomplete last line is left out."""
-        known: dict[tuple[int, int, str], float] = {}
-        with contextlib.suppress(OSError, ValueError, TypeError), path.open(encoding="utf-8") as lines:
+    def _read(self, path: Path) -> dict[tuple[int, int, str], list[float]]:
+        """Return the scores in the file, none if they are of other settings. Incomplete lines are left out."""
+        known: dict[tuple[int, int, str], list[float]] = {}
+        with contextlib.suppress(OSError, ValueError), path.open(encoding="utf-8") as lines:
             if json.loads(next(lines, "null")) != self._key:
                 return {}
             for line in lines:
-                index, label, digest, score = json.loads(line)
-                known[int(index), int(label), str(digest)] = float(score)
+                with contextlib.suppress(ValueError, TypeError):
+                    index, label, digest, *scores = json.loads(line)
+                    known[int(index), int(label), str(digest)] = [float(score) for score in scores]
         return known

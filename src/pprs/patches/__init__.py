@@ -17,6 +17,7 @@ from pprs.patches.store import (
     open_patch_run,
     plain_accuracy,
 )
+from pprs.patches.verification import verify_patches
 
 __all__ = [
     "FILL",
@@ -38,4 +39,5 @@ __all__ = [
     "open_patch_run",
     "parse_fill",
     "plain_accuracy",
+    "verify_patches",
 ]

@@ -89,9 +89,9 @@ def certify_patches(
     )
     keep_memory()
     _report_adaptation(task, sides, masks, fill, reporter)
-    make = _Maker(task, masks, fill, device, batch_size)
+    make = ClassifierMaker(task, masks, fill, device, batch_size)
     choice = make.choose_engine(sides, _find_engine(folder, engine), reporter)
-    with PatchWriter(folder, _describe(task, masks, fill, choice, device)) as writer:
+    with PatchWriter(folder, describe_run(task, masks, fill, choice, device)) as writer:
         wanted = [(index, side) for side in sides for index in task.images]
         _certify(task, make, choice, writer, wanted, reporter)
         run = writer.finish(wanted)
@@ -131,7 +131,7 @@ def _report_adaptation(task: Task, sides: Sequence[int], masks: int, fill: Fill,
 
 
 @dataclass(frozen=True)
-class _Maker:
+class ClassifierMaker:
     """Makes the classifiers of a run, one for each patch size."""
 
     task: Task
@@ -153,13 +153,15 @@ class _Maker:
         )  # fmt: skip
 
     def make(self, module: torch.nn.Module, side: int) -> PatchClassifier:
+        """Return the classifier for a patch size, with the network on its engine."""
         network = self.task.base_classifier(module)
         return PatchClassifier(
             network, self.task.num_classes, side, self.masks, self.fill, batch_size=self.batch_size, device=self.device
         )
 
 
-def _describe(task: Task, masks: int, fill: Fill, choice: EngineChoice, device: str) -> PatchSettings:
+def describe_run(task: Task, masks: int, fill: Fill, choice: EngineChoice, device: str) -> PatchSettings:
+    """Return what the rows of a run depend on."""
     model = task.model
     return PatchSettings(
         model=task.model_text or model.source,
@@ -180,7 +182,7 @@ def _describe(task: Task, masks: int, fill: Fill, choice: EngineChoice, device: 
 
 def _certify(
     task: Task,
-    make: _Maker,
+    make: ClassifierMaker,
     choice: EngineChoice,
     writer: PatchWriter,
     wanted: Sequence[tuple[int, int]],
@@ -199,7 +201,7 @@ def _certify(
             if side not in classifiers:
                 classifiers[side] = make.make(choice.model.module, side)
                 classifiers[side].check_model(task.sample.image)
-            row = _certify_image(task, classifiers[side], index)
+            row = certify_image(task, classifiers[side], index)
             writer.add(row)
             if writer.wants_picture(row):
                 writer.add_picture(row, _draw(task.data[index].image, classifiers[side], row))
@@ -207,7 +209,8 @@ def _certify(
             progress.advance(1, f"{certified} certified")
 
 
-def _certify_image(task: Task, classifier: PatchClassifier, index: int) -> PatchRow:
+def certify_image(task: Task, classifier: PatchClassifier, index: int) -> PatchRow:
+    """Certify one image. An image that fails gives a row with the error."""
     row = PatchRow(index, classifier.patch)
     try:
         example = task.data[index]

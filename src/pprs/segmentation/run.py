@@ -18,7 +18,7 @@ from PIL import Image
 
 from pprs._threads import get_threads, keep_memory
 from pprs.data import Selection, check_indices
-from pprs.dataset import EngineOptions
+from pprs.dataset import EngineOptions, report_reused_images
 from pprs.engine import choose_engine
 from pprs.errors import ConfigurationError, PprsError, check_integer, check_type, describe_error
 from pprs.memory import check_memory
@@ -39,7 +39,7 @@ from pprs.segmentation.store import (
     SegmentationWriter,
     is_segmentation_run,
 )
-from pprs.task import find_usable, open_model
+from pprs.task import Task, find_usable, open_model
 from pprs.voting import choose_arithmetic, fix_levels, prepare_image, trial_inputs
 
 CLASSIFIES = "{} labels the whole image, and this is for networks that label every pixel. Use `pprs certify`."
@@ -59,6 +59,7 @@ def segment_dataset(
     progress: bool | Progress = True,
     split: str | None = None,
     classes: str | Path | None = None,
+    adapted: str | Path | None = None,
     engine: str = "auto",
     device: str = "cpu",
     batch_size: int | None = None,
@@ -83,6 +84,7 @@ def segment_dataset(
         progress: True shows a progress bar. Any object with the methods of `pprs.progress.Progress` is accepted.
         split: Split of the data. By default test, else validation, else train.
         classes: File with the class names of the data, one per line, in the order of the labels.
+        adapted: File with an adaptation of the model, written by `adapt`.
         engine: "auto", "torch" or "onnxruntime".
         device: Torch device.
         batch_size: Noisy samples per batch. Affects speed only.
@@ -108,7 +110,7 @@ def segment_dataset(
     reporter = as_progress(progress)
     masked = _open_data(data, split, classes)
     indices = _choose_images(images, len(masked))
-    net, text, num_classes = open_network(model, masked, indices)
+    net, text, num_classes = open_network(model, masked, indices, adapted)
     prepared = Prepared(masked, net, num_classes)
     check_masks(prepared, indices, reporter)
     keep_memory()
@@ -122,6 +124,7 @@ def segment_dataset(
     image = prepare_image(sample.image, noise, arithmetic)
     partition = None if partition is None else partition.bind_files().resolve(noise.sigma, tuple(image.shape))
     _check_first(image, noise, sampling)
+    _report_adaptation(Task(net, prepared, indices, None, text), noise, partition, reporter)
     inputs = trial_inputs(image, noise, partition, seed, sample.index)
     if recorded is not None and options.engine == "auto":
         options = replace(options, engine=recorded.engine)
@@ -163,6 +166,13 @@ def segment_dataset(
     return run
 
 
+def _report_adaptation(task: Task, noise: Noise, partition: Partition | None, progress: Progress) -> None:
+    """Warn if an adapted network is used with other noise, or for the images that it was adapted with."""
+    for text in task.list_mismatches(noise, partition):
+        progress.message(f"warning: {text}")
+    report_reused_images(task, progress)
+
+
 def _open_data(data: Any, split: str | None, classes: str | Path | None) -> MaskedSet:
     if isinstance(data, str | Path):
         return open_masked(str(data), split=split, classes=None if classes is None else Path(classes))
@@ -178,10 +188,13 @@ def _choose_images(images: Iterable[int] | Selection | None, total: int) -> Sequ
 
 
 def open_network(
-    model: str | Model | torch.nn.Module, data: MaskedSet, indices: Sequence[int]
+    model: str | Model | torch.nn.Module,
+    data: MaskedSet,
+    indices: Sequence[int],
+    adapted: str | Path | None = None,
 ) -> tuple[Model, str | None, int]:
     """Return the network, the text that opens it again, and its number of classes."""
-    net, text = open_model(model)
+    net, text = open_model(model, adapted)
     if net.task == "classify":
         raise ConfigurationError(CLASSIFIES.format(net.source), parameter="model")
     count = net.num_classes if net.task == "segment" else None

@@ -12,6 +12,7 @@ from pprs.errors import ConfigurationError
 from pprs.progress import Progress
 from pprs.segmentation.run import segment_dataset
 from pprs.segmentation.store import SegmentationRow, SegmentationRun
+from pprs.task import reopen_model
 
 _NAMES = ("model", "data")  # settings that may differ if the caller gives the model or data elsewhere
 
@@ -49,6 +50,7 @@ def verify_segmentation(
     folder: str | Path,
     *,
     model: str | None = None,
+    adapted: str | Path | None = None,
     data: str | None = None,
     replay: int = 0,
     rows: Sequence[int] | None = None,
@@ -59,6 +61,7 @@ def verify_segmentation(
     Args:
         folder: The folder of the run.
         model: The model, if not where the run says.
+        adapted: The file of its adaptation, if it has one and it is not where the run says.
         data: The data, if not where the run says.
         replay: Number of rows, chosen at random, whose votes are drawn again.
         rows: Indices of images whose votes are drawn again.
@@ -75,8 +78,10 @@ def verify_segmentation(
     chosen = _choose(list(run.completed()), replay, rows)
     if not chosen:
         return SegmentationVerification(count, (), ())
+    net, overlay = reopen_model(settings.model, model, adapted)
+    assert net is not None  # since the settings name one
     fresh = segment_dataset(
-        model or settings.model, data or settings.data, noise=settings.noise, partition=settings.partition,
+        net, data or settings.data, adapted=overlay, noise=settings.noise, partition=settings.partition,
         sampling=settings.sampling, images=chosen, seed=settings.seed, progress=progress, split=settings.split or None,
         engine=settings.engine, device=settings.device, arithmetic=settings.arithmetic,
     )  # fmt: skip
