@@ -106,7 +106,8 @@ class Page:
         shown = [b for b in self.all("button[role=tab]") if b.text == name]
         if not shown:
             for menu in self.all(".overflow-menu > button"):
-                menu.click()
+                if menu.is_displayed():  # while the page is drawn, it exists but is hidden
+                    menu.click()
             shown = [b for b in self.all(".overflow-dropdown button") if b.text.strip() == name]
         if shown:
             shown[0].click()

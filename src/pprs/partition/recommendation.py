@@ -43,7 +43,7 @@ def recommend_partition(sigma: float, shape: tuple[int, ...]) -> Recommendation:
     'slic/soft/shifts:k=4'
     >>> recommend_partition(0.01, (3, 32, 32)).partition
     >>> str(recommend_partition(0.25, (1, 150)))
-    'slic1d/soft/shifts:k=4, recommended for sigma 0.25 and 1x150 signals'
+    'slic1d/soft/shifts:k=4, recommended for sigma 0.25 and signals of 150 values'
     """
     check_sigma(sigma)
     if domain_of(shape) is SIGNAL:
