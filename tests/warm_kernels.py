@@ -25,7 +25,7 @@ from numba.core.caching import IndexDataCacheFile
 from numba.core.dispatcher import Dispatcher
 
 import pprs.kernels
-from pprs.noise import keyed_rng, quantise, quantised_gaussian, standard_normal
+from pprs.noise import keyed_rng, quantise, quantise_signal, quantised_gaussian, standard_normal
 from pprs.partition import parse_partition
 
 SOURCES = Path(pprs.kernels.__file__).parent
@@ -58,6 +58,8 @@ def compile_case(name: str, channels: int, side: int, batch: int) -> tuple[str, 
     if name == "noise":
         image = quantise(torch.zeros(channels, side, side))
         quantised_gaussian(0.25).sample(image, batch, keyed_rng("cpu", 0))
+        signal = quantise_signal(torch.full((1, side), 0.3), 0.25)
+        quantised_gaussian(0.25, signal.levels).sample(signal, batch, keyed_rng("cpu", 0))
         return "noise in integers", time.process_time() - began
     partition: Any = parse_partition(name)
     sides = (side,) if name in SIGNALS else (side, side)

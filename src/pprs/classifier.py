@@ -80,8 +80,9 @@ class SmoothedClassifier:
             certificate holds as stated. "8-bit" and "16-bit" do so on these levels only. "rounded" rounds every image
             to 16 bits first, which the radius takes into account. "real" adds noise in floating point, so that the
             certificate disregards rounding. "auto" is exact for Gaussian noise, and rounds an image that is on neither
-            kind of level. Images of different bit depth are classified differently by "auto" and "exact", and each
-            certificate says for which it holds. Give one of the others for a single classifier.
+            kind of level. Signals have the levels of audio, of 24 bits too ("24-bit"), or are rounded to decimals.
+            Images of different bit depth are classified differently by "auto" and "exact", and each certificate says
+            for which it holds. Give one of the others for a single classifier.
 
     Raises:
         PprsError: If `num_classes`, `seed`, `batch_size` or `threads` is out of range.

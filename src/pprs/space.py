@@ -108,7 +108,7 @@ class Space:
         if not self.shapes:
             return "images whose size is not recorded"
         if self.is_file:
-            return f"your {_sizes(self.shapes, 'files')}"
+            return f"your {_sizes(self.shapes, 'signals' if _are_signals(self.shapes) else 'files')}"
         if len(self.shapes) > 1:
             return "the network's inputs, of various sizes"
         origin = f", made from {_sizes(self.file_shapes, 'files')}" if self.file_shapes else ""
@@ -120,7 +120,7 @@ class Space:
             return str(self)
         shape = describe_shape(self.shapes[0])
         if self.is_file:
-            return f"your {shape} file"
+            return f"your {shape} {'signal' if _are_signals(self.shapes) else 'file'}"
         origin = f", made from your {describe_shape(self.file_shapes[0])} file" if len(self.file_shapes) == 1 else ""
         return f"the {describe_input(self.shapes[0])} that the network takes{origin}"
 
@@ -160,6 +160,11 @@ grey files; blur measures changes of your 9x9 grey files
 
 def _distinct(shapes: Iterable[Shape | None]) -> tuple[Shape, ...]:
     return tuple(sorted({tuple(shape) for shape in shapes if shape is not None}))
+
+
+def _are_signals(shapes: Sequence[Shape]) -> bool:
+    """Whether these are shapes of signals, several of which may be in one file."""
+    return len(shapes[0]) == SIGNAL.ndim
 
 
 def _sizes(shapes: Sequence[Shape], noun: str) -> str:

@@ -112,7 +112,7 @@ def test_names_of_runs_with_denoisers() -> None:
         settings = [RunSettings(partition_text=t, noise_text=f"gaussian:sigma={s}", seed=0) for t, s in texts]
         return distinct_names(settings, [f"runs/{i}" for i in range(len(texts))])
 
-    one, two = "denoiser:/home/me/a.onnx,sigma=0.25", 'denoiser:"b,c/d.onnx",sigma=0.5'
+    one, two = "denoiser:/models/a.onnx,sigma=0.25", 'denoiser:"b,c/d.onnx",sigma=0.5'
     assert names((one, 0.25), (f"{two}/slic", 0.25)) == ["denoiser", "denoiser/slic"]
     assert names((one, 0.25), (one.replace("a.onnx", "b.onnx"), 0.25)) == [
         "denoiser (file=a.onnx)",

@@ -86,7 +86,7 @@ def test_a_run_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )  # fmt: skip
     certify = ["certify", "--model", "m.safetensors", "--data", "builtin:ItalyPowerDemand", "--sigma", 0.5, "--n", 100]
     output = pprs(*certify, "--limit", 5, "--out", "run").stdout
-    assert "radii measure changes of your 24-sample files" in output
+    assert "radii measure changes of your 24-sample signals" in output
     pprs("verify", "run", "--replay", 1)
     pprs("report", "run", "--out", "report.html")
     page = Path("report.html").read_text()

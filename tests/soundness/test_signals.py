@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -195,3 +196,20 @@ def test_what_a_certificate_of_a_signal_says() -> None:
 def test_invalid_signals_are_refused(x: torch.Tensor, match: str) -> None:
     with pytest.raises(PprsError, match=match):
         SmoothedClassifier(linear(torch.ones(1, 20)), 2, Gaussian(0.5)).certify(x, n=100)
+
+
+@given(st.floats(-1e5, 1e5), st.integers(0, 8))
+def test_no_value_is_moved_by_more_than_the_bound(value: float, decimals: int) -> None:
+    """In exact rational arithmetic, also where the product with the levels is inexact in double precision."""
+    levels, x = 10**decimals, torch.full((1, 8), value)
+    if abs(value) * levels >= 2**40 - 1:
+        return
+    signal = quantise_signal(x, 1.0, levels=levels)
+    moved = abs(Fraction(float(x[0, 0])) - Fraction(int(signal.k[0, 0]), levels))
+    assert 8 * moved**2 <= Fraction(signal.quantisation.max_moved(8)) ** 2
+    assert 8 * moved**2 <= Fraction(signal.quantisation.moved) ** 2
+
+
+def test_values_that_are_too_large_for_the_grid_are_refused() -> None:
+    with pytest.raises(PprsError, match="too large for exact arithmetic"):
+        quantise_signal(torch.full((1, 8), 9e4), 1.0, levels=10**8)

@@ -33,7 +33,7 @@ def option(flag: str, metavar: str, panel: str, help: str, **settings: Any) -> A
 
 
 Engines = Literal["auto", "torch", "onnxruntime"]
-Arithmetics = Literal["auto", "exact", "8-bit", "16-bit", "rounded", "real"]
+Arithmetics = Literal["auto", "exact", "8-bit", "16-bit", "24-bit", "rounded", "real"]
 Runners = Literal["local", "processes", "ray"]
 
 Model = Annotated[

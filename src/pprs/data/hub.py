@@ -12,7 +12,7 @@ import torch
 
 from pprs.data.base import UNREADABLE, ImageSet, refuse_bombs, to_tensor
 from pprs.data.depth import find_lost_depth
-from pprs.data.signals import Signals, read_audio
+from pprs.data.signals import AUDIO_SUFFIXES, Signals, open_audio_folder, read_audio
 from pprs.errors import ConfigurationError, PprsError, suggest
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
@@ -136,21 +136,26 @@ def _wrap_table(table: Any, name: str) -> HubSet | AudioHubSet:
     return HubSet(table, name)
 
 
-def open_folder(path: Path, split: str | None, prefer: str) -> HubSet | AudioHubSet:
-    """Open a local folder of parquet files, as in a hub repository, or of images with one subfolder per class."""
+def open_folder(path: Path, split: str | None, prefer: str) -> HubSet | Signals:
+    """Open a local folder of parquet files, as in a hub repository, or of images or audio, by class in subfolders."""
     if any(path.glob("**/*.parquet")):
         return _load(str(path), split, prefer, str(path))
-    images = [p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES]
+    files = [(p, p.suffix.lower()) for p in path.rglob("*")]
+    images = [p for p, suffix in files if suffix in IMAGE_SUFFIXES]
+    if not images and any(suffix in AUDIO_SUFFIXES for _, suffix in files):
+        return open_audio_folder(path, split, prefer, "refuse")
     if not images:
         raise ConfigurationError(
-            f"{path} contains neither parquet files nor images ({', '.join(IMAGE_SUFFIXES)})", parameter="data"
+            f"{path} contains neither parquet files nor images ({', '.join(IMAGE_SUFFIXES)}) nor audio "
+            f"({', '.join(AUDIO_SUFFIXES)})",
+            parameter="data",
         )
     subfolders = {p.relative_to(path).parts[0] for p in images if p.parent != path}
     if subfolders and subfolders <= SPLIT_FOLDERS:
         return _load("imagefolder", split, prefer, str(path), data_dir=str(path.resolve()))
     # List every file: otherwise the library takes a word such as "test" in a file name for a split.
-    files = {split or prefer: sorted(str(p.resolve()) for p in images)}
-    return _load("imagefolder", split, prefer, str(path), data_files=files, drop_labels=not subfolders)
+    listed = {split or prefer: sorted(str(p.resolve()) for p in images)}
+    return _load("imagefolder", split, prefer, str(path), data_files=listed, drop_labels=not subfolders)
 
 
 def open_hub(name: str, split: str | None, prefer: str) -> HubSet | AudioHubSet:

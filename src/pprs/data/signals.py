@@ -161,9 +161,8 @@ def open_signals(spec: str, split: str | None, prefer: str) -> Signals | None:
         return _open_builtin(name, split or prefer, lengths) if name in BUILTIN_SIGNALS else None
     path = Path(base)
     suffix = path.suffix.lower()
-    if path.is_dir():
-        has_audio = any(file.suffix.lower() in AUDIO_SUFFIXES for file in path.rglob("*"))
-        return open_audio_folder(path, split, prefer, lengths) if has_audio else None
+    if path.is_dir():  # without `:pad` or `:cut`, it may as well hold images
+        return None if base == spec else open_audio_folder(path, split, prefer, lengths)
     if suffix == ".npz":
         return open_signal_npz(path) if path.is_file() and holds_signals(path) else None
     if suffix not in (".ts", ".csv", *AUDIO_SUFFIXES):
@@ -309,6 +308,8 @@ def open_audio_folder(path: Path, split: str | None, prefer: str, lengths: str) 
         raise ConfigurationError(f'{path} has no folder "{split}" for this split', parameter="split")
     root = path if split is None else path / split
     files = sorted(file for file in root.rglob("*") if file.suffix.lower() in AUDIO_SUFFIXES)
+    if not files:
+        raise ConfigurationError(f"{root} contains no audio files ({', '.join(AUDIO_SUFFIXES)})", parameter="data")
     folders = sorted({file.relative_to(root).parts[0] for file in files if file.parent != root})
     if not folders:
         return AudioFolder(root, files, None, None, lengths)

@@ -48,10 +48,10 @@ class Promise:
 
     @property
     def covered_radius(self) -> float:
-        """The radius with what rounding to 16 bits can add to the distance of two images."""
+        """The radius with what rounding can add to the distance of two images."""
         if self.levels is None or self.levels in NATIVE:
             return self.radius
-        return (self.radius + math.sqrt(self.dim) / (self.levels or 1)) * (1 + 1e-9)
+        return (self.radius + 2 * Quantisation(self.levels).max_moved(self.dim)) * (1 + 1e-9)
 
     def tail(self, count: int) -> Fraction:
         """Return 1 minus the level b for this many calibration images, rounded down.

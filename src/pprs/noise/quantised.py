@@ -13,6 +13,7 @@ import hashlib
 import math
 import threading
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +36,8 @@ MAX_INTEGER = 2**21  # of an image's values times the levels: with noise, float3
 MAX_THRESHOLDS = 2**22
 MAX_DIRECT = 2**16  # thresholds of a signal's noise, beyond which integers are drawn in blocks
 MAX_BLOCKS = 2**13
-MAX_FINE_INTEGER = 2**52  # of a signal's values times the levels
+MAX_FINE_INTEGER = 2**40  # of a signal's values times the levels, so that the product is exact to 2^-13
+INEXACT = 2.0**-10  # of half a level, more than that product and the division back can add to a distance
 # By how much the distribution within a block may differ, in total variation. Rounding changes the ratio by at most
 # 4e-16, and the next term of the expansion by at most h^4 / 384, below 2e-17 with more than MAX_DIRECT integers.
 WITHIN_BLOCK = 2.0**-50
@@ -62,7 +64,18 @@ class Quantisation:
         8-bit images and PCM audio are vectors of integers, so none of them is moved. Anything else is rounded before
         it is classified, by at most half a level per value.
         """
-        return 0.0 if self.levels in NATIVE else self.moved + math.sqrt(dim) / (2 * self.levels) * (1 + 1e-9)
+        return 0.0 if self.levels in NATIVE else self.moved + self.max_moved(dim)
+
+    def max_moved(self, dim: int) -> float:
+        """Bound the L2 distance that rounding moves any image of `dim` values: half a level for each.
+
+        The product with the levels, which is rounded to the nearest integer, is computed in double precision. It is
+        exact to 1e-9 of a level for images, and to 2^-13 for signals, whose integers may be as large as 2^40.
+        """
+        if self.levels in NATIVE:
+            return 0.0
+        inexact = 1e-9 if self.levels == SIXTEEN_BIT else INEXACT
+        return math.sqrt(dim) / (2 * self.levels) * (1 + inexact)
 
     def check_thresholds(self, sigma: float) -> None:
         """Raise if noise on these levels would need too many thresholds."""
@@ -195,19 +208,20 @@ def quantise_signal(
             'to round every signal and take the distance off the radius, or "real".',
             parameter="arithmetic",
         )
-    moved = float(distance.norm()) * (1 + 1e-9)
+    # k / number is rounded by at most one part in 2^53.
+    moved = (float(distance.norm()) + math.sqrt(exact.numel()) * largest * 2.0**-52) * (1 + 1e-9)
     return QuantisedImage(_to_fine_integers(k, number, signal.device), Quantisation(number, moved), signal)
 
 
 def choose_grid(sigma: float, dim: int) -> int:
-    """Return the power of ten to whose multiples of one part signals of `dim` values are rounded.
+    """Return the levels to which signals of `dim` values are rounded, a power of ten.
 
-    Rounding two signals takes at most sqrt(dim) / levels off a radius, which is at most ROUNDING times sigma.
+    Rounding two signals takes at most about sqrt(dim) / levels off a radius, which is at most ROUNDING times sigma.
 
     >>> choose_grid(0.5, 100)
     1000000
     """
-    return int(10 ** max(0, math.ceil(math.log10(math.sqrt(dim) / (ROUNDING * sigma)))))
+    return int(10 ** max(0, math.ceil(math.log10(math.sqrt(dim) * (1 + INEXACT) / (ROUNDING * sigma)))))
 
 
 def describe_levels(levels: int) -> str:
@@ -291,32 +305,14 @@ class QuantisedGaussian:
         self, k: torch.Tensor, batch: int, rng: np.random.Generator, out: torch.Tensor | None
     ) -> torch.Tensor:
         out = torch.empty((batch, *k.shape)) if out is None else out
-        if k.ndim == SIGNAL.ndim:
-            quantised_fine.add_fine_noise(
-                rng.integers(0, 2**32, STATE, dtype=np.uint32),
-                rng.integers(0, 2**32, STATE, dtype=np.uint32),
-                self.table,
-                self.starts,
-                self.thresholds,
-                self.first,
-                self.block,
-                self.rate,
-                k.numpy().reshape(-1),
-                self.levels,
-                out.numpy().reshape(batch, -1),
-            )
-            return out
-        kernel.add_rounded_noise(
-            rng.integers(0, 2**32, STATE, dtype=np.uint32),
-            rng.integers(0, 2**32, STATE, dtype=np.uint32),
-            self.table,
-            self.starts,
-            self.thresholds,
-            self.first,
-            k.numpy().reshape(-1),
-            self.levels,
-            out.numpy().reshape(batch, -1),
-        )
+        is_signal = k.ndim == SIGNAL.ndim
+        add_noise = quantised_fine.add_fine_noise if is_signal else kernel.add_rounded_noise
+        arguments: tuple[Any, ...] = (
+            rng.integers(0, 2**32, STATE, dtype=np.uint32), rng.integers(0, 2**32, STATE, dtype=np.uint32), self.table,
+            self.starts, self.thresholds, self.first, *((self.block, self.rate) if is_signal else ()),
+            k.numpy().reshape(-1), self.levels, out.numpy().reshape(batch, -1),
+        )  # fmt: skip
+        add_noise(*arguments)
         return out
 
     def _sample_device(

@@ -21,8 +21,7 @@ from pprs.bounds import clopper_pearson_lower
 from pprs.confidence_sequence import ConfidenceSequence
 from pprs.domain import IMAGE, SIGNAL
 from pprs.errors import PprsError
-from pprs.noise import Gaussian, Quantisation
-from pprs.noise.quantised import NATIVE, are_levels
+from pprs.noise import Gaussian, Quantisation, are_levels
 from pprs.runs.row import FAILED, PARTIAL, Row
 from pprs.runs.settings import RunSettings
 from pprs.sampling import Evidence, Sampling, check_times, parse_stop_rule
@@ -207,7 +206,7 @@ class RowChecker:
             return [f"levels are {row.levels}, and those of the run are {self.settings.levels}"]
         if row.image_digest is None:
             return ["it is not bound to an image: it has no digest, which every row in exact arithmetic has"]
-        most = 0.0 if row.levels in NATIVE else math.sqrt(math.prod(row.shape)) / (2 * row.levels)
+        most = Quantisation(row.levels).max_moved(math.prod(row.shape))
         return [] if row.moved <= most * (1 + BELOW) else [f"moved is {row.moved:g}, more than rounding can move it"]
 
     def _check_bounds(self, row: Row, sampling: Sampling) -> tuple[list[str], list[str]]:
