@@ -26,14 +26,17 @@ from pprs import (
     load_model,
     open_dataset,
     open_run,
+    tune,
     verify_run,
 )
 from pprs.data import Signals
 from pprs.data.arrays import Arrays
+from pprs.domain import SIGNAL
 from pprs.model.resnet import architecture
 from pprs.report.lines import draw_signal
 from pprs.runners import Local, Runner
 from pprs.train import Recipe, train
+from pprs.tuning import propose_candidates
 
 WAVES = 40
 
@@ -168,3 +171,14 @@ def test_an_audio_classifier_of_transformers_contains_its_feature_extractor(tmp_
             continue
         with pytest.raises(PprsError, match=match):
             certify_dataset(model, data, noise=Gaussian(0.1), sampling=Sampling(4, 20), engine="torch")
+
+
+def test_tuning_proposes_partitions_of_signals(network: Path) -> None:
+    data = make_waves(16)
+    result = tune(
+        str(network), data, noise=Gaussian(1.0), images=range(16), budget="2s", families=("none", "blur", "filter")
+    )
+    assert {trial.family for trial in result.trials} == {"none", "blur", "filter"}
+    proposed = propose_candidates(Gaussian(1.0), (1, 64))
+    assert {c.family for c in proposed} == {"none", "blur", "filter", "superpixels"}
+    assert all(c.partition is None or c.partition.domain is SIGNAL for c in proposed)

@@ -10,24 +10,33 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
+from pprs.domain import SIGNAL, domain_of
 from pprs.errors import PprsError
 from pprs.noise import Noise
 from pprs.partition import (
     Blur,
+    Blur1d,
     Chain,
+    Changepoint,
     Denoiser,
     Felzenszwalb,
+    Felzenszwalb1d,
     Filter,
     GaussianFilter,
+    GaussianFilter1d,
     Mean,
     Median,
+    Median1d,
     NonLocalMeans,
     Partition,
     Quickshift,
     Shifts,
     Slic,
+    Slic1d,
     Soft,
     TotalVariation,
+    TotalVariation1d,
+    Wavelet,
 )
 
 FAMILIES = ("none", "blur", "filter", "superpixels")  # partitions that need no file
@@ -66,14 +75,14 @@ def family_of(partition: Partition | None) -> str:
         return "none"
     if partition.files:
         return DENOISER
-    if isinstance(partition, Blur | GaussianFilter):
+    if isinstance(partition, Blur | GaussianFilter | Blur1d | GaussianFilter1d):
         return "blur"
     return "filter" if isinstance(partition, Filter) else "superpixels"
 
 
 def propose_candidates(
     noise: Noise,
-    shape: tuple[int, int, int],
+    shape: tuple[int, ...],
     families: Iterable[str] = FAMILIES,
     *,
     denoiser: Denoiser | None = None,
@@ -85,7 +94,7 @@ def propose_candidates(
 
     Args:
         noise: The noise.
-        shape: The shape [C, H, W] of the images.
+        shape: The shape [C, H, W] of the images, or [C, T] of the signals.
         families: Which families to return.
         denoiser: The denoiser of the family "denoiser".
         adapted_to: The partition that the network of the family "adapted" was adapted to.
@@ -93,7 +102,10 @@ def propose_candidates(
     Returns:
         The candidates. The adapted network is tried with every partition.
     """
-    partitions = _propose_partitions(noise, shape, denoiser)
+    if domain_of(shape) is SIGNAL:
+        partitions = _propose_signal_partitions(noise, shape)
+    else:
+        partitions = _propose_partitions(noise, (shape[0], shape[1], shape[2]), denoiser)
     adapted = [adapted_to, *partitions]
     pairs = itertools.zip_longest(
         (Candidate(p) for p in partitions), (Candidate(p, adapted=True) for p in dict.fromkeys(adapted))
@@ -140,6 +152,23 @@ def _propose_partitions(noise: Noise, shape: tuple[int, int, int], denoiser: Den
     proposed += [Median(3), Felzenszwalb.for_noise(0.65 * sigma, side), Quickshift.for_noise(0.65 * sigma, side)]
     proposed += [*hard, soft(0.4), soft(1.0), Shifts(hard[0], 8), Blur(7)]
     proposed += [Felzenszwalb.for_noise(sigma, side), Quickshift.for_noise(sigma, side), Median.for_noise(sigma, side)]
+    return list(dict.fromkeys(proposed))
+
+
+def _propose_signal_partitions(noise: Noise, shape: tuple[int, ...]) -> list[Partition | None]:
+    """Return partitions of signals that suit this noise, and some that are made for less or more noise."""
+    soft = Shifts(Soft(Slic1d()), 4)
+
+    def suited(partition: Partition, *scales: float) -> list[Partition | None]:
+        return [partition.resolve(scale * noise.sigma, shape) for scale in scales]
+
+    proposed: list[Partition | None] = [None, Blur1d(3), *suited(soft, 1.0), *suited(TotalVariation1d(), 1.0)]
+    proposed += suited(GaussianFilter1d(), 1.0)
+    proposed += [GaussianFilter1d(sigma) for sigma in (0.7, 1.5, 3.0, 5.0)]
+    proposed += [*suited(soft, 0.65, 1.5, 0.4, 2.5), *suited(TotalVariation1d(), 0.5, 2.0)]
+    proposed += [*suited(Wavelet(), 1.0, 0.5, 2.0), *suited(Changepoint(), 1.0, 0.65), *suited(Slic1d(), 1.0, 0.65)]
+    proposed += [*suited(Felzenszwalb1d(), 1.0, 0.65), *suited(Shifts(Slic1d(), 4), 1.0), Median1d(3), Median1d(5)]
+    proposed += [Blur1d(5), Blur1d(9)]
     return list(dict.fromkeys(proposed))
 
 

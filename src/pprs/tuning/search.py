@@ -205,10 +205,10 @@ class _Elimination:
 
     def steps(self) -> Iterator[SearchStep | Tuned]:
         """Run the search, yielding its steps and finally the result."""
-        channels, height, width = self._search.get_example(self._search_images[0])[0].shape
+        shape = tuple(self._search.get_example(self._search_images[0])[0].shape)
         adapted = self._search.adapted
         field = propose_candidates(
-            self._search.noise, (channels, height, width), self._families, denoiser=self._denoiser,
+            self._search.noise, shape, self._families, denoiser=self._denoiser,
             adapted_to=None if adapted is None else adapted.adapted_to,
         )  # fmt: skip
         self._started = time.monotonic()
