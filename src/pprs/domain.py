@@ -203,7 +203,7 @@ def domain_of(shape: Shape) -> Domain:
     >>> domain_of((1, 28, 28)).name, domain_of((1, 150)).name
     ('image', 'signal')
     """
-    for domain in (IMAGE, SIGNAL):
+    for domain in DOMAINS.values():
         if len(shape) == domain.ndim:
             return domain
     raise PprsError(f"expected one image [C, H, W] or one signal [C, T], got shape {tuple(shape)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import itertools
 import json
 import math
 import re
@@ -27,8 +28,8 @@ from pprs import PprsError
 from pprs.data import ImageSet, open_dataset
 from pprs.data.arrays import Arrays
 from pprs.noise import noise_of
-from pprs.report.table import Table, format_radius
-from pprs.reproduction import Results, charts, draw_experiment, experiment_cells, models_table, read_plan
+from pprs.report.table import NONE, Table, format_radius
+from pprs.reproduction import Results, charts, draw_experiment, experiment_cells, models_table, read_plan, reproduce
 from pprs.reproduction.match import LEAST, MOST, matching_sigma
 from pprs.reproduction.plan import Data, Line, Model, Plan
 from pprs.reproduction.results import KEPT, MANIFEST, ROW, _read_data
@@ -418,6 +419,7 @@ def test_an_experiment_that_fails_does_not_stop_the_others(quick: Path, tmp_path
         ("[method.rs]", "[method.plain]", 'requires a method "rs"'),
         ("epochs = 3", "epochs = 3\nshift = -1", "shift must be at least 0"),
         ('engine = "torch"', 'engine = "torhc"', 'unknown engine "torhc"'),
+        ('source = "builtin:mnist5k"', 'source = "builtin:mnist5k"\ndomain = "signl"', 'unknown domain "signl"'),
         ("seed = 0", "seed = -1", "seed must be at least 0"),
         ("images = 20", "images = 20\nn = 3", "on digits: `n` 3 can never certify"),
         ("images = 20", "images = 20\nn = 11", "on digits: n=11 samples can never certify"),
@@ -808,3 +810,71 @@ def test_mistakes_in_an_adapted_model(tmp_path: Path, old: str, new: str, messag
     path.write_text(QUICK.read_text() + ADAPTED_PLAN.replace(old, new))
     with pytest.raises(PprsError, match=re.escape(message)):
         read_plan(path)
+
+
+SIGNALS = """
+n0 = 8
+n = 16
+alpha = 0.01
+seed = 0
+choose = { images = 1, samples = 1 }
+[data.motions]
+source = "builtin:BasicMotions"
+domain = "signal"
+images = 6
+[model.motions]
+data = "motions"
+arch = "resnet1d"
+width = 4
+engine = "torch"
+epochs = 8
+batch_size = 8
+[model.motions-noise]
+data = "motions"
+arch = "resnet1d"
+width = 4
+engine = "torch"
+epochs = 1
+noises = [0.25, 1.0]
+[method.rs]
+label = "RS"
+partition = "none"
+[method.slic1d]
+label = "SLIC"
+partition = "slic1d"
+[experiment.signals]
+title = "Signals"
+draw = "gains"
+lines = ["rs", "slic1d", "noise@rs"]
+radius = 0.5
+sigmas = { motions = [0.25, 1.0] }
+"""
+
+
+def test_an_experiment_on_signals_with_a_network_for_each_sigma(tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(SIGNALS)
+    (result,) = reproduce("signals", plan=path, out=tmp_path / "out", progress=False)
+    entries = Results(tmp_path / "out").manifest().entries.values()
+    networks = {(entry.cell.model, entry.cell.sigma): entry.network for entry in entries}
+    assert set(networks) == {
+        ("motions", 0.25), ("motions", 1.0), ("motions-noise-0.25", 0.25), ("motions-noise-1", 1.0)
+    }  # fmt: skip
+    assert len(set(networks.values())) == 3
+    columns = dict(zip(result.table.heads, zip(*result.table.lines, strict=True), strict=True))
+    assert columns["method"] == ("RS", "SLIC", "RS (noise-trained)") * 2
+    plan = read_plan(path)
+    work = Reproduction(plan, tmp_path / "out", draw_only=True)
+    for i, (sigma, line) in enumerate(itertools.product((0.25, 1.0), plan.experiments["signals"].lines)):
+        frame = work.rows(plan.cell(plan.experiments["signals"], "motions", line, sigma))
+        radii = np.where(frame.correct, frame.radius, 0.0)
+        certified = 100 * np.mean(frame.correct & (frame.radius >= sigma / 2))
+        assert columns["at 0.5 sigma"][i] == f"{certified:.1f}"
+        if line == Line("rs"):
+            plain, share = radii, certified
+            assert columns["ACR gain"][i] == columns["gain at 0.5 sigma"][i] == NONE
+        else:  # compared with plain smoothing of the clean-trained network, whatever the line's own network
+            assert float(columns["ACR gain"][i]) == pytest.approx((radii - plain).mean(), abs=6e-4)
+            assert float(columns["gain at 0.5 sigma"][i]) == pytest.approx(certified - share, abs=0.06)
+    figure = (tmp_path / "out" / "figures" / "signals-motions.svg").read_text()
+    assert "6 signals" in figure

@@ -32,7 +32,9 @@ from pprs import (
 from pprs.data import Signals
 from pprs.data.arrays import Arrays
 from pprs.domain import SIGNAL
+from pprs.errors import ConfigurationError
 from pprs.model.resnet import architecture
+from pprs.partition import Slic1d
 from pprs.report.lines import draw_signal
 from pprs.runners import Local, Runner
 from pprs.train import Recipe, train
@@ -136,10 +138,16 @@ def test_label_sets_adaptation_and_audit_take_signals(network: Path, tmp_path: P
     assert sets.predict(data[0].image + 0.25, index=900) in ((0,), (1,), (0, 1))
     assert "among signals rounded to 5 decimals" in str(sets)
     overlay = tmp_path / "a.safetensors"
-    adapt(str(network), make_waves(120), noise=noise, method="statistics", out=overlay)
+    for method in ("distill", "statistics"):  # the last one is used
+        overlay.unlink(missing_ok=True)
+        adapt(
+            str(network), make_waves(120), noise=noise, partition=Slic1d(), method=method, budget="1s", out=overlay
+        )  # fmt: skip
+    with pytest.raises(ConfigurationError, match="not for signals"):
+        adapt(str(network), make_waves(120), noise=noise, method="denoiser", out=tmp_path / "b.safetensors")
     run = certify_dataset(
         str(network), data, noise=noise, sampling=Sampling(16, 100), images=range(2), adapted=overlay,
-        out=tmp_path / "run",
+        partition=Slic1d(), out=tmp_path / "run",
     )  # fmt: skip
     audit = audit_run(run, data=data, images=[0], steps=4, samples=200, seconds=5, out=tmp_path / "audit")
     assert not audit.images[0].inside

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from pprs.adaptation.problem import Changes, Problem
 from pprs.denoisers import DenoiserArchitecture, DenoisingNetwork, save_denoiser
+from pprs.domain import IMAGE, domain_of
 from pprs.errors import ConfigurationError
 from pprs.progress import Progress, stage
 
@@ -66,8 +67,10 @@ def train_denoiser(
         it did, and if that was at the start, the changes are returned as they are.
 
     Raises:
-        ConfigurationError: If `sigmas` is not a range.
+        ConfigurationError: If `sigmas` is not a range, or the inputs are not images.
     """
+    if domain_of(problem.images.shape[1:]) is not IMAGE:
+        raise ConfigurationError("the denoiser is a network for images, not for signals", parameter="method")
     if sigmas is not None and not 0 < sigmas[0] <= sigmas[1] < math.inf:
         raise ConfigurationError(f"`sigmas` must be a range such as (0.1, 0.5), not {sigmas}", parameter="sigmas")
     low, high = sigmas or (problem.noise.sigma, problem.noise.sigma)

@@ -193,7 +193,7 @@ class _Trainer:
             while len(order) < size:
                 order = torch.cat([order, torch.randperm(len(images), generator=self._generator)])
             batch, order = images[order[:size]], order[size:]
-            if channels == 3:
+            if channels == 3 and images.ndim == 4:  # a colour image
                 batch = mirror_images(batch, self._generator)
             yield shift_images(batch, height // SHIFT, self._generator)
 

@@ -39,10 +39,9 @@ class AdaptationImages:
         return len(self.training) + len(self.held_back)
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """The shape [C, H, W] of an image."""
-        channels, height, width = self.training.shape[1:]
-        return channels, height, width
+    def shape(self) -> tuple[int, ...]:
+        """The shape of an image [C, H, W] or of a signal [C, T]."""
+        return tuple(self.training.shape[1:])
 
 
 def read_images(

@@ -11,6 +11,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from pprs.certificate import round_down
 from pprs.data import ImageSet
+from pprs.domain import DOMAINS
 from pprs.metrics import accuracy_interval, certified_accuracy
 from pprs.noise import parse_noise
 from pprs.report.figures import COLOURS, draw_curves, to_rgb
@@ -41,7 +42,7 @@ def curves(plan: Plan, experiment: Experiment, data: str, frames: Frames) -> Fig
         lines = [line for s, line in frames if s == sigma]
         panel = [_with_stop(frames[sigma, line], rule) for line in lines]
         draw_curves(axes, panel, bands=len(panel) <= MAX_BANDS, styles=_styles(plan, lines))
-        axes.set_title(f"{plan.title(data)}, sigma {sigma:g}, {len(panel[0])} images", fontsize=10)
+        axes.set_title(f"{plan.title(data)}, sigma {sigma:g}, {_count_inputs(plan, data, panel[0])}", fontsize=10)
         handles, _ = axes.get_legend_handles_labels()
         axes.get_legend().remove()
         axes.label_outer()
@@ -73,7 +74,7 @@ def bars(plan: Plan, experiment: Experiment, data: str, frames: Frames) -> Figur
     axes.invert_yaxis()
     at = "" if several else f", sigma {next(iter(frames))[0]:g}"
     axes.set(xlim=(0, 100), xlabel=f"certified accuracy at radius {experiment.radius:g} (%), 95% interval")
-    axes.set_title(f"{plan.title(data)}{at}, {len(next(iter(frames.values())))} images", fontsize=10)
+    axes.set_title(f"{plan.title(data)}{at}, {_count_inputs(plan, data, next(iter(frames.values())))}", fontsize=10)
     handles, labels = axes.get_legend_handles_labels()
     if labels:
         figure.legend(handles[:1], labels[:1], fontsize=8, frameon=False, loc="outside lower right")
@@ -112,7 +113,7 @@ def sweep(plan: Plan, experiment: Experiment, data: str, frames: Frames) -> Figu
         ylabel=f"certified accuracy at radius {experiment.radius:g}",
         ylim=(0, 1.02),
     )
-    axes.set_title(f"{plan.title(data)}, {len(next(iter(frames.values())))} images", fontsize=10)
+    axes.set_title(f"{plan.title(data)}, {_count_inputs(plan, data, next(iter(frames.values())))}", fontsize=10)
     axes.grid(alpha=0.25)
     axes.legend(fontsize=8, frameon=False)
     return figure
@@ -178,6 +179,10 @@ def _show_image(axes: Any, image: Any, title: str) -> None:
     axes.set_title(title, fontsize=7)
 
 
+def _count_inputs(plan: Plan, data: str, frame: RunFrame) -> str:
+    return f"{len(frame)} {DOMAINS[plan.data[data].domain].plural}"
+
+
 def _accuracy(frame: RunFrame, radius: float) -> tuple[float, float, float]:
     """Certified accuracy and its 95% interval."""
     share = certified_accuracy(frame, np.array([radius]))
@@ -185,4 +190,4 @@ def _accuracy(frame: RunFrame, radius: float) -> tuple[float, float, float]:
     return float(share[0]), float(low[0]), float(high[0])
 
 
-CHARTS = {"table": bars, "curves": curves, "sweep": sweep, "adaptation": bars}
+CHARTS = {"table": bars, "curves": curves, "sweep": sweep, "adaptation": bars, "gains": curves}

@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic_core import CoreSchema, core_schema
 
+from pprs.domain import IMAGE
 from pprs.reproduction.former_rules import FORMER, PRESENT
 from pprs.sampling import decided_radii
 
@@ -26,6 +27,7 @@ class Data:
     source: str
     images: int
     title: str | None = None  # of figures
+    domain: str = IMAGE.name
     training: bool = True  # whether it has a training split, on which methods with `best_of` choose
     stride: int = 1
     split: str | None = None
@@ -56,6 +58,7 @@ class Model:
     photos: str | None = None  # unlabelled images to adapt with, by default the training images of the model's data
     images: int | None = None  # how many of them
     budget: str | None = None  # of the adaptation
+    batch_size: int | None = None  # of the training
     label: str | None = None  # in tables and figures, by default how it was trained
 
     def to_key(self) -> dict[str, Any]:
@@ -65,7 +68,7 @@ class Model:
         return {name: value for name, value in values.items() if name not in _ADDED or value is not None}
 
 
-_ADDED = ("seed", "of", "adapt", "photos", "images", "budget")
+_ADDED = ("seed", "of", "adapt", "photos", "images", "budget", "batch_size")
 
 
 @dataclass(frozen=True)
@@ -181,8 +184,13 @@ class Plan:
             method = partition.replace(":", "-").replace("=", "-").replace("/", "-").replace(",", "-")
         else:
             partition, method = self.methods[line.method].partition, line.method
-        model = f"{data}-{line.kind}" if line.kind else data
+        model = self.model_name(data, line, sigma)
         return Cell(data, model, line.noise, sigma, method, partition, self.stop_rule(experiment, data))
+
+    def model_name(self, data: str, line: Line, sigma: float) -> str:
+        """The model of a line: that of its kind which was made for this sigma, if there is one."""
+        name = f"{data}-{line.kind}" if line.kind else data
+        return at_sigma if (at_sigma := f"{name}-{sigma:g}") in self.models else name
 
     def stop_rule(self, experiment: Experiment, data: str) -> str | None:
         """The stop rule of an experiment on a data set. Its rows may come from a rule that decides more radii."""
@@ -211,8 +219,9 @@ class Plan:
         """The name of a line in tables and figures."""
         name = self.methods[line.method].label if line.value is None else f"{self.sweep_label(line)}, {line.value:g}"
         noise = "" if line.noise == "gaussian" else f", {line.noise}"
-        models = (self.models.get(f"{data}-{line.kind}") for data in self.data)
-        label = next((model.label for model in models if model and model.label), f"{line.kind}-trained")
+        of_kind = {f"{data}-{line.kind}" for data in self.data}
+        models = (model for name, model in self.models.items() if {name, _without_sigma(name, model)} & of_kind)
+        label = next((model.label for model in models if model.label), f"{line.kind}-trained")
         return name + noise + (f" ({label})" if line.kind else "")
 
     def unadapted(self, data: str, line: Line) -> Line:
@@ -266,6 +275,11 @@ class Plan:
     def _hashed_rules(self) -> list[str]:
         """The rules as part of a key. The keys of rows that are older than the present rules do not name any."""
         return [] if self.rules == FORMER else [self.rules]
+
+
+def _without_sigma(name: str, model: Model) -> str:
+    """The name of a model without the sigma it ends with, if it was made for one of several."""
+    return name if model.noise is None else name.removesuffix(f"-{model.noise:g}")
 
 
 def _coverage(own: str | None, other: str | None) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 from pprs._checks import validate
 from pprs.adaptation import BUDGET, METHODS
+from pprs.domain import DOMAINS
 from pprs.engine import ENGINES
 from pprs.errors import PprsError, suggest
 from pprs.model.resnet import ARCHITECTURES
@@ -22,7 +23,7 @@ from pprs.sampling import Sampling, check_radii_attainable, decided_radii, parse
 
 PLANS = {quick: Path(__file__).with_name(name) for quick, name in ((False, "paper.toml"), (True, "quick.toml"))}
 TOP = "top level"  # how messages call the file's top level
-KINDS = ("table", "curves", "sweep", "gallery", "adaptation")
+KINDS = ("table", "curves", "sweep", "gallery", "adaptation", "gains")
 
 
 def read_plan(path: Path | None = None, *, quick: bool = False) -> Plan:
@@ -48,6 +49,13 @@ class _Choice:
 
     images: int
     samples: int
+
+
+@dataclass(frozen=True)
+class _Noises:
+    """The sigmas of a model that is made once for each of them."""
+
+    noises: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -79,7 +87,7 @@ def _plan(content: dict[str, Any]) -> Plan:
         choose.samples,
         top.stop,
         {name: validate(Data, values, f"data {name}") for name, values in top.data.items()},
-        {name: validate(Model, values, f"model {name}") for name, values in top.model.items()},
+        _models(top.model),
         {name: validate(Method, values, f"method {name}") for name, values in top.method.items()},
         {
             name: validate(Experiment, {**values, "name": name}, f"experiment {name}")
@@ -87,6 +95,19 @@ def _plan(content: dict[str, Any]) -> Plan:
         },
         top.rules,
     )
+
+
+def _models(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Model]:
+    """The models of a plan. A table with several `noises` stands for one model for each of them, called NAME-SIGMA."""
+    models = {}
+    for name, values in tables.items():
+        one = {key: value for key, value in values.items() if key != "noises"}
+        noises = validate(_Noises, {"noises": values["noises"]}, f"model {name}").noises if "noises" in values else ()
+        for sigma in noises:
+            models[f"{name}-{sigma:g}"] = validate(Model, {**one, "noise": sigma}, f"model {name}")
+        if not noises:
+            models[name] = validate(Model, one, f"model {name}")
+    return models
 
 
 def _check(plan: Plan) -> None:
@@ -103,6 +124,8 @@ def _check(plan: Plan) -> None:
     for name, data in plan.data.items():
         where = f"data {name}"
         _check_text(where, parse_stop_rule, data.stop)
+        if data.domain not in DOMAINS:
+            raise PprsError(f'{where}: unknown domain "{data.domain}". {suggest(data.domain, DOMAINS)}')
         sizes = {"images": data.images, "stride": data.stride, "n0": data.n0, "n": data.n}
         _at_least(1, {f"{where}: {word}": value for word, value in sizes.items()})
         _at_least(2, {f"{where}: labels_at_a_time": data.labels_at_a_time})
@@ -125,6 +148,7 @@ def _check_model(plan: Plan, model: Model, where: str) -> None:
     if model.engine not in ENGINES:
         raise PprsError(f'{where}: unknown engine "{model.engine}". {suggest(model.engine, ENGINES)}')
     _at_least(1, {f"{where}: epochs": model.epochs, f"{where}: width": model.width})
+    _at_least(2, {f"{where}: batch_size": model.batch_size})
     _at_least(0, {f"{where}: shift": model.shift})
     if model.noise is not None and model.noise <= 0:
         raise PprsError(f"{where}: noise is a sigma and must be above 0, not {model.noise:g}")
@@ -184,7 +208,7 @@ def _check_experiment(plan: Plan, experiment: Experiment, where: str) -> None:
         if not experiment.lines_for(data):
             raise PprsError(f"{where} has no lines for {data}")
         for line in experiment.lines_for(data):
-            _check_line(plan, line, data, where)
+            _check_line(plan, line, data, experiment.sigmas.get(data, (0.0,)), where)
 
 
 def _check_samples(plan: Plan, experiment: Experiment, data: str, where: str) -> None:
@@ -205,16 +229,16 @@ def _at_least(least: int, values: Mapping[str, int | None]) -> None:
             raise PprsError(f"{where} must be at least {least}, not {value}")
 
 
-def _check_line(plan: Plan, line: Line, data: str, where: str) -> None:
+def _check_line(plan: Plan, line: Line, data: str, sigmas: tuple[float, ...], where: str) -> None:
     if line.value is not None:
         _check_text(where, parse_partition, line.method.replace(VALUE, f"{line.value:g}"))
     elif line.method not in plan.methods:
         raise PprsError(f'{where}: unknown method "{line.method}". {suggest(line.method, plan.methods)}')
     if line.noise not in NOISES:
         raise PprsError(f'{where}: unknown noise "{line.noise}". {suggest(line.noise, NOISES)}')
-    model = f"{data}-{line.kind}" if line.kind else data
-    if model not in plan.models:
-        raise PprsError(f'{where}: unknown model "{model}". {suggest(model, plan.models)}')
+    for sigma in sigmas:
+        if (model := plan.model_name(data, line, sigma)) not in plan.models:
+            raise PprsError(f'{where}: unknown model "{model}". {suggest(model, plan.models)}')
 
 
 def _check_text(where: str, parse: Callable[[Any], object], text: object) -> None:

@@ -269,9 +269,11 @@ class Reproduction:
         classes = self._classes(spec.data)
         training = open_dataset(source, split="train", prefer="train", classes=classes)
         self._check_split(training, spec.data, f"training {name}", "")
-        colour = training[0].image.shape[0] == 3
+        shape = training[0].image.shape
+        colour = len(shape) == 3 and shape[0] == 3
         seed = self.plan.seed if spec.seed is None else spec.seed
         recipe = Recipe(spec.arch, spec.width, spec.epochs, flip=colour, shift=spec.shift, seed=seed)
+        recipe = recipe if spec.batch_size is None else dataclasses.replace(recipe, batch_size=spec.batch_size)
         noise, partition = None if spec.noise is None else Gaussian(spec.noise), parse_partition(spec.partition)
         if noise is not None:
             partition = resolve_by(self.plan.rules, partition, noise.sigma, tuple(training[0].image.shape))

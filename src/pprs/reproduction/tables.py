@@ -126,6 +126,34 @@ def adaptation_table(plan: Plan, experiment: Experiment, data: str, frames: Fram
     return Table(heads, tuple(lines))
 
 
+def gains_table(plan: Plan, experiment: Experiment, data: str, frames: Frames) -> Table:
+    """Every line at three radii and its average certified radius, compared with RS of the model without a kind.
+
+    Units differ between data sets, so radii are multiples of sigma, and so is the experiment's.
+    """
+    factors = sorted({0.0, experiment.radius, 1.0})
+    heads = (
+        "data", "sigma", "method", *(f"at {factor:g} sigma" if factor else "at 0" for factor in factors),
+        f"gain at {experiment.radius:g} sigma", "± (gain)", "ACR", "ACR gain", "± (ACR gain)", "segments",
+        "most common label, %",
+    )  # fmt: skip
+    lines = []
+    for (sigma, line), frame in frames.items():
+        s = summarize(frame, sigma * np.array(factors))
+        plain = frames.get((sigma, Line("rs")))
+        gain, error, longer = math.nan, math.nan, Difference(math.nan, math.nan, 0)
+        if plain is not None and plain is not frame:
+            gain, error = accuracy_gain(frame, plain, sigma * experiment.radius)
+            longer = radius_difference(frame, plain)
+        lines.append((
+            data, f"{sigma:g}", plan.label(line), *(format_number(100 * a) for a in s.accuracy),
+            format_number(gain, sign=True), format_number(error), format_radius(s.average_radius),
+            format_number(longer.mean, 3, sign=True), format_number(longer.error, 3), format_number(s.segments, 0),
+            format_number(100 * most_common_share(frame), 0),
+        ))  # fmt: skip
+    return Table(heads, tuple(lines))
+
+
 def gallery_table(plan: Plan, experiment: Experiment, data: str, frames: Frames) -> Table:
     """Label, prediction and radius of every image of a gallery."""
     lines = []
@@ -141,5 +169,5 @@ def gallery_table(plan: Plan, experiment: Experiment, data: str, frames: Frames)
 
 TABLES: dict[str, Callable[[Plan, Experiment, str, Frames], Table]] = {
     "table": comparison_table, "curves": radius_table, "sweep": radius_table, "gallery": gallery_table,
-    "adaptation": adaptation_table,
+    "adaptation": adaptation_table, "gains": gains_table,
 }  # fmt: skip
