@@ -1,4 +1,4 @@
-"""Print the tables of ../reproduction.md from the rows of `pprs reproduce`.
+"""Print the tables of ../reproduction.md and signals.md from the rows of `pprs reproduce`.
 
 python docs/results/claims.py [FOLDER]
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 import sys
 from pathlib import Path
+from typing import Any
 
+from pprs.domain import IMAGE, SIGNAL
 from pprs.errors import PprsError
 from pprs.metrics import average_certified_radius, certified_accuracy, certified_f1, radius_difference
 from pprs.report.table import NONE, Table, format_number
@@ -120,11 +122,67 @@ def adapt_table(reproduction: Reproduction, radius: float) -> Table:
     return Table(heads, tuple(lines))
 
 
+def select_models(reproduction: Reproduction, domain: str) -> dict[str, dict[str, Any]]:
+    """The models of images or of signals that were made."""
+    plan = reproduction.plan
+    models = reproduction.results.models()
+    return {name: values for name, values in models.items() if plan.data[plan.data_of(name)].domain == domain}
+
+
+def signal_networks(reproduction: Reproduction) -> Table:
+    """The clean-trained networks, and the clean accuracy of those that were trained under noise."""
+    plan, models, lines = reproduction.plan, select_models(reproduction, SIGNAL.name), []
+    spec = plan.experiments["signals"]
+    for data in (data for data in spec.data if data in models):
+        made = [models.get(f"{data}-noise-{sigma:g}", {}) for sigma in spec.sigmas[data]]
+        accuracies = [format_number(100 * values.get("clean_accuracy", math.nan)) for values in (models[data], *made)]
+        sigmas = ", ".join(f"{sigma:g}" for sigma in spec.sigmas[data])
+        lines.append((plan.title(data), str(plan.data[data].images), sigmas, *accuracies))
+    heads = ("data", "test signals", "sigmas", "clean", "smallest noise", "middle", "largest")
+    return Table(heads, tuple(lines))
+
+
+def signal_radii(reproduction: Reproduction) -> Table:
+    """The average certified radius of every line, in multiples of sigma."""
+    plan, lines = reproduction.plan, []
+    spec = plan.experiments["signals"]
+    every = max((spec.lines_for(data) for data in spec.data), key=len)
+    for data in spec.data:
+        frames = experiment_frames(reproduction, "signals", data)
+        for sigma in dict.fromkeys(sigma for sigma, _ in frames):
+            radii = [
+                average_certified_radius(frames[sigma, line]) / sigma if (sigma, line) in frames else math.nan
+                for line in every
+            ]
+            lines.append((plan.title(data), f"{sigma:g}", *(format_number(radius, 2) for radius in radii)))
+    labels = [plan.label(line) for line in every]
+    return Table(("data", "sigma", *labels), tuple(lines))
+
+
+def signal_gains(reproduction: Reproduction) -> Table:
+    """How much larger the average certified radius is, image by image, in multiples of sigma."""
+    pairs = (
+        ("slic1d", "rs"), ("changepoint", "rs"), ("shifted1d", "rs"), ("gauss1d", "rs"), ("tv1d", "rs"),
+        ("shifted1d", "gauss1d"), ("shifted1d", "tv1d"),
+    )  # fmt: skip
+    plan, lines = reproduction.plan, []
+    for data in plan.experiments["signals"].data:
+        frames = experiment_frames(reproduction, "signals", data)
+        for sigma in dict.fromkeys(sigma for sigma, _ in frames):
+            cells = []
+            for one, other in pairs:
+                longer = radius_difference(frames[sigma, Line(one)], frames[sigma, Line(other)])
+                cells.append(f"{longer.mean / sigma:+.2f} ± {longer.error / sigma:.2f}")
+            lines.append((plan.title(data), f"{sigma:g}", *cells))
+    heads = [f"{plan.label(Line(one))} - {plan.label(Line(other))}" for one, other in pairs]
+    return Table(("data", "sigma", *heads), tuple(lines))
+
+
 def tables(folder: Path) -> dict[str, str]:
     """All tables for which there are rows, by name, as Markdown."""
     reproduction = Reproduction(read_plan(), folder, draw_only=True)
     by_name = {
-        "models": models_table(reproduction.plan, reproduction.results.models()),
+        "models": models_table(reproduction.plan, select_models(reproduction, IMAGE.name)),
         "table1": table1(reproduction),
         "curves": gains_table(reproduction, "curves", 0.25),
         "sigma": gains_table(reproduction, "sigma", 0.1),
@@ -133,6 +191,9 @@ def tables(folder: Path) -> dict[str, str]:
         "noises": lines_table(reproduction, "noises", 0.1),
         "training": lines_table(reproduction, "training", 0.25),
         "adapt": adapt_table(reproduction, 0.25),
+        "signals: networks": signal_networks(reproduction),
+        "signals: radii": signal_radii(reproduction),
+        "signals: gains": signal_gains(reproduction),
     }
     return {name: table.to_markdown() for name, table in by_name.items() if table.lines}
 

@@ -16,6 +16,7 @@ from scipy.stats import chisquare, norm
 from pprs import Certificate, Gaussian, PprsError, SmoothedClassifier
 from pprs.noise import Quantisation, QuantisedImage, keyed_rng, quantise_signal, quantised_gaussian
 from pprs.noise.quantised import ROUNDING, WITHIN_BLOCK, choose_grid
+from pprs.partition import Blur1d, Changepoint, Felzenszwalb1d, Partition, Slic1d
 from pprs.voting import fix_levels, prepare_image
 
 FINE = [(0.5, 10**6), (3.0, 10**7), (0.1, 2**23), (20.0, 2**15)]
@@ -146,12 +147,36 @@ def linear(w: torch.Tensor, b: float = 0.0):  # type: ignore[no-untyped-def]
     return model
 
 
-def test_certificates_of_linear_classifiers_hold() -> None:
-    """The smoothed classifier of a half space is the half space, so the true radius is the distance to its border."""
+def effective_weights(w: torch.Tensor, partition: Partition | None) -> torch.Tensor:
+    """The weights of the linear classifier that a linear one behind a linear filter is."""
+    if partition is None:
+        return w
+    impulses = np.eye(w.numel(), dtype=np.float32).reshape(-1, *w.shape)
+    filtered = torch.from_numpy(partition.apply(impulses)).flatten(1)
+    return (filtered @ w.flatten()).reshape(w.shape)
+
+
+@pytest.mark.parametrize(
+    "partition",
+    [
+        None,
+        Blur1d(5),
+        *(pytest.param(p, marks=pytest.mark.slow) for p in (Slic1d(12), Felzenszwalb1d(), Changepoint())),
+    ],
+    ids=str,
+)
+def test_certificates_of_linear_classifiers_hold(partition: Partition | None) -> None:
+    """The smoothed classifier of a half space is the half space, so the true radius is the distance to its border.
+
+    A filter that is linear leaves it a half space. So does averaging over segments if all weights are equal, since it
+    keeps the sum of all values, whatever the segments.
+    """
     generator = torch.Generator().manual_seed(1)
-    w = torch.randn(2, 60, generator=generator)
+    sums = partition is not None and not isinstance(partition, Blur1d)
+    weights = torch.ones(2, 60) if sums else torch.randn(2, 60, generator=generator)
+    w = weights if sums else effective_weights(weights, partition)
     sigma, alpha, wrong, total = 0.5, 0.05, 0, 2000
-    g = SmoothedClassifier(linear(w), 2, Gaussian(sigma), threads=1)
+    g = SmoothedClassifier(linear(weights), 2, Gaussian(sigma), partition, threads=1)
     levels = set()
     for index in range(total):
         x = torch.rand(2, 60, generator=generator) - 0.5

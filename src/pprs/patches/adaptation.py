@@ -112,7 +112,8 @@ def adapt_to_masks(
     keep_memory()
     read = read_images(image_set, images, net, seed, reporter)
     net = replace(net, num_classes=count_classes(replace(net, input_shape=None), read.training[0]))
-    problem = MaskedProblem(net, read.training, MaskGrid(*read.shape[1:], patch, masks), fill, seed)
+    height, width = read.shape[-2:]
+    problem = MaskedProblem(net, read.training, MaskGrid(height, width, patch, masks), fill, seed)
     source, used = image_set.source or type(image_set).__name__, image_set.split or ""
     wanted = _describe(problem, read, source, used, budget)
     if path.exists():
