@@ -17,7 +17,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from pprs import Blur, Felzenszwalb, Grid, PprsError, Quickshift, Slic, _threads
 from pprs.kernels import slic, torch_ops
-from pprs.partition import Partition, Superpixels
+from pprs.partition import Partition, Shifts, Soft, Superpixels, parse_partition
 
 PHOTOS = ["chelsea", "coffee", "astronaut"]
 MORE_PHOTOS = [*PHOTOS, "rocket", "camera", "retina"]
@@ -226,6 +226,37 @@ def test_device_path_matches_the_cpu_path(partition: Partition, channels: int) -
         assert count_on_device is None
     else:
         assert count.tolist() == count_on_device.tolist()
+
+
+@pytest.mark.parametrize("text", ["slic/soft", "slic/soft/shifts:k=3", "slic:iterations=3/soft:guide=0.9"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_soft_segments_on_a_device_match_those_on_the_cpu(text: str, channels: int) -> None:
+    x = torch.from_numpy(photos.noisy(photos.photo("coffee", 45)[:channels, :, :38], 5))
+    partition = parse_partition(text)
+    assert isinstance(partition, Soft | Shifts)
+    soft = partition.resolve(0.3, tuple(x.shape[1:]))
+    (on_cpu, count), (on_device, count_on_device) = soft._run_cpu(x), soft._run_device(x)
+    np.testing.assert_allclose(on_device, on_cpu, atol=2e-5)
+    assert count_on_device is not None
+    assert count is not None
+    assert count_on_device.tolist() == count.tolist()
+
+
+def test_shifted_segments_on_a_device_match_those_on_the_cpu() -> None:
+    x = torch.from_numpy(photos.noisy(photos.photo("coffee", 48), 12))
+    shifted = Shifts(Slic(n_segments=40).with_defaults(), k=3)
+    on_cpu, on_device = shifted._run_cpu(x)[0], shifted._run_device(x)[0]
+    # A tie that is broken differently moves one pixel, and thereby the means of two segments, of a few images.
+    assert int(torch.isclose(on_cpu, on_device, atol=1e-5).flatten(1).all(1).sum()) >= 9
+
+
+def test_soft_segments_on_a_device_are_one_graph() -> None:
+    """So that `torch.compile` accepts them without a break."""
+    x = torch.rand(2, 3, 24, 20)
+    grid = torch_ops.SeedGrid.make(x.shape, 9, x.device)
+    compiled = torch.compile(torch_ops.blend_soft, backend="eager", fullgraph=True)
+    expected = torch_ops.blend_soft(x, x, grid, 0.2, 2, 12.0)
+    torch.testing.assert_close(compiled(x, x, grid, 0.2, 2, 12.0), expected)
 
 
 @given(st.integers(0, 99), st.integers(1, 64), st.integers(1, 70))

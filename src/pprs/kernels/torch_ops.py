@@ -6,6 +6,10 @@ same image always gives the same segments.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -65,68 +69,178 @@ def _count_pixels(labels: torch.Tensor, count: int) -> torch.Tensor:
     return sizes.scatter_add_(1, labels, torch.ones_like(labels))
 
 
+@dataclass(frozen=True)
+class SeedGrid:
+    """A grid of seeds with a ring around it, whose seeds are infinitely far from everything.
+
+    Attributes:
+        rows: The number of rows of cells.
+        columns: The number of columns of cells.
+        home: The number of the seed of each pixel's cell [H*W].
+        places: The positions of the pixels in x and y, in units of the seeds' spacing [2, H*W].
+        positions: The positions of the seeds [2, S].
+        penalty: 0 for each seed, and infinity for those of the ring [S].
+    """
+
+    rows: int
+    columns: int
+    home: torch.Tensor
+    places: torch.Tensor
+    positions: torch.Tensor
+    penalty: torch.Tensor
+
+    @classmethod
+    def make(
+        cls, shape: torch.Size, n_segments: int, device: torch.device, shift: tuple[float, float] = (0.0, 0.0)
+    ) -> SeedGrid:
+        """Return the grid of `slic.make_grid` for images [B, C, H, W]."""
+        height, width = shape[2:]
+        ys, xs, sy, sx, per_pixel = cpu.make_grid(height, width, n_segments, shift)
+        rows, columns = len(ys) - 1, len(xs) - 1
+        cell_y = torch.from_numpy(np.repeat(np.arange(rows), np.diff(ys))).to(device)
+        cell_x = torch.from_numpy(np.repeat(np.arange(columns), np.diff(xs))).to(device)
+        home = ((cell_y + 1) * (columns + 2))[:, None] + cell_x + 1
+        along_y, along_x = (torch.arange(side, device=device) * float(per_pixel) for side in (height, width))
+        seed_y, seed_x = (torch.from_numpy(places * per_pixel).to(device) for places in (sy, sx))
+        real = torch.zeros(rows + 2, columns + 2, dtype=torch.bool, device=device)
+        real[1:-1, 1:-1] = True
+        return cls(
+            rows, columns, home.reshape(-1), _pair_up(along_x, along_y), _pair_up(seed_x, seed_y),
+            torch.where(real.reshape(-1), 0.0, float("inf")),
+        )  # fmt: skip
+
+    @property
+    def cells(self) -> int:
+        return self.rows * self.columns
+
+    def candidates(self) -> list[torch.Tensor]:
+        """Return the seeds of the nine cells around each pixel. That of its own cell comes first, as it wins ties."""
+        ring = self.columns + 2
+        steps = sorted(((dy, dx) for dy in (-1, 0, 1) for dx in (-1, 0, 1)), key=lambda step: step != (0, 0))
+        return [self.home + dy * ring + dx for dy, dx in steps]
+
+    def to_labels(self, seeds: torch.Tensor) -> torch.Tensor:
+        """Return the numbers of the cells of these seeds, none of which is of the ring."""
+        ring = self.columns + 2
+        return (seeds // ring - 1) * self.columns + seeds % ring - 1
+
+
+def _pair_up(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return all pairs of coordinates [2, len(y) * len(x)], row by row."""
+    shape = len(y), len(x)
+    return torch.stack([x.expand(shape).reshape(-1), y[:, None].expand(shape).reshape(-1)])
+
+
+class _Centres:
+    """Centres of clusters that start at the seeds with the mean colours of their cells, and move."""
+
+    def __init__(self, grid: SeedGrid, colours: torch.Tensor, compactness: float) -> None:
+        self._grid, self._colours, self._compactness = grid, colours.flatten(2), compactness
+        self._pixels = self._colours / compactness
+        self._norm = self._pixels.square().sum(1)
+        self._offset = torch.zeros(len(colours), 2, len(grid.penalty), device=colours.device)  # from the seeds
+        chosen = grid.home.expand(len(colours), -1)
+        sizes = _count_pixels(chosen, len(grid.penalty))
+        self._colour = torch.stack(
+            [self._mean_colour(_sum_segments(plane, chosen, len(grid.penalty)), sizes) for plane in self.planes()], 1
+        )
+
+    def planes(self) -> Iterator[torch.Tensor]:
+        """Yield the channels, one at a time, since integers take much memory."""
+        yield from self._colours.unbind(1)
+
+    def distances(self, candidate: torch.Tensor) -> torch.Tensor:
+        """Return |colour difference|^4 + |position difference|^2 of each pixel to one of its candidates [B, H*W]."""
+        d = self._norm + self._colour.square().sum(1).index_select(1, candidate)
+        for pixels, colour in zip(self._pixels.unbind(1), self._colour.unbind(1), strict=True):
+            d -= 2 * pixels * colour.index_select(1, candidate)
+        d.square_()
+        for axis, (place, seed) in enumerate(zip(self._grid.places, self._grid.positions, strict=True)):
+            d += (place - seed.index_select(0, candidate) - self._offset[:, axis].index_select(1, candidate)).square_()
+        return d + self._grid.penalty.index_select(0, candidate)
+
+    def move(self, offsets: list[torch.Tensor], colours: list[torch.Tensor], sizes: torch.Tensor) -> None:
+        """Move to means, given as fixed-point sums over sizes. A centre without pixels stays where it is."""
+        lost = sizes == 0
+        for axis, total in enumerate(offsets):
+            moved = total.float() / UNIT / _at_least_one(sizes, lost)
+            self._offset[:, axis] = torch.where(lost, self._offset[:, axis], moved)
+        for k, total in enumerate(colours):
+            self._colour[:, k] = torch.where(lost, self._colour[:, k], self._mean_colour(total, sizes))
+
+    def _mean_colour(self, total: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+        # Summed before the division by a possibly tiny compactness, because fixed point has a limited range.
+        return total.float() * float(1 / (self._compactness * UNIT)) / _at_least_one(sizes, sizes == 0)
+
+
+def _at_least_one(sizes: torch.Tensor, lost: torch.Tensor) -> torch.Tensor:
+    return torch.where(lost, torch.ones_like(sizes), sizes)
+
+
 def segment_slic(
-    blurred: torch.Tensor, n_segments: int, compactness: float, iterations: int
+    blurred: torch.Tensor, n_segments: int, compactness: float, iterations: int, shift: tuple[float, float] = (0.0, 0.0)
 ) -> tuple[torch.Tensor, int]:
     """Return int64 labels [B, H*W] of blurred images, and the number of segments, which is the same for all."""
-    batch, channels, height, width = blurred.shape
-    device = blurred.device
-    ys, xs, sy, sx, per_pixel = cpu.make_grid(height, width, n_segments)
-    rows, columns = len(ys) - 1, len(xs) - 1
-    ring, seeds = columns + 2, (rows + 2) * (columns + 2)
-    cell_y = torch.from_numpy(np.repeat(np.arange(rows), np.diff(ys))).to(device)
-    cell_x = torch.from_numpy(np.repeat(np.arange(columns), np.diff(xs))).to(device)
-    home = ((cell_y + 1) * ring)[:, None] + cell_x + 1
-    place_y = (torch.arange(height, device=device) * float(per_pixel))[:, None].expand(height, width).reshape(-1)
-    place_x = (torch.arange(width, device=device) * float(per_pixel)).expand(height, width).reshape(-1)
-    seed_y = torch.from_numpy(sy * per_pixel).to(device)[:, None].expand(rows + 2, ring).reshape(-1)
-    seed_x = torch.from_numpy(sx * per_pixel).to(device).expand(rows + 2, ring).reshape(-1)
-    real = torch.zeros(rows + 2, ring, dtype=torch.bool, device=device)
-    real[1:-1, 1:-1] = True
-    penalty = torch.where(real.reshape(-1), 0.0, float("inf"))
-    # The home cell comes first, because it wins ties.
-    steps = sorted(((dy, dx) for dy in (-1, 0, 1) for dx in (-1, 0, 1)), key=lambda step: step != (0, 0))
-    home = home.reshape(-1)
-    pixels = (blurred / compactness).flatten(2)
-    # Colours are summed before the division by a possibly tiny compactness, because fixed point has a limited range.
-    scale = float(1 / (compactness * UNIT))
-    norm = pixels.square().sum(1)
-
-    chosen = home.expand(batch, -1)
-    offset = torch.zeros(batch, 2, seeds, device=device)  # position of a centre relative to its seed, in x and y
-    sizes = _count_pixels(chosen, seeds).clamp_min(1)
-    colour = torch.stack(
-        [_sum_segments(blurred[:, k].flatten(1), chosen, seeds).float() * scale / sizes for k in range(channels)], 1
-    )
+    grid = SeedGrid.make(blurred.shape, n_segments, blurred.device, shift)
+    centres, seeds = _Centres(grid, blurred, compactness), len(grid.penalty)
+    chosen = grid.home.repeat(len(blurred), 1)
     for iteration in range(iterations):
-        centre_norm = colour.square().sum(1)
-        best = torch.full((batch, height * width), float("inf"), device=device)
-        chosen = home.repeat(batch, 1)
-        for dy, dx in steps:
-            candidate = home + dy * ring + dx
-            d = norm + centre_norm.index_select(1, candidate)
-            for k in range(channels):
-                d -= 2 * pixels[:, k] * colour[:, k].index_select(1, candidate)
-            d.square_()
-            for place, seed, axis in ((place_x, seed_x, 0), (place_y, seed_y, 1)):
-                d += (place - seed.index_select(0, candidate) - offset[:, axis].index_select(1, candidate)).square_()
-            d += penalty.index_select(0, candidate)
+        best = torch.full(chosen.shape, float("inf"), device=blurred.device)
+        chosen = grid.home.repeat(len(blurred), 1)
+        for candidate in grid.candidates():
+            d = centres.distances(candidate)
             closer = d < best
             best = torch.where(closer, d, best)
             chosen = torch.where(closer, candidate, chosen)
         if iteration + 1 < iterations:
-            sizes = _count_pixels(chosen, seeds)
-            lost, sizes = sizes == 0, sizes.clamp_min(1)
-            for axis, (place, seed) in enumerate(((place_x, seed_x), (place_y, seed_y))):
-                moved = _sum_segments(place - seed[chosen], chosen, seeds).float() / UNIT / sizes
-                offset[:, axis] = torch.where(lost, offset[:, axis], moved)
-            for k in range(channels):
-                mean = _sum_segments(blurred[:, k].flatten(1), chosen, seeds).float() * scale / sizes
-                colour[:, k] = torch.where(lost, colour[:, k], mean)
-    to_label = (
-        (torch.arange(seeds, device=device) // ring - 1) * columns + torch.arange(seeds, device=device) % ring - 1
-    )
-    return fill_empty_segments(to_label[chosen], to_label[home], rows * columns), rows * columns
+            offsets = [
+                _sum_segments(place - seed[chosen], chosen, seeds)
+                for place, seed in zip(grid.places, grid.positions, strict=True)
+            ]
+            colours = [_sum_segments(plane, chosen, seeds) for plane in centres.planes()]
+            centres.move(offsets, colours, _count_pixels(chosen, seeds))
+    return fill_empty_segments(grid.to_labels(chosen), grid.to_labels(grid.home), grid.cells), grid.cells
+
+
+def blend_soft(
+    noisy: torch.Tensor, guide: torch.Tensor, grid: SeedGrid, compactness: float, iterations: int, near: float
+) -> torch.Tensor:
+    """Return the images that the soft segments of one grid of seeds give, as `soft_slic.blend_grid` does."""
+    centres, candidates = _Centres(grid, guide, compactness), grid.candidates()
+    for _ in range(iterations - 1):
+        weights = _memberships(centres, candidates, near)
+        offsets = [
+            _sum_weighted(weights, candidates, grid, [place - seed[candidate] for candidate in candidates])
+            for place, seed in zip(grid.places, grid.positions, strict=True)
+        ]
+        colours = [_sum_weighted(weights, candidates, grid, [plane] * 9) for plane in centres.planes()]
+        centres.move(offsets, colours, _sum_weighted(weights, candidates, grid, None).float() / UNIT)
+    weights = _memberships(centres, candidates, near)
+    sizes = _sum_weighted(weights, candidates, grid, None).clamp_min(1).float()
+    blended = torch.empty_like(noisy)
+    for plane, out in zip(noisy.flatten(2).unbind(1), blended.flatten(2).unbind(1), strict=True):
+        mean = _sum_weighted(weights, candidates, grid, [plane] * 9).float() / sizes
+        parts = (w * mean.index_select(1, c) for w, c in zip(weights, candidates, strict=True))
+        out.copy_(functools.reduce(torch.add, parts))
+    return blended
+
+
+def _memberships(centres: _Centres, candidates: list[torch.Tensor], near: float) -> torch.Tensor:
+    """Return the degrees [9, B, H*W] to which each pixel belongs to its nine candidates. They sum to one."""
+    d = torch.stack([centres.distances(candidate) for candidate in candidates])
+    weights = (1 - (d - d.amin(0)) / near).clamp_min(0).square().square().square()
+    return weights / weights.sum(0)
+
+
+def _sum_weighted(
+    weights: torch.Tensor, candidates: list[torch.Tensor], grid: SeedGrid, values: list[torch.Tensor] | None
+) -> torch.Tensor:
+    """Sum the weighted values of pixels, or their weights, over seeds, in fixed point."""
+    total = torch.zeros(weights.shape[1], len(grid.penalty), dtype=torch.int64, device=weights.device)
+    for i, candidate in enumerate(candidates):
+        part = weights[i] if values is None else weights[i] * values[i]
+        total.scatter_add_(1, candidate.expand(part.shape), (part * UNIT).round_().long())
+    return total
 
 
 def fill_empty_segments(labels: torch.Tensor, cells: torch.Tensor, count: int) -> torch.Tensor:

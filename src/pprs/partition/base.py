@@ -227,6 +227,11 @@ class Seeded(Partition):
     def run_shifted(self, noisy: torch.Tensor, shifts: Sequence[Shift]) -> Averaged:
         """Average inputs in host memory with each of the shifted grids, and return the mean over the grids."""
 
+    def run_shifted_device(self, noisy: torch.Tensor, shifts: Sequence[Shift]) -> Averaged:
+        """Like `run_shifted`, on the device of the tensor. The default copies to the host and back."""
+        averaged, segments = self.run_shifted(noisy.cpu().contiguous(), shifts)
+        return averaged.to(noisy.device), segments
+
     def spread_shifts(self, k: int) -> list[Shift]:
         """Return k shifts that fill the unit square evenly: multiples of 1/g and 1/g^2 with g^3 = g + 1."""
         g = 1.324717957244746
@@ -239,6 +244,11 @@ class Clusters(Seeded):
     @abstractmethod
     def run_soft(self, noisy: torch.Tensor, shifts: Sequence[Shift], near: float, guide: float) -> Averaged:
         """Like `run_shifted`, with soft segments. `near` and `guide` are the options of `Soft`."""
+
+    def run_soft_device(self, noisy: torch.Tensor, shifts: Sequence[Shift], near: float, guide: float) -> Averaged:
+        """Like `run_soft`, on the device of the tensor. The default copies to the host and back."""
+        averaged, segments = self.run_soft(noisy.cpu().contiguous(), shifts, near, guide)
+        return averaged.to(noisy.device), segments
 
     @abstractmethod
     def tune_soft(self, sigma: float, shape: tuple[int, ...]) -> tuple[Self, float]:
@@ -298,7 +308,7 @@ class Superpixels(Partition):
 
     def _run_device(self, noisy: torch.Tensor) -> Averaged:
         averaged, segments = torch.empty_like(noisy), []
-        for piece, out in zip(_split_batch(noisy), _split_batch(averaged), strict=True):
+        for piece, out in zip(split_batch(noisy), split_batch(averaged), strict=True):
             labels, count = self._segment_device(piece)
             out.copy_(torch_ops.average_segments(piece, labels, int(count.max())))
             segments.append(count)
@@ -318,7 +328,7 @@ class Superpixels(Partition):
     def _labels(self, noisy: torch.Tensor) -> torch.Tensor:
         if noisy.device.type == "cpu":
             return self._labels_cpu(noisy)
-        pieces = [self._segment_device(piece)[0].to(torch.int32) for piece in _split_batch(noisy)]
+        pieces = [self._segment_device(piece)[0].to(torch.int32) for piece in split_batch(noisy)]
         return torch.cat(pieces).reshape(len(noisy), *noisy.shape[2:])
 
     def _labels_cpu(self, noisy: torch.Tensor) -> torch.Tensor:
@@ -333,7 +343,7 @@ class Superpixels(Partition):
         return torch.from_numpy(labels.reshape(batch, *sides))
 
 
-def _split_batch(batch: torch.Tensor) -> list[torch.Tensor]:
+def split_batch(batch: torch.Tensor) -> list[torch.Tensor]:
     """Split a batch, since the steps on a device take several times the memory of the images."""
     return list(batch.split(max(1, -(-len(batch) // 6))))
 

@@ -45,3 +45,6 @@ class Shifts(Partition):
 
     def _run_cpu(self, noisy: torch.Tensor) -> Averaged:
         return self.of.run_shifted(noisy, self.shifts)
+
+    def _run_device(self, noisy: torch.Tensor) -> Averaged:
+        return self.of.run_shifted_device(noisy, self.shifts)

@@ -26,6 +26,7 @@ from pprs.partition.base import (
     check_sigma,
     clip_and_round,
     nearest_odd,
+    split_batch,
 )
 
 
@@ -132,7 +133,7 @@ class Slic(Superpixels, Clusters):
 
         _threads.parallel_for(task, batch, lane_count)
         segments = sum((len(ys) - 1) * (len(xs) - 1) for ys, xs, *_ in grids)
-        return torch.from_numpy(averaged), torch.full((batch,), round(segments / len(grids)), dtype=torch.int32)
+        return torch.from_numpy(averaged), _fill(batch, segments / len(grids))
 
     def _segment(self, noisy: Floats, labels: npt.NDArray[Any], segments: Ints, shift: Shift = (0.0, 0.0)) -> None:
         batch, channels, height, width = noisy.shape
@@ -148,7 +149,30 @@ class Slic(Superpixels, Clusters):
             )  # fmt: skip
         segments[:] = (len(ys) - 1) * (len(xs) - 1)
 
-    def _segment_device(self, noisy: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _segment_device(self, noisy: torch.Tensor, shift: Shift = (0.0, 0.0)) -> tuple[torch.Tensor, torch.Tensor]:
         blurred = torch_ops.box_blur(noisy, self.blur)
-        labels, count = torch_ops.segment_slic(blurred, self.n_segments, self.compactness, self.iterations)
+        labels, count = torch_ops.segment_slic(blurred, self.n_segments, self.compactness, self.iterations, shift)
         return labels, torch.full((len(noisy),), count)
+
+    def run_shifted_device(self, noisy: torch.Tensor, shifts: Sequence[Shift]) -> Averaged:
+        averaged, total = torch.zeros_like(noisy), 0
+        for shift in shifts:
+            for piece, out in zip(split_batch(noisy), split_batch(averaged), strict=True):
+                labels, count = self._segment_device(piece, shift)
+                out += torch_ops.average_segments(piece, labels, int(count[0])) / len(shifts)
+            total += int(count[0])
+        return averaged, _fill(len(noisy), total / len(shifts))
+
+    def run_soft_device(self, noisy: torch.Tensor, shifts: Sequence[Shift], near: float, guide: float) -> Averaged:
+        grids = [torch_ops.SeedGrid.make(noisy.shape, self.n_segments, noisy.device, shift) for shift in shifts]
+        averaged, kernel = torch.zeros_like(noisy), soft_slic.half_kernel(guide)
+        for piece, out in zip(split_batch(noisy), split_batch(averaged), strict=True):
+            blurred = torch_ops.gaussian_blur(piece, kernel)
+            for grid in grids:
+                out += torch_ops.blend_soft(piece, blurred, grid, self.compactness, self.iterations, near) / len(grids)
+        return averaged, _fill(len(noisy), sum(grid.cells for grid in grids) / len(grids))
+
+
+def _fill(batch: int, segments: float) -> torch.Tensor:
+    """Return the mean number of segments for each image of a batch."""
+    return torch.full((batch,), round(segments), dtype=torch.int32)

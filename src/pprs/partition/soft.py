@@ -85,6 +85,12 @@ class Soft(Seeded):
     def run_shifted(self, noisy: torch.Tensor, shifts: Sequence[Shift]) -> Averaged:
         return self.of.run_soft(noisy, shifts, self.near, self.guide)
 
+    def _run_device(self, noisy: torch.Tensor) -> Averaged:
+        return self.run_shifted_device(noisy, [(0.0, 0.0)])
+
+    def run_shifted_device(self, noisy: torch.Tensor, shifts: Sequence[Shift]) -> Averaged:
+        return self.of.run_soft_device(noisy, shifts, self.near, self.guide)
+
     def spread_shifts(self, k: int) -> list[Shift]:
         return self.of.spread_shifts(k)
 
