@@ -16,9 +16,11 @@ from pprs.metrics import average_certified_radius, certified_accuracy, certified
 from pprs.report.table import NONE, Table, format_number
 from pprs.reproduction import Reproduction, models_table, read_plan, tabulate
 from pprs.reproduction.plan import Line
-from pprs.reproduction.tables import Frames, accuracy_gain
+from pprs.reproduction.tables import Frames, accuracy_gain, most_common_share
 from pprs.runs import RunFrame
 from pprs.sampling import decided_radii
+
+ONE_LABEL = 0.9  # share of the certified signals with the same label, above which a classifier is nearly constant
 
 
 def experiment_frames(reproduction: Reproduction, experiment: str, data: str) -> Frames:
@@ -143,20 +145,26 @@ def signal_networks(reproduction: Reproduction) -> Table:
 
 
 def signal_radii(reproduction: Reproduction) -> Table:
-    """The average certified radius of every line, in multiples of sigma."""
+    """The average certified radius of every line, in multiples of sigma.
+
+    A star marks a classifier of which nearly all certified signals have one label.
+    """
     plan, lines = reproduction.plan, []
     spec = plan.experiments["signals"]
     every = max((spec.lines_for(data) for data in spec.data), key=len)
     for data in spec.data:
         frames = experiment_frames(reproduction, "signals", data)
         for sigma in dict.fromkeys(sigma for sigma, _ in frames):
-            radii = [
-                average_certified_radius(frames[sigma, line]) / sigma if (sigma, line) in frames else math.nan
-                for line in every
-            ]
-            lines.append((plan.title(data), f"{sigma:g}", *(format_number(radius, 2) for radius in radii)))
-    labels = [plan.label(line) for line in every]
-    return Table(("data", "sigma", *labels), tuple(lines))
+            row = [frames.get((sigma, line)) for line in every]
+            lines.append((plan.title(data), f"{sigma:g}", *(format_starred_radius(frame, sigma) for frame in row)))
+    return Table(("data", "sigma", *(plan.label(line) for line in every)), tuple(lines))
+
+
+def format_starred_radius(frame: RunFrame | None, sigma: float) -> str:
+    if frame is None:
+        return NONE
+    star = "*" if most_common_share(frame) >= ONE_LABEL else ""
+    return format_number(average_certified_radius(frame) / sigma, 2) + star
 
 
 def signal_gains(reproduction: Reproduction) -> Table:
