@@ -13,7 +13,10 @@ from pprs.integrations import MissingPackageError
 
 @pytest.mark.parametrize(
     ("module", "imported", "name"),
-    [("art", "art.estimators.certification.randomized_smoothing", "the Adversarial Robustness Toolbox")],
+    [
+        ("torchmetrics", "torchmetrics", "torchmetrics"),
+        ("art", "art.estimators.certification.randomized_smoothing", "the Adversarial Robustness Toolbox"),
+    ],
 )
 def test_a_missing_package_is_named_with_the_extra(
     module: str, imported: str, name: str, monkeypatch: pytest.MonkeyPatch
