@@ -12,8 +12,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from greys import certify
 
-from pprs import Certificate, PprsError, Run, Sampling, certify_dataset, metrics
+from pprs import Certificate, PprsError, metrics
 from pprs.integrations.torchmetrics import AverageCertifiedRadius, CertifiedAccuracy
 
 RADII = (0.0, 0.25, 0.5)
@@ -30,22 +31,6 @@ CERTIFICATES = [
 TARGET = [1, 1, 1, 0]  # the third label is wrong
 
 
-class Bright(torch.nn.Module):
-    num_classes, input_shape = 2, (1, 8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.stack([x.mean((1, 2, 3)), torch.full((len(x),), 0.5)], 1)
-
-
-def certify(tmp_path: Path, sigma: float = 0.5, labels: Any = (0, 1, 0, 1), stop: str | None = None) -> Run:
-    images = np.stack([np.full((1, 8, 8), grey, np.uint8) for grey in (150, 100, 90, 128)])
-    data = (images, np.array(labels)) if labels is not None else [torch.from_numpy(image) / 255 for image in images]
-    return certify_dataset(
-        Bright(), data, noise=f"gaussian:sigma={sigma}", sampling=Sampling(20, 200, stop=stop), engine="torch",
-        progress=False, out=tmp_path / f"{sigma}{stop}",
-    )  # fmt: skip
-
-
 def test_certificates() -> None:
     accuracy, radius = CertifiedAccuracy(RADII), AverageCertifiedRadius()
     for metric in (accuracy, radius):
@@ -57,7 +42,7 @@ def test_certificates() -> None:
 
 
 def test_runs_give_the_metrics_of_the_package(tmp_path: Path) -> None:
-    run = certify(tmp_path)
+    run = certify(tmp_path / "run")
     accuracy, radius = CertifiedAccuracy(RADII), AverageCertifiedRadius()
     accuracy.update(run)
     radius.update(run)
@@ -146,10 +131,10 @@ def test_a_mixture_is_refused_and_nothing_is_lost(change: dict[str, Any], text: 
 
 def test_runs_of_different_noises_are_refused(tmp_path: Path) -> None:
     metric = AverageCertifiedRadius()
-    metric.update(certify(tmp_path))
+    metric.update(certify(tmp_path / "run"))
     before = metric.compute()
     with pytest.raises(PprsError, match="noise, gaussian:sigma=0.5 and gaussian:sigma=0.25"):
-        metric.update(certify(tmp_path, 0.25))
+        metric.update(certify(tmp_path / "other", 0.25))
     assert torch.equal(metric.compute(), before)
 
 
@@ -161,7 +146,7 @@ def test_results_that_stopped_at_radii_count_only_there(tmp_path: Path) -> None:
     with pytest.raises(PprsError, match="accuracy at 0.5 is not known"):
         CertifiedAccuracy([0.25, 0.5]).update(stopped, 1)
     with pytest.raises(PprsError, match="there is no average"):
-        AverageCertifiedRadius().update(certify(tmp_path, stop="radius:0.25"))
+        AverageCertifiedRadius().update(certify(tmp_path / "run", stop="radius:0.25"))
 
 
 def test_plots() -> None:
@@ -186,7 +171,7 @@ def test_bad_input(tmp_path: Path) -> None:
     with pytest.raises(PprsError, match="rests on an assumption"):
         metric.update(replace(FIRST, assumes="a guess"), 1)
     with pytest.raises(PprsError, match="images without a true label"):
-        metric.update(certify(tmp_path, labels=None))
+        metric.update(certify(tmp_path / "unlabelled", labels=None))
     with pytest.raises(PprsError, match="leave out `target`"):
         metric.update(certify(tmp_path / "labelled"), [1])
     for radii in ([], [-1.0], [float("nan")]):
