@@ -52,7 +52,7 @@ def report(
         print_segmentation_report(write_segmentation_report(runs, path, kind=format))
         say(f"wrote {path}")
         return
-    print_report(write_report(runs, path, kind=format, radii=_parse_radii(radii)))
+    print_report(write_report(runs, path, kind=format, radii=parse_radii(radii)))
     say(f"wrote {path}")
 
 
@@ -75,7 +75,8 @@ def _report_patches(runs: list[str], path: Path) -> None:
     say(f"wrote {path}")
 
 
-def _parse_radii(text: str | None) -> list[float] | None:
+def parse_radii(text: str | None) -> list[float] | None:
+    """Parse the radii of a table."""
     if text is None:
         return None
     try:
