@@ -124,14 +124,17 @@ def test_an_attack_of_art_that_only_sees_predictions_runs() -> None:
     assert art.predict(attacked, is_abstain=False)[0].argmax() == 1
 
 
-def test_a_network_that_was_trained_since_is_certified_in_eval_mode() -> None:
+def test_a_network_in_training_mode_is_certified_in_eval_mode() -> None:
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 2))
-    loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), 0.1)
-    art = PprsRandomizedSmoothing(model, loss, SHAPE, 2, optimizer, scale=SIGMA)
-    x = images(*[0.9, 0.1] * 8)
-    art.fit(x, np.array([0, 1] * 8), batch_size=8, nb_epochs=5)
-    assert model.training
-    assert art.certify(x[:2], 500)[0].tolist() == [0, 1]
+    art = PprsRandomizedSmoothing(model, torch.nn.CrossEntropyLoss(), SHAPE, 2, scale=SIGMA)
+    labels, radii = art.certify(images(0.9, 0.1), 500)
+    model.train()  # as `fit` leaves it
+    again = PprsRandomizedSmoothing(model, torch.nn.CrossEntropyLoss(), SHAPE, 2, scale=SIGMA)
+    model.train()
+    found = again.certify(images(0.9, 0.1), 500)
+    assert found[0].tolist() == labels.tolist()
+    assert found[1].tolist() == radii.tolist()
+    assert not model.training
 
 
 def test_a_network_that_depends_on_the_batch_is_refused() -> None:
