@@ -11,6 +11,7 @@ run, and selection and estimation never share a noisy sample.
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import math
 from collections import deque
@@ -371,7 +372,8 @@ class LocalVotes(Scorer):
         super().__init__(model, num_classes, batch_size=batch_size, threads=threads, device=device)
         if seed < 0:
             raise PprsError(f"`seed` must be at least 0, not {seed}", parameter="seed")
-        self.noise, self.partition, self.seed = noise, partition, seed
+        # Copies, since `set_params` could change the originals between two calls.
+        self.noise, self.partition, self.seed = copy.copy(noise), copy.copy(partition), seed
         self.requested_arithmetic, self.arithmetic = arithmetic, choose_arithmetic(arithmetic, noise)
         self._near_tie, self._scale = NEAR_TIE, 0.0
         self._resolved: dict[tuple[int, ...], Partition] = {}

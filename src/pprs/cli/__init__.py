@@ -26,6 +26,7 @@ COMMANDS = {
     "audit": "Attack the certified images of a run, to see how much of each radius is real.",
     "report": "Write a report that compares runs: curves, a table and example images.",
     "export": "Export the rows of a run as tsv, csv, parquet or json.",
+    "card": "Write a section of a model card, with certified accuracies and their settings.",
     "verify": "Check that the radii of a run follow from its votes, and its votes from its model and images.",
     "show": "Draw what noise and partitions do to an image.",
     "reproduce": "Reproduce the paper's tables and figures.",

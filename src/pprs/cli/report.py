@@ -14,6 +14,7 @@ from pprs.errors import ConfigurationError
 from pprs.patches import is_patch_run, open_patch_run
 from pprs.patches.report import write_patch_report
 from pprs.report import Report, write_report
+from pprs.runs import list_runs
 from pprs.segmentation.report import write_segmentation_report
 from pprs.segmentation.store import is_segmentation_run
 
@@ -23,7 +24,8 @@ def report(
     runs: Annotated[
         list[str],
         typer.Argument(
-            metavar="RUN...", help="Folders or urls of runs, or rows exported from them (tsv, csv, parquet, json)."
+            metavar="RUN...",
+            help="Folders or urls of runs, rows exported from them (tsv, csv, parquet, json), or folders of these.",
         ),
     ],
     path: Annotated[
@@ -41,6 +43,7 @@ def report(
 
     Example: pprs report runs/rs runs/slic --out report.html
     """
+    runs = [run for source in runs for run in list_runs(source)]
     path = path or Path(f"report.{format or 'html'}")
     if any(is_patch_run(run) for run in runs):
         _report_patches(runs, path)
@@ -49,7 +52,7 @@ def report(
         print_segmentation_report(write_segmentation_report(runs, path, kind=format))
         say(f"wrote {path}")
         return
-    print_report(write_report(runs, path, kind=format, radii=_parse_radii(radii)))
+    print_report(write_report(runs, path, kind=format, radii=parse_radii(radii)))
     say(f"wrote {path}")
 
 
@@ -72,7 +75,8 @@ def _report_patches(runs: list[str], path: Path) -> None:
     say(f"wrote {path}")
 
 
-def _parse_radii(text: str | None) -> list[float] | None:
+def parse_radii(text: str | None) -> list[float] | None:
+    """Parse the radii of a table."""
     if text is None:
         return None
     try:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from pprs import _text
+from pprs._params import Parameters
 from pprs.errors import ConfigurationError, PprsError
 from pprs.kernels import rng as normal_rng
 
@@ -40,7 +41,7 @@ def standard_normal(shape: tuple[int, ...], rng: Rng, out: torch.Tensor | None =
     return out
 
 
-class Noise(ABC):
+class Noise(Parameters, ABC):
     """Base class of noise distributions, all of which are rotationally symmetric.
 
     Attributes:

@@ -22,6 +22,7 @@ import numpy.typing as npt
 import torch
 
 from pprs import _text
+from pprs._params import Parameters
 from pprs._threads import parallel_for
 from pprs.domain import IMAGE, Domain, domain_of
 from pprs.errors import ConfigurationError
@@ -37,7 +38,7 @@ AUTO = _text.AUTO  # the value of an option that follows the noise
 BLOCK_PIXELS = 2**18  # approximate number of pixels that a thread holds labels for at a time
 
 
-class Partition(ABC):
+class Partition(Parameters, ABC):
     """Base class of the functions that denoise an image or a signal between the noise and the classifier.
 
     A partition averages a batch of noisy images [B, C, H, W], or of noisy signals [B, C, T], as its `domain` says. It

@@ -16,7 +16,7 @@ from pprs.noise import Noise
 from pprs.partition import Partition
 from pprs.report import summary
 from pprs.report.table import Table
-from pprs.runs import Run, RunFrame, read_frames
+from pprs.runs import Run, RunFrame, list_runs, read_frames
 from pprs.voting import noisy_chunk, prepare_image
 
 FORMATS = ("html", "png", "svg", "md", "json")
@@ -62,10 +62,12 @@ def make_report(runs: Sequence[Run | str | Path], radii: Sequence[float] | None 
     """Summarise runs, or their folders, urls or exported rows.
 
     Args:
-        runs: The runs to compare.
+        runs: The runs to compare. A folder of runs and exported rows stands for all of them.
         radii: Radii at which accuracies are given; a few round ones by default.
     """
-    frames = read_frames(runs)
+    frames = read_frames(
+        [run for source in runs for run in ([source] if isinstance(source, Run) else list_runs(source))]
+    )
     at = np.array(radii) if radii else usual_radii(frames)
     return Report(tuple(frames), tuple(summarize(frame, at) for frame in frames), tuple(at.tolist()))
 
@@ -80,7 +82,8 @@ def write_report(
     """Write one report on several runs: curves, a table and example images.
 
     Args:
-        runs: Runs as returned by `certify_dataset`, run folders or their urls, or files of exported rows.
+        runs: Runs as returned by `certify_dataset`, run folders or their urls, or files of exported rows. A folder
+            of such folders and files stands for all of them.
         path: The file to write.
         kind: "html", "png", "svg", "md" or "json". By default, the suffix of `path` decides. Images (png, svg) hold
             only the curves; md and json only the tables.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pprs.runs.binding import Binding, describe_parts
 from pprs.runs.check import Mismatch, RowCheck, check_row, check_rows
+from pprs.runs.digest import digest_run
 from pprs.runs.export import export
+from pprs.runs.folder import list_runs
 from pprs.runs.frame import RunFrame, read_frame, read_frames, space_of
 from pprs.runs.remote import check_out, open_run_folder
 from pprs.runs.row import COLUMNS, Failure, Row
@@ -14,6 +16,6 @@ from pprs.runs.store import FILE, RunFile, RunWriter
 
 __all__ = [
     "COLUMNS", "FILE", "Binding", "Failure", "Mismatch", "Row", "RowCheck", "Run", "RunFile", "RunFrame",
-    "RunSettings", "RunWriter", "StoredRun", "check_out", "check_row", "check_rows", "describe_parts", "export",
-    "open_run", "open_run_folder", "read_frame", "read_frames", "space_of",
+    "RunSettings", "RunWriter", "StoredRun", "check_out", "check_row", "check_rows", "describe_parts", "digest_run",
+    "export", "list_runs", "open_run", "open_run_folder", "read_frame", "read_frames", "space_of",
 ]  # fmt: skip

@@ -13,6 +13,7 @@ from pprs.runs import remote
 from pprs.runs.binding import Binding
 from pprs.runs.check import check_rows
 from pprs.runs.export import read_exported, to_arrow
+from pprs.runs.folder import SUFFIXES
 from pprs.runs.row import Failure, Row, from_record
 from pprs.runs.settings import RunSettings
 from pprs.runs.store import FILE, RunFile
@@ -182,6 +183,6 @@ def open_run(path: str | Path) -> Run:
             raise ConfigurationError(f"{text} is not a run: it has no {FILE}. Check the url.")
         return StoredRun(folder, text, keep=scratch)
     local = Path(path)
-    if local.is_file() or (local.suffix in (".tsv", ".csv", ".parquet", ".json") and not local.is_dir()):
+    if local.is_file() or (local.suffix in SUFFIXES and not local.is_dir()):
         return ExportedRun(local)
     return StoredRun(local)

@@ -1,0 +1,248 @@
+"""The certified robustness of a model as a section of its model card on the Hugging Face hub."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from huggingface_hub import HfApi
+
+from pprs.certificate import state_arithmetic
+from pprs.errors import ConfigurationError, PprsError
+from pprs.metrics import Summary, summarize, usual_radii
+from pprs.report.table import Table, format_percent, format_radius
+from pprs.runs import Run, RunFrame, digest_run, list_runs, open_run, read_frames
+from pprs.verification import verify_run
+
+BEGIN, END = "<!-- pprs: begin -->", "<!-- pprs: end -->"  # around the section, so that it can be replaced
+README, DIGEST = "README.md", "run_digest"
+_FRONT = re.compile(r"\A---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.M | re.S)
+_SECTION = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}\n?", re.S)
+INTRODUCTION = """\
+An image counts at radius r if it is certified with the correct label, and no change of L2 norm up to r can alter that
+label. The claim is about the smoothed classifier: the majority vote of the model under noise. It is wrong with
+probability at most alpha, separately for each image. ACR is the average certified radius."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a model card says about certified robustness.
+
+    Attributes:
+        model: The name of the model.
+        section: The section as Markdown.
+        results: The entries of `model-index`, one for each run.
+    """
+
+    model: str
+    section: str
+    results: tuple[Mapping[str, Any], ...]
+
+    def add_to(self, content: str) -> str:
+        """Return a model card with this section and these results, in place of those of an earlier card.
+
+        Args:
+            content: The card so far, which may be empty. Everything else in it is kept.
+
+        Raises:
+            PprsError: If its metadata are not valid.
+        """
+        front = _FRONT.match(content)
+        metadata = _parse_metadata("" if front is None else front[1])
+        text = content if front is None else content[front.end() :]
+        others = [entry for entry in metadata.get("model-index") or [] if entry.get("name") != self.model]
+        own = [entry for entry in metadata.get("model-index") or [] if entry.get("name") == self.model]
+        kept = [result for entry in own for result in entry.get("results") or [] if not _is_certified(result)]
+        metadata["model-index"] = [*others, {"name": self.model, "results": [*kept, *map(dict, self.results)]}]
+        section = f"{BEGIN}\n{self.section}\n{END}\n"
+        if _SECTION.search(text):
+            text = _SECTION.sub(lambda match: section, text, count=1)
+        else:
+            text = f"{text.rstrip()}\n\n{section}".lstrip("\n")
+        return f"---\n{yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)}---\n\n{text.lstrip()}"
+
+
+def make_card(
+    runs: Sequence[Run | str | Path], *, radii: Sequence[float] | None = None, replay: int = 0, progress: bool = False
+) -> Card:
+    """Describe the certified robustness of a model.
+
+    A run is marked as not verified unless votes are drawn again from its model and data with `replay`.
+
+    Args:
+        runs: Runs of one model, their folders or urls, or rows exported from them as json.
+        radii: Radii at which certified accuracies are given; a few round ones by default.
+        replay: The number of rows of each run, chosen at random, whose votes are drawn again.
+        progress: Whether to show progress bars.
+
+    Raises:
+        ConfigurationError: If the runs are of different models, or if one has no labels or does not record its
+            settings.
+        PprsError: If a run does not follow from its own votes, model or data.
+    """
+    paths = [run for source in runs for run in ([source] if isinstance(source, Run) else list_runs(source))]
+    opened = [run if isinstance(run, Run) else open_run(run) for run in paths]
+    frames = read_frames(opened)
+    for run, frame in zip(opened, frames, strict=True):
+        _check_run(run, frame, opened[0])
+    at = [float(radius) for radius in (usual_radii(frames) if radii is None else radii)]
+    summaries = [summarize(frame, at) for frame in frames]
+    facts = [_list_facts(run, frame, _verify(run, replay, progress)) for run, frame in zip(opened, frames, strict=True)]
+    results = [_to_result(run, summary, at, fact) for run, summary, fact in zip(opened, summaries, facts, strict=True)]
+    return Card(Path(_name(opened[0].settings.model, "model")).stem, _to_markdown(summaries, at, facts), tuple(results))
+
+
+def push_card(card: Card, repo: str) -> str:
+    """Add the card to the README of a model on the Hugging Face hub, with the token of the user.
+
+    Returns:
+        The url of the commit.
+
+    Raises:
+        PprsError: If the hub refuses it, for example because there is no token.
+    """
+    hub = HfApi()
+    try:
+        content = ""
+        if hub.file_exists(repo, README):
+            content = Path(str(hub.hf_hub_download(repo, README))).read_text(encoding="utf-8")
+        commit = hub.upload_file(
+            path_or_fileobj=card.add_to(content).encode(), path_in_repo=README, repo_id=repo,
+            commit_message="Add certified robustness",
+        )  # fmt: skip
+    except (OSError, ValueError) as error:  # what the hub's errors derive from
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise PprsError(
+            f"the card was not pushed to {repo} ({reason}). Check that the model exists there, and log in with `hf "
+            "auth login` or set HF_TOKEN.",
+            parameter="push",
+        ) from error
+    return str(commit)
+
+
+def _parse_metadata(text: str) -> dict[str, Any]:
+    try:
+        metadata = yaml.safe_load(text) or {}
+        if not isinstance(metadata, dict) or not all(isinstance(e, dict) for e in metadata.get("model-index") or []):
+            raise ValueError("they are not a table of keys and values")
+    except (yaml.YAMLError, ValueError, TypeError) as error:
+        raise PprsError(f"the metadata of the model card are not valid ({error}). Correct them first.") from error
+    return metadata
+
+
+def _is_certified(result: Mapping[str, Any]) -> bool:
+    """Return whether this package has written the result."""
+    return any(DIGEST in (metric.get("args") or {}) for metric in result.get("metrics") or [])
+
+
+def _check_run(run: Run, frame: RunFrame, first: Run) -> None:
+    settings = run.settings
+    if None in (settings.noise_text, settings.partition_text, settings.n, settings.alpha):
+        raise ConfigurationError(
+            f"{run.path} does not record its noise, partition, n and alpha, which a card states. Give the run itself, "
+            "or rows exported as json."
+        )
+    if not frame.labelled:
+        raise ConfigurationError(f"the images of {run.path} have no true labels, so there is no accuracy to state")
+    if settings.model_digest != first.settings.model_digest:
+        raise ConfigurationError(f"{first.path} and {run.path} are of different models. Write one card for each model.")
+
+
+def _verify(run: Run, replay: int, progress: bool) -> str:
+    """Return whether the run is verified, and what was compared."""
+    if replay < 1:
+        return "not verified: no votes were drawn again from the model and the data"
+    found = verify_run(run, replay=replay, progress=progress)
+    if not found.ok:
+        raise PprsError(f"{run.path} cannot be verified, so there is no card: {found.mismatches[0]}")
+    if len(found.replayed) < min(replay, found.rows):
+        reasons = [text for text in found.not_checked if text.startswith(("votes", "model"))]
+        return f"not verified: {'; '.join(reasons)}"
+    return f"verified: the votes of {len(found.replayed)} of {found.rows} rows were drawn again, and are the same"
+
+
+def _list_facts(run: Run, frame: RunFrame, verification: str) -> dict[str, Any]:
+    """Return what a reader needs to know about the numbers of a run."""
+    settings = run.settings
+    facts = {
+        "norm": "L2",
+        "noise": settings.noise_text,
+        "sigma": settings.noise.sigma,
+        "partition": settings.partition_text,
+        "n0": settings.n0,
+        "n": settings.n,
+        "alpha": settings.alpha,
+        "bound": settings.bound,
+        "stop": settings.stop,
+        "arithmetic": settings.arithmetic + state_arithmetic(settings.arithmetic, settings.levels),
+        "radii_measure": f"changes of {str(frame.space).removeprefix('your ')}",
+        "labels": settings.label_choice or None,
+        "images": len(frame),
+        "failed": int(frame.failed.sum()) or None,
+        "undecided": int(frame.undecided.sum()) or None,
+        "data": _name(settings.data, "unknown"),
+        "split": settings.split,
+        "data_digest": settings.data_fingerprint,
+        "model_digest": settings.model_digest,
+        "seed": settings.seed,
+        "engine": settings.engine,
+        DIGEST: digest_run(run),
+        "verification": verification,
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _name(text: str | None, unknown: str) -> str:
+    """Return a model or data set without the folders of this machine."""
+    return unknown if text is None else Path(text).name if Path(text).is_absolute() else text
+
+
+def _to_result(run: Run, summary: Summary, radii: Sequence[float], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entry of a run in `model-index`."""
+    named = [
+        ("certified_accuracy", f"certified accuracy at L2 radius {radius:g}", accuracy, {"radius": radius})
+        for radius, accuracy in zip(radii, summary.accuracy, strict=True)
+    ]
+    named.append(("average_certified_radius", "average certified L2 radius", summary.average_radius, {}))
+    name = f"{summary.full_name}, {facts['verification'].partition(':')[0]}"
+    dataset = {"name": facts["data"], "type": facts["data"]}
+    return {
+        "task": {"type": "image-classification", "name": "Certified classification"},
+        "dataset": dataset | ({} if run.settings.split is None else {"split": run.settings.split}),
+        "metrics": [
+            {"type": kind, "value": value, "name": f"{text} ({name})", "args": {**radius, **facts}}
+            for kind, text, value, radius in named
+            if not math.isnan(value)
+        ],
+    }
+
+
+def _to_markdown(summaries: Sequence[Summary], radii: Sequence[float], facts: Sequence[Mapping[str, Any]]) -> str:
+    heads = ("method", *(f"accuracy at {radius:g}" for radius in radii), "ACR", "images", "verified")
+    lines = [
+        (
+            summary.name, *(format_percent(accuracy) for accuracy in summary.accuracy),
+            format_radius(summary.average_radius), str(summary.images),
+            "yes" if fact["verification"].startswith("verified") else "**not verified**",
+        )
+        for summary, fact in zip(summaries, facts, strict=True)
+    ]  # fmt: skip
+    names = list(dict.fromkeys(name for fact in facts for name in fact))
+    settings = [(name.replace("_", " "), *(f"{fact.get(name, '–')}" for fact in facts)) for name in names]
+    return "\n".join([
+        "## Certified robustness",
+        "",
+        INTRODUCTION,
+        "",
+        Table(heads, tuple(lines)).to_markdown(),
+        Table(("setting", *(summary.name for summary in summaries)), tuple(settings)).to_markdown(),
+        "`pprs verify RUN --replay 10` draws votes again, and the run digest names the run that the numbers are from.",
+    ])  # fmt: skip
+
+
+__all__ = ["Card", "make_card", "push_card"]
