@@ -24,6 +24,7 @@ COMMANDS = {
     "adapt": "Adapt a classifier to its noise and partition, with unlabelled images.",
     "tune": "Search for the partition that gives a classifier the largest certified radii.",
     "audit": "Attack the certified images of a run, to see how much of each radius is real.",
+    "doctor": "Say why images of a run abstain, which settings may help, and what that would cost.",
     "report": "Write a report that compares runs: curves, a table and example images.",
     "export": "Export the rows of a run as tsv, csv, parquet or json.",
     "verify": "Check that the radii of a run follow from its votes, and its votes from its model and images.",
