@@ -48,10 +48,10 @@ class Plan:
 
     def __str__(self) -> str:
         bound = "" if self.bound == "one-sided" else f" and `bound` {self.bound}"
-        time = "" if self.seconds is None else f", {_about(self.seconds)} in one process"
+        time = "" if self.seconds is None else f", {_about(self.seconds)}"
         return (
-            f"`n` {self.n}{bound}: would certify {_count(self.unchanged)} if all vote shares stay. They are uncertain: "
-            f"expect about {self.expected:.0f}. Cost: {self.samples:,} samples{time}"
+            f"`n` {self.n}{bound}: {_count(self.unchanged)} if all vote shares stay, {self.expected:.0f} expected "
+            f"({self.samples:,} samples{time})"
         )
 
 
@@ -91,7 +91,9 @@ class Examination:
         lines = [f"{self.path}: {causes[Cause.CERTIFIED]} of {_count(len(self.diagnoses))} certified{label} {wanted}"]
         lost = [(cause, count) for cause, count in causes.most_common() if cause != Cause.CERTIFIED]
         lines += [f"{count:6d}  {cause}" for cause, count in lost]
-        lines += ["more samples:"] * bool(self.plans) + [f"        {plan}" for plan in self.plans]
+        if self.plans:
+            lines.append("more samples may certify, at the cost in brackets, in one process:")
+            lines += [f"        {plan}" for plan in self.plans]
         lines += [f"advice: {text}" for text in self.advice]
         return "\n".join([*lines, ESTIMATE_NOTE] if self.plans or self.advice else lines)
 
