@@ -3,6 +3,7 @@
 # make quick  the fast tests, which need neither a browser nor Ray
 # make check  ruff and mypy only;  make bench  speed and memory, as ratios
 # make docs   the documentation site, in site/
+# make dist   sdist and wheel in dist/, with the pinned build backend; the wheel is then installed elsewhere and used
 # make identity  check that rows, old runs, keys and committed figures are unchanged
 # make reproduce-check  check the committed results: manifest against rows, and figures drawn again byte for byte
 
@@ -17,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 SITE := site
 
-.PHONY: demo docs test quick identity reproduce-check check lint bench clean
+.PHONY: demo docs dist test quick identity reproduce-check check lint bench clean
 
 demo: $(READY)
 	$(BIN)/pprs demo
@@ -28,6 +29,12 @@ docs: $(READY)
 	  echo "  $(BIN)/pip install --constraint constraints.txt --editable '.[docs]'"; exit 1; }
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --site-dir $(SITE)
 	@echo "Open $(SITE)/index.html in a browser. It works offline."
+
+# The wheel is built from the sdist, in an environment of its own, so that no file of this folder can slip in.
+dist: $(READY)
+	$(BIN)/pip install --quiet --constraint constraints.txt build
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m build --outdir dist .
+	PPRS_DIST=$(CURDIR)/dist $(BIN)/python -m pytest -q tests/cli/test_dist.py --fail-on-skip
 
 # Types are checked while the tests begin.
 test: lint

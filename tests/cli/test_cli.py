@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numba
 import numpy as np
+import onnxruntime
 import pytest
+import torch
 from helpers import pprs, pprs_process, timeless
 from PIL import Image
 
-from pprs import open_dataset, open_run
-from pprs.cli import main
+from pprs import __version__, open_dataset, open_run
+from pprs.cli import ENGINES, main
 from pprs.runs import RunFile, RunSettings, RunWriter
 
 BASE = ["--data", "builtin:mnist5k", "--sigma", "0.5", "--n", "64", "--limit", "3"]
@@ -20,8 +23,16 @@ def test_help_and_version() -> None:
     output = pprs("--help").stdout
     for command in ("demo", "certify", "predict", "train", "report", "export", "show"):
         assert command in output
-    assert "pprs 0." in pprs("--version").stdout
     assert "--partition" in pprs("certify", "--help").stdout
+
+
+def test_the_version_names_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, engines, other = pprs("--version").stdout.splitlines()
+    assert first.startswith(f"pprs {__version__}, Python 3.")
+    assert engines == f"engines: torch {torch.__version__}, onnxruntime {onnxruntime.__version__}"
+    assert other.startswith(f"other: numba {numba.__version__}, ray ")
+    monkeypatch.setitem(ENGINES, "no-such-engine", "onnx")
+    assert "no-such-engine not installed (pip install 'pprs[onnx]')" in pprs("--version").stdout
 
 
 def test_resuming_and_extending(digits_model: Path, tmp_path: Path) -> None:

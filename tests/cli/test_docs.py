@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers import pprs
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -159,6 +160,17 @@ def test_every_block_of_the_tutorial_runs_in_an_empty_folder(tmp_path: Path) -> 
     assert done.returncode == 0, done.stdout + done.stderr
     for made in ("digits.safetensors", "show.png", "report.html", "mine.npz", "runs/mine/run.sqlite"):
         assert (folder / made).is_file(), made
+
+
+def test_the_doctor_says_what_the_page_of_questions_shows(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "tests/golden/identity/digits.safetensors", tmp_path / "M.safetensors")
+    (_, _, commands), (_, _, shown) = list(blocks(DOCS / "questions.md"))[:2]
+    certify, doctor = (shlex.split(line)[1:] for line in commands.splitlines())
+    pprs(*certify, cwd=tmp_path)
+    printed = pprs(*doctor, cwd=tmp_path).stdout.splitlines()
+    untimed = [line for line in shown.splitlines() if "samples, about" not in line]
+    assert len(untimed) >= 7
+    assert [line for line in untimed if line not in printed] == []
 
 
 @pytest.mark.slow

@@ -14,7 +14,14 @@ import pytest
 from nbclient import NotebookClient
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SCRIPTS = ["certify_image.py", "certify_dataset.py", "read_runs.py", "own_model.py", "own_partition.py"]
+SCRIPTS = [
+    "certify_image.py",
+    "certify_dataset.py",
+    "read_runs.py",
+    "own_model.py",
+    "own_partition.py",
+    "http_classifier.py",
+]
 # Each example starts Python anew, which takes long on a busy machine.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 NOTEBOOKS = ["first_certificate.ipynb", "compare_partitions.ipynb"]

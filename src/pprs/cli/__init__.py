@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
+import platform
 from typing import Annotated, Any
 
 import typer
@@ -24,6 +26,7 @@ COMMANDS = {
     "adapt": "Adapt a classifier to its noise and partition, with unlabelled images.",
     "tune": "Search for the partition that gives a classifier the largest certified radii.",
     "audit": "Attack the certified images of a run, to see how much of each radius is real.",
+    "doctor": "Say why images of a run abstain, which settings may help, and what that would cost.",
     "report": "Write a report that compares runs: curves, a table and example images.",
     "export": "Export the rows of a run as tsv, csv, parquet or json.",
     "card": "Write a section of a model card, with certified accuracies and their settings.",
@@ -67,16 +70,43 @@ root = typer.Typer(  # not `app`: that is the module of a command
 )
 
 
+# What runs a network, by the extra that installs it. Versions are read from the installed metadata, so that nothing is
+# imported.
+ENGINES = {"torch": None, "onnxruntime": "onnx"}
+OTHER_PACKAGES = {"numba": None, "ray": "ray", "gradio": "app"}
+
+
+def describe_versions() -> str:
+    """Describe this version of pprs, Python, the engines and what else a run depends on."""
+    lines = [
+        f"pprs {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}",
+        f"engines: {', '.join(_describe_package(name, extra) for name, extra in ENGINES.items())}",
+        f"other: {', '.join(_describe_package(name, extra) for name, extra in OTHER_PACKAGES.items())}",
+    ]
+    return "\n".join(lines)
+
+
+def _describe_package(name: str, extra: str | None) -> str:
+    try:
+        return f"{name} {importlib.metadata.version(name)}"
+    except importlib.metadata.PackageNotFoundError:
+        remedy = f"pprs[{extra}]" if extra else name
+        return f"{name} not installed (pip install '{remedy}')"
+
+
 def _print_version(requested: bool) -> None:
     if requested:
-        typer.echo(f"pprs {__version__}")
+        typer.echo(describe_versions())
         raise typer.Exit
 
 
 @root.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the versions of pprs and its engines."
+        ),
     ] = False,
 ) -> None: ...
 

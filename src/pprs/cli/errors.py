@@ -51,12 +51,12 @@ def guarded(command: F) -> F:
     return wrapper  # type: ignore[return-value]
 
 
-def with_flags(message: str, parameter: str | None = None) -> str:
-    """Replace the library's parameters, written in backticks, by the flags of the running command.
+def with_flags(message: str, parameter: str | None = None, flags: dict[str, str] | None = None) -> str:
+    """Replace the library's parameters, written in backticks, by the flags of the running command, or by these.
 
     If the message does not name the flag of `parameter`, the flag is put in front.
     """
-    flags = _flags.get()
+    flags = _flags.get() if flags is None else flags
     text = re.sub(r"`(\w+)`", lambda match: flags.get(match[1], match[0]), message)
     flag = flags.get(parameter or "")
     return text if flag is None or flag in text else f"{flag}: {text}"

@@ -1,0 +1,62 @@
+"""`pprs doctor`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pprs.cli import options
+from pprs.cli.certify import certify
+from pprs.cli.errors import flags_of, guarded, with_flags
+from pprs.cli.options import Panel
+from pprs.doctor import examine_run
+from pprs.errors import ConfigurationError
+from pprs.patches import is_patch_run
+from pprs.segmentation.store import is_segmentation_run
+
+
+@guarded
+def doctor(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Folder or url of the run, or rows exported from it.")],
+    radius: Annotated[
+        float, options.option("--radius", "NUM", Panel.SAMPLING, "Radius that is wanted. With 0, any will do.")
+    ] = 0.0,
+) -> None:
+    """Say why images or signals of a run abstain, which settings may help, and what that would cost.
+
+    Reads the votes of the run, and draws none. All answers are estimates, and nothing that it prints is certified.
+
+    Example: pprs doctor runs/slic --radius 0.25
+    """
+    _check_kind(run)
+    typer.echo(with_flags(str(examine_run(run, radius=radius)), flags=flags_of(certify)))
+
+
+def _check_kind(run: str) -> None:
+    """Refuse runs that hold no votes on one label."""
+    if is_patch_run(run):
+        raise ConfigurationError(
+            f"{run} is a run of `pprs patch`, which draws no noise, so that neither sigma nor n can help. "
+            "`pprs report` shows what it certifies."
+        )
+    if is_segmentation_run(run):
+        raise ConfigurationError(
+            f"{run} is a run of `pprs segment`, whose pixels abstain one by one. `pprs report` shows where, and "
+            "docs/segmentation.md what helps."
+        )
+    if _holds_label_sets(Path(run)):
+        raise ConfigurationError(
+            f"{run} holds label sets, which never abstain: where a classifier is unsure, its set is larger. "
+            "docs/label-sets.md says what makes sets smaller."
+        )
+
+
+def _holds_label_sets(path: Path) -> bool:
+    """Return whether `pprs calibrate` or `pprs predict-set` wrote this file."""
+    if path.suffix not in (".json", ".csv") or not path.is_file():
+        return False
+    with path.open(encoding="utf-8", errors="replace") as file:
+        start = file.read(4096)
+    return '"promise":' in start or start.startswith("index,label,set\n")
