@@ -23,13 +23,12 @@ from pprs.app.catalog import LoadedModel
 from pprs.app.server.cost import check_cost
 from pprs.app.server.fair_queue import FairQueue, Stopped, Turn
 from pprs.app.server.limits import Limits
-from pprs.audit import find_segments
 from pprs.certificate import Certificate, confidence, round_down, state_arithmetic
 from pprs.classifier import Certification, SmoothedClassifier
 from pprs.domain import IMAGE, SIGNAL, Domain, domain_of
 from pprs.memory import check_memory
 from pprs.noise import Noise
-from pprs.partition import Partition, Recommendation
+from pprs.partition import Partition, Recommendation, Superpixels
 from pprs.report import figures
 from pprs.report.lines import draw_signal
 from pprs.sampling import Sampling
@@ -199,12 +198,11 @@ def _make_partition_tiles(partition: Partition | None, noisy: Array) -> list[Til
     if partition is None:
         return [Tile("noisy, not averaged", figures.to_rgb(noisy))]
     averaged = partition.apply(noisy[None])[0]
-    superpixels = find_segments(partition)
+    labels = figures.find_labels(partition, noisy)
     after = Tile("averaged", figures.to_rgb(averaged, like=noisy))
-    if superpixels is None:
+    if labels is None:
         return [Tile("noisy", figures.to_rgb(noisy)), after]
-    labels = superpixels.labels(noisy[None])[0]
-    count, softened = int(labels.max()) + 1, "" if superpixels is partition else ", before softening"
+    count, softened = int(labels.max()) + 1, "" if isinstance(partition, Superpixels) else ", before softening"
     if noisy.ndim == SIGNAL.ndim:
         tip = SEGMENTS_TIP.replace("pixel", "value")
         return [Tile(f"{count} segments{softened}", draw_signal(noisy, labels), tip), after]

@@ -15,6 +15,7 @@ from markupsafe import Markup
 from pprs._version import __version__
 from pprs.certificate import state_arithmetic
 from pprs.data.thumbnail import decode_thumbnail
+from pprs.domain import SIGNAL
 from pprs.errors import PprsError
 from pprs.metrics import Paired, Summary
 from pprs.noise import Noise
@@ -195,6 +196,7 @@ def _make_example(frames: Sequence[RunFrame], index: int, clean: torch.Tensor) -
     first = frames[0].settings
     like = _add_noise(clean, first.noise, first.seed or 0, index, first.arithmetic_option)
     tiles = [Tile(_to_data_url(figures.to_rgb(clean.numpy(), like)), f"original{truth}")]
+    segments = "segments" if clean.ndim == SIGNAL.ndim else "superpixels"
     noisy_tiles: dict[tuple[str, int], int] = {}  # (noise, seed) -> position of the tile with that noise
     for frame in frames:
         noise, seed = frame.settings.noise, frame.settings.seed or 0
@@ -219,7 +221,7 @@ def _make_example(frames: Sequence[RunFrame], index: int, clean: torch.Tensor) -
                 tiles[position] = tile
             continue
         if "superpixels" in views:
-            tiles.append(Tile(_to_data_url(views["superpixels"]), f"superpixels of {frame.name}"))
+            tiles.append(Tile(_to_data_url(views["superpixels"]), f"{segments} of {frame.name}"))
         tiles.append(Tile(_to_data_url(views["averaged"]), "", frame.name, frame.full_name, outcome))
     return ImageExample(index, tuple(tiles))
 
