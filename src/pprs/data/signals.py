@@ -158,6 +158,19 @@ def split_lengths(spec: str) -> tuple[str, str]:
     return (base, lengths) if base and lengths in LENGTHS else (spec, "refuse")
 
 
+def names_signals(spec: str) -> bool:
+    """Return whether a text names signals, as far as it can be told without reading them.
+
+    >>> names_signals("builtin:GunPoint"), names_signals("vowels.ts:pad"), names_signals("photos")
+    (True, True, False)
+    """
+    base, _ = split_lengths(spec)
+    if base != spec or base.removeprefix("builtin:") in BUILTIN_SIGNALS:
+        return True
+    suffix = Path(base).suffix.lower()
+    return suffix in (".ts", ".csv", *AUDIO_SUFFIXES) or (suffix == ".npz" and holds_signals(Path(base)))
+
+
 def open_signals(spec: str, split: str | None, prefer: str) -> Signals | None:
     """Open the signals that a text names, or return None if it names something else."""
     base, lengths = split_lengths(spec)

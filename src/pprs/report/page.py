@@ -15,7 +15,7 @@ from markupsafe import Markup
 from pprs._version import __version__
 from pprs.certificate import state_arithmetic
 from pprs.data.thumbnail import decode_thumbnail
-from pprs.domain import SIGNAL
+from pprs.domain import SIGNAL, Domain, domain_of_any
 from pprs.errors import PprsError
 from pprs.metrics import Paired, Summary
 from pprs.noise import Noise
@@ -96,7 +96,7 @@ def to_html(
         _describe_points(frames),
         tuple(note for note in summary.list_notes(summaries) if note != warning),
         summary.summary_table(summaries, radii).to_html(),
-        summary.pairs_table(pairs).to_html() if pairs else None,
+        summary.pairs_table(pairs, _find_domain(frames)).to_html() if pairs else None,
         examples,
         omitted,
         unreadable,
@@ -104,7 +104,12 @@ def to_html(
         _describe_checks(frames),
         _describe_arithmetic(frames),
     )
-    return str(render("report.html", page=content))
+    inputs = _find_domain(frames)
+    return str(render("report.html", page=content, input=inputs.name, inputs=inputs.plural))
+
+
+def _find_domain(frames: Sequence[RunFrame]) -> Domain:
+    return domain_of_any(shape for frame in frames for shape in frame.space.shapes)
 
 
 def _make_title(frames: Sequence[RunFrame]) -> str:
@@ -130,7 +135,8 @@ def _describe_arithmetic(frames: Sequence[RunFrame]) -> str:
     if not real:
         levels = {frame.settings.levels for frame in frames}
         which = state_arithmetic("exact", levels.pop() if len(levels) == 1 else None)
-        return f"Noise was drawn in integers on levels of the images, so the radii hold in spite of rounding{which}."
+        text = "Noise was drawn in integers on levels of the images, so the radii hold in spite of rounding"
+        return f"{_find_domain(frames).rename(text)}{which}."
     whose = "The radii" if len(real) == len(frames) else f"The radii of {', '.join(real)}"
     return f"{whose} are in real arithmetic: they disregard rounding in floating point."
 
