@@ -24,7 +24,7 @@ from pprs.model import Model
 from pprs.model.identity import identify
 from pprs.noise import Noise, digest_image, parse_noise
 from pprs.partition import AUTO, Auto, Partition, parse_request
-from pprs.progress import Progress, as_progress, stage
+from pprs.progress import Progress, as_progress, rename_inputs, stage
 from pprs.runners import Budget, Local, Processes, Runner, RunProgress, Work, parse_budget, run_budget, run_images
 from pprs.runs import (
     FILE,
@@ -178,7 +178,7 @@ def certify_task(
     arithmetic: str = "auto",
 ) -> Run:
     """Certify the images of a task, that is, of a model already matched with its images."""
-    reporter, runner = as_progress(progress), runner or Local()
+    reporter, runner = rename_inputs(as_progress(progress), task.domain), runner or Local()
     options, limits, seed = options or EngineOptions(), limits or RunLimits(), check_integer(seed, "seed")
     requested, sampling = sampling, _check_request(noise, partition, sampling, seed, out, runner, options, limits)
     device = runner.check_device(options.device)

@@ -6,7 +6,9 @@ Smoothing needs vectors and nothing else. Noise, votes, bounds, runs and reports
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +20,7 @@ from pprs.errors import PprsError
 Shape = tuple[int, ...]
 MIN_SIDE = 8  # pixels
 MIN_LENGTH = 8  # values of a channel
+_IMAGES = re.compile(r"(?<![\w/.`-])(?:([Aa])n )?([Ii])mage(s?)(?![\w/`-]|\.\w)")
 MAX_ABS_VALUE = 1e5  # beyond this, distances in single precision are meaningless
 
 
@@ -51,6 +54,14 @@ class Domain(ABC):
     @abstractmethod
     def describe_shape(self, shape: Shape) -> str:
         """Describe an input of this shape in words."""
+
+    def rename(self, text: str) -> str:
+        """Call the inputs by their name in a text about images. Paths, options and code keep theirs.
+
+        >>> SIGNAL.rename("An image of 5 images. See images/x.csv, image.csv, `images` and --images.")
+        'A signal of 5 signals. See images/x.csv, image.csv, `images` and --images.'
+        """
+        return text
 
     def check(self, x: torch.Tensor) -> None:
         """Raise an error unless a tensor is a valid clean input."""
@@ -159,6 +170,13 @@ class SignalDomain(Domain):
     name, plural, axes, ndim, values = "signal", "signals", "[C, T]", 2, "values"
     remedy = "Convert it with .float(). Divide 16-bit audio by 32768."
 
+    def rename(self, text: str) -> str:
+        def name(found: re.Match[str]) -> str:
+            article = f"{found[1]} " if found[1] else ""
+            return f"{article}{'S' if found[2] == 'I' else 's'}ignal{found[3]}"
+
+        return _IMAGES.sub(name, text)
+
     def check_shape(self, shape: Shape) -> None:
         channels, length = shape
         if not channels:
@@ -207,3 +225,8 @@ def domain_of(shape: Shape) -> Domain:
         if len(shape) == domain.ndim:
             return domain
     raise PprsError(f"expected one image [C, H, W] or one signal [C, T], got shape {tuple(shape)}")
+
+
+def domain_of_any(shapes: Iterable[Shape | None]) -> Domain:
+    """Return the domain of inputs of which some have a known shape. Without any, they are images."""
+    return next((domain_of(shape) for shape in shapes if shape is not None), IMAGE)

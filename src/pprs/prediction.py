@@ -13,7 +13,7 @@ from pprs.engine import choose_engine
 from pprs.errors import ConfigurationError, describe_error
 from pprs.noise import Noise, QuantisedImage
 from pprs.partition import Auto, Partition
-from pprs.progress import Progress, as_progress
+from pprs.progress import Progress, as_progress, rename_inputs
 from pprs.runners import Local
 from pprs.runs import Failure
 from pprs.space import FILE
@@ -47,7 +47,7 @@ def predict_task(
     An image that cannot be read or classified gives a failure, and the others are predicted. `arithmetic` is as for
     `certify_dataset`. Errors of the settings and the engine are raised by this call, before the iterator is used.
     """
-    reporter, options = as_progress(progress), options or EngineOptions()
+    reporter, options = rename_inputs(as_progress(progress), task.domain), options or EngineOptions()
     check_alpha(alpha)
     device = Local().check_device(options.device)
     if task.pixels == FILE:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from pprs.domain import IMAGE, Domain
 from pprs.errors import check_type
 
 LOG_INTERVAL = 15.0  # seconds between two lines in a log
@@ -92,6 +93,30 @@ def as_progress(progress: bool | Progress | None) -> Progress:
         return NotebookProgress() if in_notebook() else TerminalProgress()
     check_type(progress, Progress, "progress", "True, False, or an object with the methods of pprs.progress.Progress")
     return progress
+
+
+class _Renaming:
+    """Passes everything on, with the inputs called by their name."""
+
+    def __init__(self, progress: Progress, domain: Domain) -> None:
+        self._progress, self._rename = progress, domain.rename
+
+    def message(self, text: str) -> None:
+        self._progress.message(self._rename(text))
+
+    def begin(self, title: str, total: float, unit: str) -> None:
+        self._progress.begin(self._rename(title), total, self._rename(unit))
+
+    def advance(self, amount: float, note: str = "") -> None:
+        self._progress.advance(amount, self._rename(note))
+
+    def end(self) -> None:
+        self._progress.end()
+
+
+def rename_inputs(progress: Progress, domain: Domain) -> Progress:
+    """Return a reporter that calls the inputs of this domain by their name, where the library writes "images"."""
+    return progress if domain is IMAGE else _Renaming(progress, domain)
 
 
 def in_notebook() -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from pprs.data import Example, ImageSet, Selection, View, as_image_set, check_indices, open_dataset
-from pprs.domain import domain_of
+from pprs.domain import IMAGE, Domain, domain_of
 from pprs.errors import ConfigurationError, PprsError
 from pprs.model import SOURCES, Model, load_model
 from pprs.model.base import class_indices, normalise_name
@@ -50,6 +50,16 @@ class Task:
     def sample(self) -> Example:
         """The first usable image, for trials and measurements before a run."""
         return find_usable(self.data, self.images)
+
+    @functools.cached_property
+    def domain(self) -> Domain:
+        """Whether the inputs are images or signals."""
+        if self.model.input_shape is not None:
+            return domain_of(self.model.input_shape)
+        try:
+            return domain_of(tuple(self.sample.image.shape))
+        except PprsError:  # reported when the inputs are used
+            return IMAGE
 
     def fix_arithmetic(self, noise: Noise, arithmetic: str = "auto") -> str:
         """Return the arithmetic with the bit depth of the first image of the data.

@@ -18,7 +18,7 @@ from pprs.model import weights
 from pprs.model.resnet import ARCHITECTURES, ResNet, architecture
 from pprs.noise import Noise, keyed_rng
 from pprs.partition import Partition
-from pprs.progress import Progress, as_progress, stage
+from pprs.progress import Progress, as_progress, rename_inputs, stage
 from pprs.voting import TRAIN
 
 
@@ -226,6 +226,7 @@ def train_and_score(
         reporter.message(f"wrote {out}")
         return math.nan, 0
     share = accuracy(net, test)
+    reporter = rename_inputs(reporter, domain_of(tuple(test[0].image.shape)))
     reporter.message(f"wrote {out}; accuracy on the {len(test)} clean test images: {100 * share:.1f}%")
     return share, len(test)
 

@@ -13,12 +13,13 @@ import torch
 from pprs.certificate import Counts
 from pprs.classifier import SmoothedClassifier
 from pprs.dataset import check_network
+from pprs.domain import domain_of_any
 from pprs.engine import choose_engine
 from pprs.errors import ConfigurationError, PprsError, check_integer, describe_error
 from pprs.model import Model
 from pprs.model.identity import identify
 from pprs.noise import QuantisedImage, digest_image
-from pprs.progress import Progress, as_progress, stage
+from pprs.progress import Progress, as_progress, rename_inputs, stage
 from pprs.runners import Local
 from pprs.runs import Binding, Mismatch, Row, Run, RunSettings, check_rows, describe_parts, open_run
 from pprs.runs.check import BELOW, count_rows
@@ -122,7 +123,9 @@ def verify_run(
         ```
     """
     opened = run if isinstance(run, Run) else open_run(run)
-    stored, reporter, findings = opened.rows(), as_progress(progress), _Findings()
+    stored, findings = opened.rows(), _Findings()
+    domain = domain_of_any(row.shape for row in stored)
+    reporter = rename_inputs(as_progress(progress), domain)
     chosen = _choose_rows(stored, replay, rows)
     _check_counts(opened, stored, findings)
     settings = opened.settings if denoiser is None else opened.settings.find_denoiser(str(denoiser))
@@ -140,9 +143,13 @@ def verify_run(
         present = [row.idx for row in stored if row.idx < len(task.data)]
         _replay(replace(task, images=present), settings, chosen, findings, reporter)
     return Verification(
-        opened.path, len(stored), tuple(findings.checked), tuple(findings.mismatches), tuple(findings.not_checked),
+        opened.path,
+        len(stored),
+        tuple(map(domain.rename, findings.checked)),
+        tuple(replace(mismatch, text=domain.rename(mismatch.text)) for mismatch in findings.mismatches),
+        tuple(map(domain.rename, findings.not_checked)),
         tuple(findings.replayed),
-    )  # fmt: skip
+    )
 
 
 def _choose_rows(stored: Sequence[Row], replay: int, rows: Iterable[int] | None) -> list[Row]:

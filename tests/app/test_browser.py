@@ -269,6 +269,12 @@ def test_other_tabs_a_narrow_window_and_the_keyboard(page: Page) -> None:
         page.wait("#patch[data-state=done]", "Double masking", "passes")
         assert len(page.all("#patch figure")) == 3
         assert page.driver.execute_script("return document.documentElement.scrollWidth") <= 390
+        page.tab("Signal")
+        page.wait("#signals", "original: signal 0", "averaged")
+        for key in (Keys.ARROW_UP, Keys.ARROW_RIGHT):  # they draw
+            page.one("#signal-canvas canvas").send_keys(key)
+        page.wait("#signals", "original: your curve")
+        assert page.driver.execute_script("return document.documentElement.scrollWidth") <= 390
     finally:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 

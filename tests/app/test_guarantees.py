@@ -15,12 +15,14 @@ import pytest
 import torch
 from test_app import HOSTILE, assert_harmless
 
-from pprs.app import segmenters
+from pprs.app import models, segmenters
 from pprs.app.catalog import CatalogEntry, ExampleImage, LoadedModel, ModelCatalog
 from pprs.app.label_maps import certify_maps
 from pprs.app.label_sets import CalibrationStore, predict_sets, split_images
+from pprs.app.models import make_models
+from pprs.app.networks import Network
 from pprs.app.patches import certify_patch, render_patch
-from pprs.app.segmenters import Segmenter, SegmenterEntry, make_models
+from pprs.app.segmenters import SegmenterEntry
 from pprs.app.server.context import Context
 from pprs.app.server.fair_queue import FairQueue
 from pprs.app.server.jobs import OUT_OF_TIME, STOPPED, Job
@@ -66,7 +68,7 @@ def segmentation_context(names: tuple[str, str] = ("dark", "bright")) -> Context
     loaded = LoadedModel(model, model, "torch", Prepared(masked, model, 2))
     examples = (ExampleImage("half", 0), ExampleImage("unclear", 1))
     entry = SegmenterEntry("brightness", lambda job: loaded, examples)
-    return Context(ModelCatalog([]), Path(), Segmenter(entry))
+    return Context(ModelCatalog([]), Path(), Network(entry))
 
 
 def row_context(names: tuple[str, ...] = ("a", "b", "c", "d")) -> Context:
@@ -168,7 +170,7 @@ def test_visitors_share_a_network_that_is_being_loaded_and_a_failure_can_be_repe
         release.wait(60)
         return loaded
 
-    segmenter, queue = Segmenter(SegmenterEntry("slow", load, ())), FairQueue()
+    segmenter, queue = Network(SegmenterEntry("slow", load, ())), FairQueue()
     with pytest.raises(PprsError, match="no room left"):
         list(segmenter.iter_loading(queue, threading.Event()))
     halt = threading.Event()
@@ -246,19 +248,19 @@ def test_the_users_own_network_is_a_classifier_or_labels_pixels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    monkeypatch.setattr(segmenters, "make_catalog", lambda model, data, **options: (model, data))
+    monkeypatch.setattr(models, "make_catalog", lambda model, data, **options: (model, data))
     images = np.zeros((3, 1, 8, 8), np.float32)
     np.savez(tmp_path / "x.npz", x=images, masks=images[:, 0].astype(np.int64), y=np.arange(3))
     options: dict[str, Any] = {"engine": "torch", "progress": Silent()}
-    catalog, segmenter = make_models("test_guarantees:Brightness", str(tmp_path / "x.npz"), **options)
-    assert catalog == (None, segmenters.DIGITS)
+    catalog, segmenter, _ = make_models("test_guarantees:Brightness", str(tmp_path / "x.npz"), **options)
+    assert catalog == (None, models.DIGITS)
     assert segmenter.entry.name == "test_guarantees:Brightness (yours)"
     assert [e.title for e in segmenter.entry.examples] == ["image 0", "image 1", "image 2"]
     assert segmenter.entry.load(Silent()).num_classes == 2
-    catalog, segmenter = make_models("test_guarantees:Means", str(tmp_path / "x.npz"), **options)
+    catalog, segmenter, _ = make_models("test_guarantees:Means", str(tmp_path / "x.npz"), **options)
     assert catalog[0].source == "test_guarantees:Means"
     assert segmenter.entry.name == "scenes (built-in network)"
-    assert make_models(None, None, **options)[0] == (None, segmenters.DIGITS)
+    assert make_models(None, None, **options)[0] == (None, models.DIGITS)
 
 
 def test_the_network_of_the_scenes_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from pprs.adaptation.ladder import AUTO, climb, list_methods
 from pprs.adaptation.problem import Problem, predict_scores
 from pprs.adaptation.step import Step
 from pprs.data import ImageSet, Selection
+from pprs.domain import domain_of_any
 from pprs.errors import ConfigurationError, PprsError, check_integer, check_type, suggest
 from pprs.model import Model
 from pprs.model.adaptation import UNADAPTED, Adaptation, StepRecord
@@ -27,7 +28,7 @@ from pprs.model.onnx import OnnxNetwork
 from pprs.model.overlay import Overlay, load_overlay, save_overlay
 from pprs.noise import Noise, parse_noise
 from pprs.partition import Partition, parse_partition
-from pprs.progress import Progress, as_progress, duration
+from pprs.progress import Progress, as_progress, duration, rename_inputs
 from pprs.runners import parse_budget
 from pprs.segmentation.data import open_masked
 from pprs.task import find_task, open_data, open_model
@@ -97,6 +98,7 @@ def adapt(
     image_set = _open_images(data, split, net)
     _check_method(method, net)
     keep_memory()
+    reporter = rename_inputs(reporter, domain_of_any([net.input_shape]))
     read = read_images(image_set, images, net, seed, reporter)
     net = _with_classes(net, read)
     _check_method(method, net)  # again, since only now a network in memory is known to label every pixel

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from pprs.app.certification import STOP_REASONS, MethodState, Request, Tile, describe_certificate, rank_votes
 from pprs.app.render import render
 from pprs.certificate import Certificate, confidence, round_down
+from pprs.domain import IMAGE, Domain
 
 COLOURS = ("var(--m0)", "var(--m1)", "var(--m2)")
 
@@ -22,13 +23,13 @@ class _ImageCard(NamedTuple):
     tiles: Sequence[Tile]
 
 
-def render_images(rows: Sequence[Sequence[Tile]], titles: Sequence[tuple[str, str]]) -> str:
-    """Render the images of each method side by side. Titles are pairs of a name and a partition."""
+def render_images(rows: Sequence[Sequence[Tile]], titles: Sequence[tuple[str, str]], domain: Domain = IMAGE) -> str:
+    """Render the images or signals of each method side by side. Titles are pairs of a name and a partition."""
     methods = [
         _ImageCard(name, partition, colour, tiles)
-        for tiles, (name, partition), colour in zip(rows, titles, COLOURS, strict=True)
+        for tiles, (name, partition), colour in zip(rows, titles, COLOURS[: len(rows)], strict=True)
     ]
-    return render("images.html", methods=methods)
+    return render("images.html", methods=methods, domain=domain.name)
 
 
 class _Statement(NamedTuple):
@@ -65,7 +66,7 @@ class _Card:
 
 def render_states(request: Request, states: Sequence[MethodState]) -> str:
     """Render the votes, the radius and the guarantee of each method, the growth of the radii, and the settings."""
-    cards = [_make_card(request, state, colour) for state, colour in zip(states, COLOURS, strict=True)]
+    cards = [_make_card(request, state, colour) for state, colour in zip(states, COLOURS[: len(states)], strict=True)]
     done = all(state.done for state in states)
     return render("cards.html", request=request, cards=cards, done=done, growth=_make_growth(states))
 
@@ -78,7 +79,7 @@ def _make_card(request: Request, state: MethodState, colour: str) -> _Card:
         return _Card(state, colour, "", "–", False, statement, reason)
     name, certified = request.loaded.get_class_name(certificate.selected), not certificate.abstained
     radius = round_down(certificate.radius) if certified else "–"
-    text = describe_certificate(certificate, name, state.done, request.label_choice, request.scope)
+    text = describe_certificate(certificate, name, state.done, request.label_choice, request.scope, request.domain)
     before, _, after = (text + _warn(request, certificate)).partition(f" up to {radius} to ")
     return _Card(
         state,
@@ -150,7 +151,7 @@ def _make_growth(states: Sequence[MethodState], width: int = 640, height: int = 
 
     lines = [
         _Line(" ".join(to_point(*p) for p in ((0, 0.0), *trail)), colour)
-        for trail, colour in zip(trails, COLOURS, strict=True)
+        for trail, colour in zip(trails, COLOURS[: len(trails)], strict=True)
         if trail
     ]
     ticks = [

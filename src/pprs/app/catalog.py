@@ -161,9 +161,9 @@ def make_catalog(
     return catalog
 
 
-def _load(
+def load_classifier(
     model: str | Model,
-    data: str,
+    data: str | ImageSet,
     engine: str,
     progress: Progress,
     *,
@@ -172,7 +172,7 @@ def _load(
     adapted: Path | None = None,
     search_split: str | None = None,
 ) -> LoadedModel:
-    """Load a network on its engine, with its images. `search_split` is the split for the search of partitions."""
+    """Load a classifier on its engine, with its images. `search_split` is the split for the search of partitions."""
     task = load_task(model, data, split=split, classes=classes, adapted=adapted)
     inputs = task.trial_inputs(Gaussian(0.25), None, 0)
     choice = choose_engine(task.model, inputs, engine=engine, samples=EXPECTED_SAMPLES, message=progress.message)
@@ -186,7 +186,7 @@ def _load(
 def _make_digits_entry(engine: str, progress: Progress) -> CatalogEntry:
     return CatalogEntry(
         "digits (built-in classifier)",
-        lambda: _load(str(_ensure_digits_file(progress)), DIGITS, engine, progress, search_split="train"),
+        lambda: load_classifier(str(_ensure_digits_file(progress)), DIGITS, engine, progress, search_split="train"),
         tuple(ExampleImage(f"a {digit} (image {i})", i) for digit, i in DIGIT_EXAMPLES),
         first=("SLIC superpixels", {"n_segments": 50, "blur": 3}),
     )
@@ -208,7 +208,7 @@ def _make_photo_entries(engine: str, progress: Progress) -> list[CatalogEntry]:
     return [
         CatalogEntry(
             "photos (EfficientNet-Lite0, ImageNet)",
-            lambda: _load("efficientnet-lite0", CAT, engine, progress),
+            lambda: load_classifier("efficientnet-lite0", CAT, engine, progress),
             tuple(_make_photo(name) for name in PHOTOS),
             samples=1000,
             first=("SLIC superpixels", {"n_segments": 2000}),
@@ -235,7 +235,7 @@ def _make_own_entry(
     count = len(open_dataset(data, split=split, classes=classes))
     return CatalogEntry(
         f"{name_model(model, adapted)} (yours)",
-        lambda: _load(model, data, engine, progress, split=split, classes=classes, adapted=adapted),
+        lambda: load_classifier(model, data, engine, progress, split=split, classes=classes, adapted=adapted),
         list_examples(count),
     )
 

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,14 +23,14 @@ from pprs.app.catalog import LoadedModel
 from pprs.app.server.cost import check_cost
 from pprs.app.server.fair_queue import FairQueue, Stopped, Turn
 from pprs.app.server.limits import Limits
-from pprs.audit import find_segments
-from pprs.certificate import Certificate, confidence, round_down
+from pprs.certificate import Certificate, confidence, round_down, state_arithmetic
 from pprs.classifier import Certification, SmoothedClassifier
-from pprs.domain import IMAGE
+from pprs.domain import IMAGE, SIGNAL, Domain, domain_of
 from pprs.memory import check_memory
 from pprs.noise import Noise
-from pprs.partition import Partition, Recommendation
+from pprs.partition import Partition, Recommendation, Superpixels
 from pprs.report import figures
+from pprs.report.lines import draw_signal
 from pprs.sampling import Sampling
 from pprs.space import FILE, NETWORK, state_claim
 from pprs.voting import choose_arithmetic, noisy_chunk, prepare_image
@@ -40,8 +40,54 @@ STOP = "width:0.002"  # sampling ends when further samples would hardly help
 N0 = 100
 UPDATE = 0.25  # seconds between two updates
 SIGMA_TIP = "Standard deviation of the noise, on a scale where black is 0 and white is 1."
+SIGNAL_SIGMA_TIP = "Standard deviation of the noise, in the unit of the signal."
 SEGMENTS_TIP = "Segments of this noisy copy. Each pixel is replaced by the mean of its segment."
 NAMES = ("RS", "A", "B")
+
+
+class Preview(Protocol):
+    """What the images of the methods depend on. The network does not belong to it."""
+
+    @property
+    def image(self) -> torch.Tensor:
+        """What noise is added to."""
+
+    @property
+    def title(self) -> str:
+        """The name of the image."""
+
+    @property
+    def index(self) -> int:
+        """A key of the random noise."""
+
+    @property
+    def noise(self) -> Noise:
+        """The noise."""
+
+    @property
+    def partitions(self) -> tuple[Partition | None, ...]:
+        """The partition of each method. Plain smoothing comes first."""
+
+    @property
+    def seed(self) -> int:
+        """The random seed."""
+
+    @property
+    def pixels(self) -> str:
+        """Whether the image is the network's input or the file itself."""
+
+
+def resolve_partition(request: Preview, method: int) -> Partition | None:
+    """Return the partition of a method with every option resolved for this noise and image."""
+    partition = request.partitions[method]
+    return None if partition is None else partition.resolve(request.noise.sigma, tuple(request.image.shape))
+
+
+def name_method(partition: Partition | None, recommendation: Recommendation | None) -> str:
+    """Return a partition without resolved options, and why there is none if that was recommended."""
+    if partition is not None:
+        return partition.short
+    return "plain smoothing" if recommendation is None else str(recommendation)
 
 
 @dataclass(frozen=True)
@@ -68,18 +114,14 @@ class Request:
             self.loaded.ready.module, self.loaded.num_classes, self.noise, self.partitions[method], seed=self.seed
         )
 
-    def resolve_partition(self, method: int) -> Partition | None:
-        """Return the partition of a method with every option resolved for this noise and image."""
-        partition = self.partitions[method]
-        return None if partition is None else partition.resolve(self.noise.sigma, tuple(self.image.shape))
-
     def name_method(self, method: int) -> str:
-        """Return the partition of a method without resolved options, and why there is none if that was recommended."""
-        partition = self.partitions[method]
-        if partition is not None:
-            return partition.short
-        recommendation = self.recommendations[method] if self.recommendations else None
-        return "plain smoothing" if recommendation is None else str(recommendation)
+        """Return the name of a method."""
+        return name_method(self.partitions[method], self.recommendations[method] if self.recommendations else None)
+
+    @property
+    def domain(self) -> Domain:
+        """Whether an image or a signal is certified."""
+        return domain_of(tuple(self.image.shape))
 
     @property
     def description(self) -> str:
@@ -87,9 +129,9 @@ class Request:
         choice = f"among {self.label_choice}; " if self.label_choice else ""
         sampling = self.sampling
         return (
-            f"{self.title}; the guarantee holds for {self.scope}; {choice}{self.noise}; seed {self.seed}, image index "
-            f"{self.index}; {sampling.n0} + at most {sampling.n:,} samples; alpha {sampling.alpha:g}; engine "
-            f"{self.loaded.engine}; {choose_arithmetic('auto', self.noise)} arithmetic"
+            f"{self.title}; the guarantee holds for {self.scope}; {choice}{self.noise}; seed {self.seed}, "
+            f"{self.domain.name} index {self.index}; {sampling.n0} + at most {sampling.n:,} samples; alpha "
+            f"{sampling.alpha:g}; engine {self.loaded.engine}; {choose_arithmetic('auto', self.noise)} arithmetic"
         )
 
     @property
@@ -120,17 +162,17 @@ class Tile:
     tip: str = ""  # explains a number in the caption
 
 
-def check_costs(request: Request, turn: Turn) -> None:
+def check_costs(request: Preview, turn: Turn) -> None:
     """Refuse a request that would keep other visitors waiting. Call this before any partition is applied."""
     shape = tuple(request.image.shape)
-    IMAGE.check_shape(shape)
+    domain_of(shape).check_shape(shape)
     if request.pixels == FILE:
         check_memory(request.image, threads=get_threads(), pixels=request.pixels)
     for method in range(len(request.partitions)):
-        check_cost(request.resolve_partition(method), shape, turn)
+        check_cost(resolve_partition(request, method), shape, turn)
 
 
-def make_tiles(request: Request, turn: Turn) -> list[list[Tile]]:
+def make_tiles(request: Preview, turn: Turn) -> list[list[Tile]]:
     """Return the images of each method: original and noisy for plain smoothing, boundaries and average for the others.
 
     The noisy image is the first of the noisy copies from which the certificate is computed.
@@ -139,14 +181,16 @@ def make_tiles(request: Request, turn: Turn) -> list[list[Tile]]:
     clean = request.image.numpy()
     image = prepare_image(request.image, request.noise)
     noisy = noisy_chunk(image, request.noise, request.seed, request.index)[0].numpy()
+    is_signal = noisy.ndim == SIGNAL.ndim
+    tip = SIGNAL_SIGMA_TIP if is_signal else SIGMA_TIP
     plain = [
-        Tile("original", figures.to_rgb(clean)),
-        Tile(f"noisy, sigma {request.noise.sigma:g}", figures.to_rgb(noisy), SIGMA_TIP),
+        Tile(f"original: {request.title}" if is_signal else "original", figures.to_rgb(clean, like=noisy)),
+        Tile(f"noisy, sigma {request.noise.sigma:g}", figures.to_rgb(noisy), tip),
     ]
     rows = [plain]
     for method in range(1, len(request.partitions)):
         turn.give_way()
-        rows.append(_make_partition_tiles(request.resolve_partition(method), noisy))
+        rows.append(_make_partition_tiles(resolve_partition(request, method), noisy))
     return rows
 
 
@@ -154,19 +198,16 @@ def _make_partition_tiles(partition: Partition | None, noisy: Array) -> list[Til
     if partition is None:
         return [Tile("noisy, not averaged", figures.to_rgb(noisy))]
     averaged = partition.apply(noisy[None])[0]
-    superpixels = find_segments(partition)
-    if superpixels is None:
-        return [
-            Tile("noisy", figures.to_rgb(noisy)),
-            Tile("averaged", figures.to_rgb(averaged)),
-        ]
-    labels = superpixels.labels(noisy[None])[0]
-    count = int(labels.max()) + 1
-    caption = f"{count} superpixels" if superpixels is partition else f"{count} superpixels, before softening"
-    return [
-        Tile(caption, figures.draw_boundaries(_enlarge(figures.to_rgb(noisy)), _enlarge(labels)), SEGMENTS_TIP),
-        Tile("averaged", figures.to_rgb(averaged)),
-    ]
+    labels = figures.find_labels(partition, noisy)
+    after = Tile("averaged", figures.to_rgb(averaged, like=noisy))
+    if labels is None:
+        return [Tile("noisy", figures.to_rgb(noisy)), after]
+    count, softened = int(labels.max()) + 1, "" if isinstance(partition, Superpixels) else ", before softening"
+    if noisy.ndim == SIGNAL.ndim:
+        tip = SEGMENTS_TIP.replace("pixel", "value")
+        return [Tile(f"{count} segments{softened}", draw_signal(noisy, labels), tip), after]
+    drawn = figures.draw_boundaries(_enlarge(figures.to_rgb(noisy)), _enlarge(labels))
+    return [Tile(f"{count} superpixels{softened}", drawn, SEGMENTS_TIP), after]
 
 
 def _enlarge(image: Array) -> Array:
@@ -262,7 +303,12 @@ def _make_state(request: Request, method: int, task: _Task, reason: str | None) 
 
 
 def describe_certificate(
-    certificate: Certificate | None, name: str, done: str | None, label_choice: str = "", scope: str = "the image"
+    certificate: Certificate | None,
+    name: str,
+    done: str | None,
+    label_choice: str = "",
+    scope: str = "the image",
+    domain: Domain = IMAGE,
 ) -> str:
     """Say in one sentence what is proved, or why nothing is proved and what would help."""
     if certificate is None:
@@ -270,17 +316,17 @@ def describe_certificate(
     if not certificate.abstained:
         return (
             f"{name}: {state_claim(round_down(certificate.radius), scope)}"
-            f"{f' among {label_choice}' if label_choice else ''}, with {confidence(certificate.alpha)} confidence."
+            f"{f' among {label_choice}' if label_choice else ''}, with {confidence(certificate.alpha)} confidence"
+            f"{_state_unit(certificate) if domain is SIGNAL else '.'}"
         )
     share = certificate.counts[certificate.selected] / certificate.n
     votes = f"{name} has {share:.0%} of {certificate.n:,} votes"
     if certificate.lost_to_rounding:
+        rounding = "rounding the signal" if domain is SIGNAL else "rounding the image to 16 bits"
         if done is None:
-            return f"Nothing is proved yet: {votes}, and rounding the image to 16 bits uses up the radius so far."
-        return (
-            f"Abstained: {votes}, which proves the label, but rounding the image to 16 bits used up its radius. More "
-            "samples or an 8-bit image, which is not rounded, would help."
-        )
+            return f"Nothing is proved yet: {votes}, and {rounding} uses up the radius so far."
+        remedy = "would help" if domain is SIGNAL else "or an 8-bit image, which is not rounded, would help"
+        return f"Abstained: {votes}, which proves the label, but {rounding} used up its radius. More samples {remedy}."
     if done is None:
         return f"Nothing is proved yet: {votes}, and the majority must be certain."
     if share > 0.5:
@@ -293,6 +339,12 @@ def describe_certificate(
         f"Abstained: {votes}, which is not a majority, and more samples will not change that. Less noise (sigma), "
         f"another partition{fewer} or a network trained with noise would help."
     )
+
+
+def _state_unit(certificate: Certificate) -> str:
+    """State which signals a claim is about, and in which unit its radius is."""
+    arithmetic = state_arithmetic(certificate.arithmetic, certificate.levels)
+    return f"{arithmetic}. The norm is over all times and channels, in the unit of the signal."
 
 
 STOP_REASONS = {

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from pprs.app.certification import Request
+from pprs.app.certification import Request, resolve_partition
 from pprs.app.server.fair_queue import Turn
 from pprs.audit import Attack, Objective, normalize
 from pprs.partition import Partition
@@ -86,7 +86,7 @@ def shift_image(request: Request, direction: Direction, norm: float) -> torch.Te
 
 def count_votes(request: Request, method: int, image: torch.Tensor, turn: Turn) -> tuple[int, int]:
     """Take a small vote on a changed image. Returns the winning label and its votes, which certify nothing."""
-    partition = request.resolve_partition(method)
+    partition = resolve_partition(request, method)
     chunks = range(min(2, math.ceil(VOTES / chunk_size(request.image.numel()))))  # fewer votes on very large images
     prepared = prepare_image(request.image, request.noise)
     noisy = [noisy_chunk(prepared, request.noise, request.seed, request.index, PREDICT, i) for i in chunks]

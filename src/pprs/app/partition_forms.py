@@ -48,7 +48,7 @@ _COMPACT = Option(
 _BLUR = Option("slic", "blur", "Blur first (pixels, odd)", "Segments are computed on the blurred noisy image.", 1, True)
 _SHIFTS = Option("shifts", "k", "Grids (number)", "Number of shifted grids that are averaged.", 1, True, 4)
 
-FORMS: dict[str, PartitionForm] = {
+IMAGE_FORMS: dict[str, PartitionForm] = {
     RECOMMENDED: PartitionForm((AUTO,), ()),
     "SLIC superpixels": PartitionForm(("slic",), (_SEGMENTS, _COMPACT, _BLUR)),
     "soft SLIC": PartitionForm(("slic", "soft"), (_SEGMENTS, _COMPACT)),
@@ -98,12 +98,57 @@ FORMS: dict[str, PartitionForm] = {
     AS_TEXT: PartitionForm((), ()),
 }
 
+_CELLS = Option(
+    "slic1d", "n_segments", "Segments (number)", "More: finer detail, but less noise is averaged away.", 1, True
+)
+_WEIGHT_OF_TIME = Option(
+    "slic1d", "compactness", "Compactness (unit of the signal)", "Larger: segments of more equal length.", 1e-6
+)
+
+SIGNAL_FORMS: dict[str, PartitionForm] = {
+    RECOMMENDED: PartitionForm((AUTO,), ()),
+    "none": PartitionForm(("none",), ()),
+    "SLIC over time": PartitionForm(("slic1d",), (_CELLS, _WEIGHT_OF_TIME)),
+    "soft SLIC over time, shifted": PartitionForm(("slic1d", "soft", "shifts"), (_CELLS, _WEIGHT_OF_TIME, _SHIFTS)),
+    "Felzenszwalb over time": PartitionForm(
+        ("felzenszwalb1d",),
+        (
+            Option("felzenszwalb1d", "scale", "Scale (unit of the signal)", "Larger: larger segments.", 1e-6),
+            Option("felzenszwalb1d", "min_size", "Smallest segment (values)", "Smaller ones are merged.", 1, True, 1),
+        ),
+    ),
+    "change points": PartitionForm(
+        ("changepoint",),
+        (Option("changepoint", "penalty", "Penalty (squared unit)", "Larger: fewer changes.", 1e-12),),
+    ),
+    "moving average (baseline)": PartitionForm(
+        ("blur1d",), (Option("blur1d", "size", "Window (values, odd)", "Larger: smoother.", 1, True, 5),)
+    ),
+    "Gaussian blur over time (baseline)": PartitionForm(
+        ("gauss1d",), (Option("gauss1d", "sigma", "Sigma of the kernel (values)", "Larger: smoother.", 0.01),)
+    ),
+    "median over time (baseline)": PartitionForm(
+        ("median1d",), (Option("median1d", "size", "Window (values, odd)", "Larger: smoother.", 3, True, 3),)
+    ),
+    "total variation over time (baseline)": PartitionForm(
+        ("tv1d",), (Option("tv1d", "weight", "Weight (unit of the signal)", "Larger: smoother.", 1e-6),)
+    ),
+    "wavelet shrinkage (baseline)": PartitionForm(
+        ("wavelet",), (Option("wavelet", "threshold", "Threshold (unit of the signal)", "Larger: smoother.", 1e-6),)
+    ),
+    AS_TEXT: PartitionForm((), ()),
+}
+
+FORMS = IMAGE_FORMS | SIGNAL_FORMS
+
 
 def format_partition(form: str, values: Sequence[float | None], text: str = "") -> str:
     """Return the text of a partition, as the command line accepts it.
 
     >>> format_partition("soft SLIC, shifted grids", [50, None, 4])
     'slic:n_segments=50/soft/shifts:k=4'
+    >>> format_partition("change points", [None])
+    'changepoint'
     """
     if form == AS_TEXT:
         if len(text or "") > 500:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pprs.audit.attack import Attack, Objective, normalize
 from pprs.audit.decision import LabelTest, count_by_chance
-from pprs.audit.gradient import find_segments
 from pprs.audit.image import AttackOptions, audit_image
 from pprs.audit.levels import LevelImage
 from pprs.audit.result import Audit, AuditedImage
@@ -12,6 +11,6 @@ from pprs.audit.run import CHARTS, GALLERY, LIMIT, RESULT, audit_run, restore_ce
 
 __all__ = [
     "CHARTS", "GALLERY", "LIMIT", "RESULT", "Attack", "AttackOptions", "Audit", "AuditedImage", "LabelTest",
-    "LevelImage", "Objective", "audit_image", "audit_run", "count_by_chance", "find_segments", "normalize",
+    "LevelImage", "Objective", "audit_image", "audit_run", "count_by_chance", "normalize",
     "restore_certificate",
 ]  # fmt: skip

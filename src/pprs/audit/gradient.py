@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from pprs.partition import Denoiser, Mean, Partition, SignalSegments, Superpixels
+from pprs.partition import Denoiser, Partition, SignalSegments, Superpixels
 from pprs.partition.base import Filter
+from pprs.partition.mean import find_segments
 from pprs.partition.signals import SEPARATE
 
 STRAIGHT_THROUGH = "with the gradient passed straight through the partition"
-
-
-def find_segments(partition: Partition) -> Superpixels | None:
-    """Return the superpixels that a partition starts from, if any."""
-    if isinstance(partition, Superpixels):
-        return partition
-    of = partition.parts[0] if isinstance(partition, Mean) else getattr(partition, "of", None)
-    return find_segments(of) if isinstance(of, Partition) else None
 
 
 def pull_back(partition: Partition | None, noisy: torch.Tensor, gradient: torch.Tensor) -> dict[str, torch.Tensor]:

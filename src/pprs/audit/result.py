@@ -13,6 +13,7 @@ from pprs._checks import validate
 from pprs._files import atomic_write
 from pprs.audit.decision import count_by_chance
 from pprs.certificate import round_down
+from pprs.domain import IMAGE, Domain
 from pprs.errors import PprsError
 from pprs.report.table import NONE, Table
 
@@ -93,9 +94,9 @@ class Audit:
         """Whether no more was found inside the certified sets than chance explains."""
         return len(self.found_inside) <= self.allowed
 
-    def table(self) -> Table:
-        """Return the certified radius and the smallest change found for each image."""
-        heads = ("image", "label", "certified", "found", "ratio", "becomes", "attack", "queries", "s")
+    def table(self, inputs: Domain = IMAGE) -> Table:
+        """Return the certified radius and the smallest change found for each image, or other input."""
+        heads = (inputs.name, "label", "certified", "found", "ratio", "becomes", "attack", "queries", "s")
         names = self.settings.get("class_names")
         return Table(heads, tuple(_make_line(image, names) for image in self.images))
 

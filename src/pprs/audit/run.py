@@ -21,12 +21,13 @@ from pprs.certificate import Certificate
 from pprs.classifier import SmoothedClassifier
 from pprs.data import check_indices
 from pprs.dataset import check_network
+from pprs.domain import domain_of_any
 from pprs.engine import EngineChoice, choose_engine
 from pprs.errors import ConfigurationError, PprsError, check_integer
 from pprs.model import Model
 from pprs.model.onnx import OnnxNetwork
 from pprs.noise import digest_image
-from pprs.progress import Progress, as_progress, stage
+from pprs.progress import Progress, as_progress, rename_inputs, stage
 from pprs.runners import Local
 from pprs.runs import Row, Run, RunSettings, open_run
 from pprs.task import Task, load_task, reopen_model
@@ -89,7 +90,7 @@ def audit_run(
     seed = check_integer(seed, "seed")
     opened = run if isinstance(run, Run) else open_run(run)
     rows = _choose_rows(opened, images, limit)
-    reporter = as_progress(progress)
+    reporter = rename_inputs(as_progress(progress), domain_of_any(row.shape for row in rows))
     attempts = _count_attempts(opened)
     subject = _Subject(opened.settings, rows, attempts, model, adapted, data, classes, seed, reporter)
     results = _Results(None if out is None else Path(out), subject, options, seed, attempts)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pprs.app.segmenters import make_models
+from pprs.app.models import make_models
 from pprs.app.server import serve
 from pprs.app.server.context import Context
 from pprs.cli import options
@@ -24,8 +24,8 @@ Model = Annotated[
         "--model",
         "MODEL",
         Panel.INPUT,
-        "Your own network: a classifier as for `pprs certify`, or one that labels pixels as for `pprs segment`. "
-        "Default: a small classifier of digits.",
+        "Your own network: a classifier of images or signals as for `pprs certify`, or one that labels pixels as for "
+        "`pprs segment`. Default: a small classifier of digits.",
     ),
 ]
 Data = Annotated[
@@ -34,7 +34,8 @@ Data = Annotated[
         "--data",
         "DATA",
         Panel.INPUT,
-        "Images for the model, as for `pprs certify` or `pprs segment`. Default: built-in digits, or scenes of them.",
+        "Images or signals for the model, as for `pprs certify` or `pprs segment`. Default: built-in digits, or scenes "
+        "of them.",
     ),
 ]
 Runs = Annotated[
@@ -83,9 +84,7 @@ def app(
         raise ConfigurationError("`adapted` needs the classifier that was adapted as `model`", parameter="adapted")
     options.set_threads(threads)
     listener = serve.bind(port, serve.ALL_INTERFACES if expose else serve.LOCALHOST)
-    catalog, segmenter = make_models(
-        model, data, split=split, classes=classes, adapted=adapted, engine=engine, progress=progress
-    )
+    models = make_models(model, data, split=split, classes=classes, adapted=adapted, engine=engine, progress=progress)
     if expose:
         progress.message(
             "WARNING: --expose. Anyone who can reach this machine can open the app, use its processors, and see the "
@@ -93,7 +92,7 @@ def app(
         )
     url = f"http://localhost:{listener.getsockname()[1]}"
     serve.serve(
-        Context(catalog, runs, segmenter),
+        Context(models.catalog, runs, models.segmenter, models.signals),
         listener,
         local=not expose,
         ready=lambda: progress.message(f"open {url} in a browser, and stop the app with Ctrl-C"),

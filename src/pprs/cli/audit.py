@@ -10,8 +10,10 @@ import typer
 from pprs import audit as auditing
 from pprs.cli import options
 from pprs.cli.console import console, progress, say
-from pprs.cli.errors import FAILED, guarded, with_flags
+from pprs.cli.errors import FAILED, guarded
 from pprs.cli.options import Panel
+from pprs.domain import domain_of_any
+from pprs.runs import open_run
 
 RunPath = Annotated[str, typer.Argument(metavar="RUN", help="Folder or url of the run.")]
 Images = Annotated[
@@ -79,11 +81,14 @@ def audit(
         run, images=chosen, limit=limit, model=model, adapted=adapted, data=data, steps=steps, samples=samples,
         seconds=seconds, seed=seed, out=out, progress=progress, classes=classes,
     )  # fmt: skip
-    console.print(result.table().to_rich())
+    inputs = domain_of_any(row.shape for row in open_run(run).iter_rows())
+    console.print(result.table(inputs).to_rich())
     for note in result.notes():
-        say(with_flags(note))
+        say(inputs.rename(note))
     drawn = [name for name in (auditing.CHARTS[0], auditing.GALLERY) if (out / name).is_file()]
     say(f"wrote {', '.join(str(out / name) for name in (auditing.RESULT, *drawn))}")
     if not result.passed:
-        typer.echo(f"pprs: labels change inside certified radii. The changed images are in {out / 'found'}", err=True)
+        typer.echo(
+            f"pprs: labels change inside certified radii. The changed {inputs.plural} are in {out / 'found'}", err=True
+        )
         raise typer.Exit(FAILED)

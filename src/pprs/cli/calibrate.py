@@ -97,8 +97,9 @@ def calibrate(
     calibration = sets.calibration
     count = len(calibration.scores)
     say(
-        f"calibrated with {count} images at level {format_level(calibration.settings.promise.tail(count))}: labels "
-        f"with a score of at most {calibration.threshold:.4g} belong to a set"
+        f"calibrated with {count} {task.domain.plural} at level "
+        f"{format_level(calibration.settings.promise.tail(count))}: labels with a score of at most "
+        f"{calibration.threshold:.4g} belong to a set"
     )
     say(f"{state_promise(calibration.settings)}.")
     say(f"wrote {out}. Use it with: pprs predict-set --sets {out} --data ...")

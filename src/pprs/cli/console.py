@@ -11,6 +11,7 @@ from rich.console import Console
 from pprs.certificate import confidence, is_lost_to_rounding, round_down, state_arithmetic
 from pprs.cli.errors import FAILED, with_flags
 from pprs.dataset import describe_failures
+from pprs.domain import SIGNAL, domain_of_any
 from pprs.partition import Partition
 from pprs.progress import TerminalProgress
 from pprs.runs import Failure, Row, Run, RunSettings, space_of
@@ -86,7 +87,8 @@ def print_summary(summary: RunSummary, settings: RunSettings, out: str | None) -
 def exit_if_failed(summary: RunSummary) -> None:
     """If images failed, list them and exit with code 1."""
     if summary.failures:
-        typer.echo(f"pprs: {with_flags(describe_failures(summary.failures))}", err=True)
+        text = domain_of_any(summary.shapes).rename(describe_failures(summary.failures))
+        typer.echo(f"pprs: {with_flags(text)}", err=True)
         raise typer.Exit(FAILED)
 
 
@@ -108,7 +110,7 @@ def compare_with_plain(row: Row, partition: Partition, plain: Row, names: Sequen
 def _print_one(row: Row, settings: RunSettings) -> None:
     names = settings.class_names
     if row.stopped != "n":
-        reason = REASONS.get(row.stopped, row.stopped)
+        reason = domain_of_any([row.shape]).rename(REASONS.get(row.stopped, row.stopped))
         say(f"stopped after {row.samples} of at most {settings.n} samples: {reason}")
     if row.prediction is None:
         say(_explain_abstention(row, names))
@@ -125,6 +127,10 @@ def _explain_abstention(row: Row, names: Sequence[str] | None) -> str:
     top = names[row.selected] if names else f"class {row.selected}"
     votes = f"abstained: {top} got {row.counts[row.selected]} of {row.samples} votes"
     if is_lost_to_rounding(row.prediction, row.p_lower, row.p_upper):
+        if domain_of_any([row.shape]) is SIGNAL:
+            return (
+                f"{votes}, which proves the label, but rounding the signal used up its radius. Give more samples (--n)."
+            )
         return (
             f"{votes}, which proves the label, but rounding the image to 16 bits used up its radius. More samples "
             "(--n) or an 8-bit image, which is not rounded, may help."
@@ -136,7 +142,8 @@ def _explain_abstention(row: Row, names: Sequence[str] | None) -> str:
 
 
 def _print_many(summary: RunSummary, settings: RunSettings) -> None:
-    text = f"{summary.certified} of {summary.rows + len(summary.failures)} images certified"
+    inputs = domain_of_any(summary.shapes)
+    text = f"{summary.certified} of {summary.rows + len(summary.failures)} {inputs.plural} certified"
     if settings.decided_radii is None:
         text += f", mean radius {round_down(summary.radii / max(summary.certified, 1))}"
     say(text + (f", {summary.correct} with the correct label" if summary.labelled else ""))
@@ -147,6 +154,6 @@ def _print_many(summary: RunSummary, settings: RunSettings) -> None:
         say(f"radii measure changes of {space}{state_arithmetic(settings.arithmetic, settings.levels)}")
     if settings.stop is not None:
         average = summary.samples / max(summary.rows, 1)
-        say(f"{summary.samples:,} samples, {average:,.0f} per image (at most {settings.n:,})")
+        say(f"{summary.samples:,} samples, {average:,.0f} per {inputs.name} (at most {settings.n:,})")
     if summary.partial:
-        say(f"{summary.partial} images are undecided: repeat the command to resume")
+        say(f"{summary.partial} {inputs.plural} are undecided: repeat the command to resume")

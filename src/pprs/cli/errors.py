@@ -13,12 +13,15 @@ from typing import Any, TypeVar, get_type_hints
 import typer
 from typer.models import OptionInfo
 
+from pprs.data.signals import names_signals
+from pprs.domain import IMAGE, SIGNAL, Domain
 from pprs.errors import PprsError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 _flags: ContextVar[dict[str, str]] = ContextVar("flags", default={})  # noqa: B039  never changed
+_domain: ContextVar[Domain] = ContextVar("domain", default=IMAGE)
 
 
 def guarded(command: F) -> F:
@@ -27,6 +30,7 @@ def guarded(command: F) -> F:
     @functools.wraps(command)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         token = _flags.set(flags_of(command))
+        named = _domain.set(SIGNAL if names_signals(str(kwargs.get("data"))) else IMAGE)
         try:
             return command(*args, **kwargs)
         except PprsError as error:
@@ -47,6 +51,7 @@ def guarded(command: F) -> F:
             raise _fail(f"{error}. Check the path and your permissions.") from None
         finally:
             _flags.reset(token)
+            _domain.reset(named)
 
     return wrapper  # type: ignore[return-value]
 
@@ -54,10 +59,11 @@ def guarded(command: F) -> F:
 def with_flags(message: str, parameter: str | None = None, flags: dict[str, str] | None = None) -> str:
     """Replace the library's parameters, written in backticks, by the flags of the running command, or by these.
 
-    If the message does not name the flag of `parameter`, the flag is put in front.
+    Images are called signals if the data of the command holds signals. If the message does not name the flag of
+    `parameter`, the flag is put in front.
     """
     flags = _flags.get() if flags is None else flags
-    text = re.sub(r"`(\w+)`", lambda match: flags.get(match[1], match[0]), message)
+    text = re.sub(r"`(\w+)`", lambda match: flags.get(match[1], match[0]), _domain.get().rename(message))
     flag = flags.get(parameter or "")
     return text if flag is None or flag in text else f"{flag}: {text}"
 

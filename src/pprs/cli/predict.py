@@ -9,21 +9,22 @@ from rich.console import Console
 
 from pprs.certificate import confidence, state_label_arithmetic
 from pprs.cli import options
+from pprs.cli.console import CommandProgress
 from pprs.cli.errors import FAILED, guarded, with_flags
 from pprs.cli.options import Panel
 from pprs.data import Selection
 from pprs.dataset import EngineOptions, describe_failures
+from pprs.domain import SIGNAL
 from pprs.errors import PprsError
 from pprs.noise import noise_of
 from pprs.partition import parse_request
 from pprs.prediction import predict_task
-from pprs.progress import TerminalProgress
 from pprs.runners import Local
 from pprs.runs import Failure
 from pprs.runs.settings import describe_labels
 from pprs.space import state_pixels
 from pprs.task import load_task
-from pprs.voting import choose_arithmetic
+from pprs.voting import choose_arithmetic, levels_of
 
 
 @guarded
@@ -65,13 +66,13 @@ def predict(
     """
     run_noise, run_partition = noise_of(noise, sigma), parse_request(partition)
     engine_options, images = EngineOptions(engine, device, batch_size), Selection(start, stride, limit)
-    used = choose_arithmetic(arithmetic, run_noise)
+    choose_arithmetic(arithmetic, run_noise)
     Local().check_device(device)
     options.set_threads(threads)
     task = load_task(
         model, data, split=split, classes=classes, labels=labels, images=images, pixels=pixels, adapted=adapted
     )
-    names, messages = task.model.class_names, TerminalProgress(Console(stderr=True))
+    names, messages = task.model.class_names, CommandProgress(Console(stderr=True))
     predicted = predict_task(
         task, run_noise, run_partition, n=n, alpha=alpha, seed=seed, options=engine_options, progress=messages,
         arithmetic=arithmetic,
@@ -79,8 +80,11 @@ def predict(
     if task.labels is not None:
         messages.message(f"the classifier chooses among {describe_labels(task.labels)} only")
     messages.message(state_pixels(pixels))
+    used = choose_arithmetic(arithmetic, run_noise)
+    levels = levels_of(task.fix_arithmetic(run_noise, arithmetic)) if task.domain is SIGNAL else None
     messages.message(
-        f"each label is the smoothed classifier's with {confidence(alpha)} confidence{state_label_arithmetic(used)}"
+        f"each label is the smoothed classifier's with {confidence(alpha)} confidence"
+        f"{state_label_arithmetic(used, levels)}"
     )
     typer.echo("idx\tlabel\tpredict\tp_value\tname")
     failures = []
@@ -95,7 +99,7 @@ def predict(
     if failures:
         text = describe_failures(failures, "without a prediction.")
         if len(failures) == len(task.images):
-            raise PprsError(f"no image could be predicted. {text}")
+            raise PprsError(f"no {task.domain.name} could be predicted. {text}")
         typer.echo(f"pprs: {with_flags(text)}", err=True)
         raise typer.Exit(FAILED)
 

@@ -196,7 +196,7 @@ def _print_summary(evaluations: Sequence[SetEvaluation]) -> None:
 def _exit_if_failed(evaluations: Sequence[SetEvaluation]) -> None:
     failures = dict(failure for evaluation in evaluations for failure in evaluation.failures)
     for index, error in list(failures.items())[:LISTED_FAILURES]:
-        typer.echo(f"pprs: image {index}: {with_flags(error)}", err=True)
+        typer.echo(f"pprs: {with_flags(f'image {index}: {error}')}", err=True)
     failed = any(e.attacked is not None and not e.attacked.passed for e in evaluations)
     if failed:
         typer.echo("pprs: fewer sets contain the true label under attack than chance explains", err=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -92,7 +93,8 @@ def tune(
         progress=progress, split=split, classes=classes, labels=labels, engine=engine, device=device,
         pixels=pixels, adapted=adapted, denoiser=denoiser,
     )  # fmt: skip
-    console.print(tuning.make_table(tuned, (0.0, sigma / 2, sigma)).to_rich())
+    table = tuning.make_table(tuned, (0.0, sigma / 2, sigma))
+    console.print(replace(table, title=with_flags(table.title)).to_rich())
     for final in tuned.finals:
         say(f"  {final.family}: {tuning.shorten(final.partition)}")
     for note in tuning.list_notes(tuned):

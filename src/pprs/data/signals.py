@@ -79,7 +79,7 @@ class AudioFolder(Signals):
         first, self.sample_rate = read_audio(files[0])
         self._channels, self._length = first.shape
         if lengths != "refuse":
-            sizes = [measure_audio(file) for file in files]
+            sizes = [probe_audio(file)[1] for file in files]
             self._length = max(sizes) if lengths == "pad" else min(sizes)
 
     def __len__(self) -> int:
@@ -118,12 +118,7 @@ def _count_channels(channels: int) -> str:
 
 def read_audio(source: Path | io.BytesIO) -> tuple[npt.NDArray[np.float32], int]:
     """Read an audio file as float32 [C, T] in [-1, 1], whose values are the levels of the file, and its sample rate."""
-    try:
-        import soundfile
-    except (ImportError, OSError) as error:
-        raise ConfigurationError(
-            f"audio files need soundfile ({error}). Install it with: pip install 'pprs[signals]'", parameter="data"
-        ) from None
+    soundfile = _import_soundfile()
     try:
         values, rate = soundfile.read(source, dtype="float32", always_2d=True)
     except (soundfile.LibsndfileError, OSError, RuntimeError, ValueError) as error:
@@ -133,14 +128,24 @@ def read_audio(source: Path | io.BytesIO) -> tuple[npt.NDArray[np.float32], int]
     return np.ascontiguousarray(values.T), int(rate)
 
 
-def measure_audio(path: Path) -> int:
-    """Return the number of values per channel of an audio file, without reading them."""
-    import soundfile
-
+def _import_soundfile() -> Any:
     try:
-        return int(soundfile.info(path).frames)
+        import soundfile
+    except (ImportError, OSError) as error:
+        raise ConfigurationError(
+            f"audio files need soundfile ({error}). Install it with: pip install 'pprs[signals]'", parameter="data"
+        ) from None
+    return soundfile
+
+
+def probe_audio(path: Path) -> tuple[int, int]:
+    """Return the number of channels of an audio file and the number of values of each, without reading them."""
+    soundfile = _import_soundfile()
+    try:
+        info = soundfile.info(path)
     except (soundfile.LibsndfileError, OSError, RuntimeError) as error:
         raise PprsError(f"{path} cannot be read as audio ({error})", parameter="data") from error
+    return int(info.channels), int(info.frames)
 
 
 def split_lengths(spec: str) -> tuple[str, str]:
@@ -151,6 +156,19 @@ def split_lengths(spec: str) -> tuple[str, str]:
     """
     base, _, lengths = spec.rpartition(":")
     return (base, lengths) if base and lengths in LENGTHS else (spec, "refuse")
+
+
+def names_signals(spec: str) -> bool:
+    """Return whether a text names signals, as far as it can be told without reading them.
+
+    >>> names_signals("builtin:GunPoint"), names_signals("vowels.ts:pad"), names_signals("photos")
+    (True, True, False)
+    """
+    base, _ = split_lengths(spec)
+    if base != spec or base.removeprefix("builtin:") in BUILTIN_SIGNALS:
+        return True
+    suffix = Path(base).suffix.lower()
+    return suffix in (".ts", ".csv", *AUDIO_SUFFIXES) or (suffix == ".npz" and holds_signals(Path(base)))
 
 
 def open_signals(spec: str, split: str | None, prefer: str) -> Signals | None:
@@ -250,7 +268,7 @@ def _read_csv(path: Path, lengths: str) -> Signals:
         raise ConfigurationError(f"{path} has no signals", parameter="data")
     header = [name.strip().lower() for name in rows[0]]
     column = header.index("label") if "label" in header else None
-    has_header = column is not None or not _is_number(rows[0][-1])
+    has_header = column is not None or not is_number(rows[0][-1])
     signals, names = list[Signal](), list[str]()
     for number, row in enumerate(rows[has_header:], 1 + has_header):
         values = [value for i, value in enumerate(row) if i != column]
@@ -389,7 +407,7 @@ def _to_numbers(values: Sequence[str], where: str) -> list[float]:
         text = value.strip()
         if not text:
             continue
-        if not _is_number(text) or not math.isfinite(float(text)):
+        if not is_number(text) or not math.isfinite(float(text)):
             raise PprsError(
                 f'{where}: "{text}" is not a number. Fill gaps before the signals are used.', parameter="data"
             )
@@ -397,7 +415,8 @@ def _to_numbers(values: Sequence[str], where: str) -> list[float]:
     return numbers
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Return whether a text is a number."""
     try:
         float(text)
     except ValueError:

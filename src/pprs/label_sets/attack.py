@@ -21,7 +21,7 @@ from pprs.errors import ConfigurationError
 from pprs.label_sets.evaluation import AttackedSets
 from pprs.label_sets.scores import LAC
 from pprs.label_sets.sets import LabelSets
-from pprs.progress import Progress, as_progress, stage
+from pprs.progress import Progress, as_progress, rename_inputs, stage
 from pprs.task import Task
 
 DRAWS = 16  # noisy copies from which a gradient is computed
@@ -64,7 +64,8 @@ def attack_sets(
     Raises:
         ConfigurationError: If no image has a label.
     """
-    options, reporter, settings = options or AttackOptions(), as_progress(progress), sets.settings
+    options, settings = options or AttackOptions(), sets.settings
+    reporter = rename_inputs(as_progress(progress), task.domain)
     images = list(_choose_images(sets, task, options.images))
     if not images:
         raise ConfigurationError("there is no labelled image to attack, besides calibration images", parameter="data")

@@ -37,7 +37,7 @@ from pprs.label_sets.store import ScoreStore
 from pprs.model import Model
 from pprs.noise import Noise, QuantisedImage, digest_image, parse_noise
 from pprs.partition import Partition, parse_partition
-from pprs.progress import Progress, as_progress, stage
+from pprs.progress import Progress, as_progress, rename_inputs, stage
 from pprs.runs import Run
 from pprs.space import FILE, NETWORK, check_pixels
 from pprs.task import Task, load_task, open_data
@@ -194,7 +194,7 @@ class LabelSets:
         """
         task = load_task(self.model, _pair(images, labels), pixels=self._pixels)
         task = replace(task, model_text=self._model_text)
-        self._state = calibrate(task, self.request, as_progress(progress))
+        self._state = calibrate(task, self.request, rename_inputs(as_progress(progress), task.domain))
         self.model = self._unrestricted = task.model
         return self
 
@@ -221,7 +221,7 @@ class LabelSets:
         sets = cls.__new__(cls)
         sets.request, sets.model, sets._model_text, sets._pixels = request, task.model, task.model_text, task.pixels
         sets._unrestricted = task.model
-        sets._state = calibrate(task, request, as_progress(progress), store)
+        sets._state = calibrate(task, request, rename_inputs(as_progress(progress), task.domain), store)
         return sets
 
     @property
@@ -471,7 +471,8 @@ class LabelSets:
         Raises:
             PprsError: If no image can be predicted.
         """
-        reporter, seed = as_progress(progress), self._choose_seed(seed, secret)
+        reporter = rename_inputs(as_progress(progress), task.domain)
+        seed = self._choose_seed(seed, secret)
         prediction = self._start_prediction(task, seed, store)
 
         def report_row(row: SetRow) -> None:

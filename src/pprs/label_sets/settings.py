@@ -17,6 +17,7 @@ from pprs._checks import validate
 from pprs._files import atomic_write, usable_memory
 from pprs._version import __version__
 from pprs.certificate import confidence, state_arithmetic
+from pprs.domain import domain_of_any
 from pprs.errors import ConfigurationError, PprsError
 from pprs.label_sets.calibration import Promise, check_promise, find_threshold
 from pprs.label_sets.scores import check_score
@@ -269,11 +270,12 @@ def state_promise(settings: SetSettings) -> str:
     """State what the sets promise."""
     arithmetic = state_arithmetic("real" if settings.levels is None else "exact", settings.levels)
     pixels = "the file" if settings.pixels == FILE else "the input of the network"
-    return (
+    text = (
         f"each set contains the true label with probability at least {confidence(settings.alpha)}, whatever change of "
         f"L2 norm up to {settings.radius:g} is made to {pixels} before the noise is drawn{arithmetic}. The probability "
         "is over images, calibration images and noise together. It is not promised for each image or each class"
     )
+    return domain_of_any([settings.shape]).rename(text)
 
 
 def shorten_digest(digest: str) -> str:

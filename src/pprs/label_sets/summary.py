@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pprs._files import atomic_write
+from pprs.domain import Domain, domain_of_any
 from pprs.errors import ConfigurationError
 from pprs.label_sets.evaluation import SetEvaluation
 from pprs.label_sets.settings import SetSettings, state_promise
@@ -46,7 +47,7 @@ def compare_sets(evaluations: Sequence[SetEvaluation]) -> Table:
         "mean size": [Cell(format_number(e.point.mean_size, 2), f"± {e.point.size_error:.2f}") for e in evaluations],
         "one label": [_format_share(evaluation, 1) for evaluation in evaluations],
         "empty": [_format_share(evaluation, 0) for evaluation in evaluations],
-        "images": [str(len(evaluation.rows)) for evaluation in evaluations],
+        _find_domain(evaluations).plural: [str(len(evaluation.rows)) for evaluation in evaluations],
     }
     if all(evaluation.attacked is None for evaluation in evaluations):
         del columns["under attack"]
@@ -82,7 +83,11 @@ def list_notes(evaluations: Sequence[SetEvaluation]) -> list[str]:
             notes.append(f"{name}: {len(evaluation.failures)} images could not be used and have no set")
         if evaluation.attacked is not None:
             notes.append(f"{name}: {describe_attack(evaluation)}")
-    return notes
+    return list(map(_find_domain(evaluations).rename, notes))
+
+
+def _find_domain(evaluations: Sequence[SetEvaluation]) -> Domain:
+    return domain_of_any(evaluation.settings.shape for evaluation in evaluations)
 
 
 def describe_attack(evaluation: SetEvaluation) -> str:

@@ -86,7 +86,8 @@ class Model:
         if tuple(signal.shape) != shape:
             raise PprsError(
                 f"its shape is {tuple(signal.shape)}, but {self.source} takes {domain_of(shape).plural} of shape "
-                f"{shape}. Use data of the network's kind, with `lengths` for signals of another length."
+                f"{shape}. Use data of the network's kind. Cut, pad or resample signals of another length, and mix or "
+                "select channels first."
             )
         return signal
 

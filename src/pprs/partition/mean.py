@@ -7,7 +7,7 @@ from typing import Self
 import torch
 
 from pprs._threads import get_threads
-from pprs.partition.base import Averaged, Partition, check_one_domain, option_error
+from pprs.partition.base import Averaged, Partition, Superpixels, check_one_domain, option_error
 
 IMAGES_PER_THREAD = 32  # images per thread that go through all partitions together
 
@@ -78,3 +78,11 @@ class Mean(Partition):
 def _rounded_mean(segments: list[torch.Tensor | None]) -> torch.Tensor | None:
     counted = [count.to(torch.float64) for count in segments if count is not None]
     return torch.stack(counted).mean(0).round().to(torch.int32) if len(counted) == len(segments) else None
+
+
+def find_segments(partition: Partition) -> Superpixels | None:
+    """Return the partition into segments that a partition starts from, if any."""
+    if isinstance(partition, Superpixels):
+        return partition
+    of = partition.parts[0] if isinstance(partition, Mean) else getattr(partition, "of", None)
+    return find_segments(of) if isinstance(of, Partition) else None

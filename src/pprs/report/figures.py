@@ -1,9 +1,10 @@
-"""Figures: certified-accuracy curves, the chart of a search, and rows of images."""
+"""Figures: certified-accuracy curves, the chart of a search, rows of images, and galleries of signals."""
 
 from __future__ import annotations
 
 import io
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,9 @@ from pprs.certificate import round_down
 from pprs.domain import IMAGE, SIGNAL
 from pprs.metrics import accuracy_interval, certified_accuracy
 from pprs.noise import Noise
-from pprs.partition import Partition, Superpixels
+from pprs.partition import Partition, SignalSegments, Superpixels
+from pprs.partition.mean import find_segments
+from pprs.partition.signals import SEPARATE
 from pprs.report.lines import draw_signal
 from pprs.runs import RunFrame
 
@@ -28,6 +31,15 @@ DASHES = ("-", "-", "-", "-", "--", "--", "--")
 BOUNDARY = (1.0, 0.85, 0.0)
 WARNING = "#B00020"
 POINT_SPACING = 0.008  # share of the width by which the points of different methods at one radius are separated
+
+
+class GalleryExample(NamedTuple):
+    """A signal of a gallery, and one noisy copy of it."""
+
+    title: str
+    clean: Array
+    noisy: Array
+    noise: Noise
 
 
 def plot_curves(frames: list[RunFrame]) -> Figure:
@@ -164,15 +176,32 @@ def render_views(noisy: Array, partition: Partition | None, noise: Noise) -> dic
         return {"noisy": to_rgb(noisy)}
     partition = partition.resolve(noise.sigma, noisy.shape)
     averaged = to_rgb(partition.apply(noisy[None])[0], like=noisy)
-    if isinstance(partition, Superpixels) and noisy.ndim == SIGNAL.ndim:
-        return {"superpixels": draw_signal(noisy, partition.labels(noisy[None])[0]), "averaged": averaged}
+    if noisy.ndim == SIGNAL.ndim:
+        labels = find_labels(partition, noisy)
+        segments = {} if labels is None else {"superpixels": draw_signal(noisy, labels)}
+        return {**segments, "averaged": averaged}
     if isinstance(partition, Superpixels):
         return {"superpixels": draw_boundaries(to_rgb(noisy), partition.labels(noisy[None])[0]), "averaged": averaged}
     return {"averaged": averaged}
 
 
+def find_labels(partition: Partition, noisy: Array) -> Array | None:
+    """Return the labels of the segments that a partition of a noisy image or signal starts from.
+
+    They are None for a partition without segments, and where each channel of a signal has segments of its own.
+    """
+    segments = find_segments(partition)
+    if segments is None:
+        return None
+    if isinstance(segments, SignalSegments) and segments.channels == SEPARATE and len(noisy) > 1:
+        return None
+    labels: Array = segments.labels(noisy[None])[0]
+    return labels
+
+
 def plot_image_rows(clean: Array, noisy: Array, methods: list[tuple[str, Partition | None]], noise: Noise) -> Figure:
-    """Plot one row per method: original, noisy, superpixel boundaries, averaged."""
+    """Plot one row per method: original, noisy, boundaries of the segments, averaged."""
+    segments = "segments" if clean.ndim == SIGNAL.ndim else "superpixels"
     drawn = to_rgb(clean, like=noisy)
     row_height = 2.5 * drawn.shape[0] / drawn.shape[1] + 0.3  # four images side by side, with room for their titles
     figure = Figure(figsize=(10, row_height * len(methods)), layout="constrained")
@@ -182,7 +211,7 @@ def plot_image_rows(clean: Array, noisy: Array, methods: list[tuple[str, Partiti
         cells = [
             ("original", drawn),
             (f"noisy ({noise})", to_rgb(noisy)),
-            ("superpixels", views.get("superpixels")),
+            (segments, views.get("superpixels")),
             (name, views.get("averaged", views.get("noisy"))),
         ]
         for ax, (title, image) in zip(axes, cells, strict=True):
@@ -190,6 +219,31 @@ def plot_image_rows(clean: Array, noisy: Array, methods: list[tuple[str, Partiti
             if image is not None:
                 ax.imshow(image, interpolation=choose_interpolation(clean))
                 ax.set_title(title, fontsize=8)
+    return figure
+
+
+def plot_gallery(examples: Sequence[GalleryExample], partitions: Sequence[Partition]) -> Figure:
+    """Plot signals, two rows for each and one column per method.
+
+    The first column has the signal above one noisy copy of it, and the others have that copy, with the borders of its
+    segments if there are any, above its average.
+    """
+    width, height = 2.1, 1.35  # of a cell, in inches, with its title
+    figure = Figure(figsize=(width * (1 + len(partitions)), 2 * height * len(examples)), layout="constrained")
+    grid = figure.subplots(2 * len(examples), 1 + len(partitions), squeeze=False)
+    for above, below, example in zip(grid[::2], grid[1::2], examples, strict=True):
+        noisy = example.noisy
+        cells = [
+            (example.title, to_rgb(example.clean, like=noisy), f"noisy, sigma {example.noise.sigma:g}", to_rgb(noisy))
+        ]
+        for partition in partitions:
+            views = render_views(noisy, partition, example.noise)
+            cells.append((partition.short, views.get("superpixels", to_rgb(noisy)), "averaged", views["averaged"]))
+        for upper, lower, (title, first, name, second) in zip(above, below, cells, strict=True):
+            for axes, text, image in ((upper, title, first), (lower, name, second)):
+                axes.axis("off")
+                axes.set_title(text, fontsize=7)
+                axes.imshow(image, interpolation="antialiased")
     return figure
 
 

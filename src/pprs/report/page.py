@@ -15,6 +15,7 @@ from markupsafe import Markup
 from pprs._version import __version__
 from pprs.certificate import state_arithmetic
 from pprs.data.thumbnail import decode_thumbnail
+from pprs.domain import SIGNAL, Domain, domain_of_any
 from pprs.errors import PprsError
 from pprs.metrics import Paired, Summary
 from pprs.noise import Noise
@@ -95,7 +96,7 @@ def to_html(
         _describe_points(frames),
         tuple(note for note in summary.list_notes(summaries) if note != warning),
         summary.summary_table(summaries, radii).to_html(),
-        summary.pairs_table(pairs).to_html() if pairs else None,
+        summary.pairs_table(pairs, _find_domain(frames)).to_html() if pairs else None,
         examples,
         omitted,
         unreadable,
@@ -103,7 +104,12 @@ def to_html(
         _describe_checks(frames),
         _describe_arithmetic(frames),
     )
-    return str(render("report.html", page=content))
+    inputs = _find_domain(frames)
+    return str(render("report.html", page=content, input=inputs.name, inputs=inputs.plural))
+
+
+def _find_domain(frames: Sequence[RunFrame]) -> Domain:
+    return domain_of_any(shape for frame in frames for shape in frame.space.shapes)
 
 
 def _make_title(frames: Sequence[RunFrame]) -> str:
@@ -129,7 +135,8 @@ def _describe_arithmetic(frames: Sequence[RunFrame]) -> str:
     if not real:
         levels = {frame.settings.levels for frame in frames}
         which = state_arithmetic("exact", levels.pop() if len(levels) == 1 else None)
-        return f"Noise was drawn in integers on levels of the images, so the radii hold in spite of rounding{which}."
+        text = "Noise was drawn in integers on levels of the images, so the radii hold in spite of rounding"
+        return f"{_find_domain(frames).rename(text)}{which}."
     whose = "The radii" if len(real) == len(frames) else f"The radii of {', '.join(real)}"
     return f"{whose} are in real arithmetic: they disregard rounding in floating point."
 
@@ -195,6 +202,7 @@ def _make_example(frames: Sequence[RunFrame], index: int, clean: torch.Tensor) -
     first = frames[0].settings
     like = _add_noise(clean, first.noise, first.seed or 0, index, first.arithmetic_option)
     tiles = [Tile(_to_data_url(figures.to_rgb(clean.numpy(), like)), f"original{truth}")]
+    segments = "segments" if clean.ndim == SIGNAL.ndim else "superpixels"
     noisy_tiles: dict[tuple[str, int], int] = {}  # (noise, seed) -> position of the tile with that noise
     for frame in frames:
         noise, seed = frame.settings.noise, frame.settings.seed or 0
@@ -219,7 +227,7 @@ def _make_example(frames: Sequence[RunFrame], index: int, clean: torch.Tensor) -
                 tiles[position] = tile
             continue
         if "superpixels" in views:
-            tiles.append(Tile(_to_data_url(views["superpixels"]), f"superpixels of {frame.name}"))
+            tiles.append(Tile(_to_data_url(views["superpixels"]), f"{segments} of {frame.name}"))
         tiles.append(Tile(_to_data_url(views["averaged"]), "", frame.name, frame.full_name, outcome))
     return ImageExample(index, tuple(tiles))
 

@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from pprs.domain import IMAGE, SIGNAL, Domain, domain_of_any
 from pprs.metrics import Paired, Summary
 from pprs.report.table import Cell, Table, find_best, format_number, format_percent, format_radius
 from pprs.space import describe_differences
@@ -15,10 +16,11 @@ from pprs.space import describe_differences
 
 def summary_table(summaries: Sequence[Summary], radii: Sequence[float]) -> Table:
     """Return all statistics of every method, with intervals."""
-    middle = len(radii) // 2
+    middle, inputs = len(radii) // 2, _find_domain(summaries)
     heads = (
         "method", *(f"acc. at {r:g}" for r in radii), f"F at {radii[middle]:g}", "ACR", "abstained",
-        "superpixels", "pixels each", "samples / image", "s / image", "images",
+        *(("segments", "values each") if inputs is SIGNAL else ("superpixels", "pixels each")),
+        f"samples / {inputs.name}", f"s / {inputs.name}", inputs.plural,
     )  # fmt: skip
     several = len(summaries) > 1
     best = [find_best([s.accuracy[i] for s in summaries]) for i in range(len(radii))]
@@ -52,7 +54,7 @@ def _interval(low: float, high: float) -> str:
 def terminal_table(summaries: Sequence[Summary], radii: Sequence[float]) -> Table:
     """Return the main statistics of every method, narrow enough for a terminal."""
     images = {s.images for s in summaries}
-    scope = f" of {images.pop()} images" if len(images) == 1 else ""
+    scope = f" of {images.pop()} {_find_domain(summaries).plural}" if len(images) == 1 else ""
     lines = [
         (
             s.name, *(format_number(100 * a) for a in s.accuracy), format_radius(s.average_radius),
@@ -79,7 +81,12 @@ def list_notes(summaries: Sequence[Summary]) -> list[str]:
         )
     notes += [f"{s.name}: the classifier chose among {s.label_choice} only" for s in summaries if s.label_choice]
     notes += [f"{s.name}: {_describe_sample(s)}" for s in summaries if s.sequential]
-    return notes + [f"{s.name}: {describe_failures(s.failed)}" for s in summaries if s.failed]
+    notes += [f"{s.name}: {describe_failures(s.failed)}" for s in summaries if s.failed]
+    return list(map(_find_domain(summaries).rename, notes))
+
+
+def _find_domain(summaries: Sequence[Summary]) -> Domain:
+    return domain_of_any(shape for s in summaries for shape in s.space.shapes)
 
 
 def _describe_sample(summary: Summary) -> str:
@@ -106,9 +113,9 @@ def describe_failures(count: int) -> str:
     return f"failed: {count} image{'' if count == 1 else 's'}, counted as not certified"
 
 
-def pairs_table(pairs: Sequence[Paired]) -> Table:
+def pairs_table(pairs: Sequence[Paired], inputs: Domain = IMAGE) -> Table:
     """Return the paired comparison of every two methods."""
-    heads = ("methods, image by image", "ACR difference", "95%", "verdict", "images")
+    heads = (f"methods, {inputs.name} by {inputs.name}", "ACR difference", "95%", "verdict", inputs.plural)
     lines = [
         (f"{p.one} against {p.other}", f"{p.ahead:+.4f}", f"± {p.error:.4f}", p.verdict, str(p.images)) for p in pairs
     ]
@@ -123,7 +130,7 @@ def to_markdown(summaries: Sequence[Summary], radii: Sequence[float], pairs: Seq
     if full_names:
         parts.append("".join(f"- {name}: `{full_name}`\n" for name, full_name in full_names.items()))
     if pairs:
-        parts.append(pairs_table(pairs).to_markdown())
+        parts.append(pairs_table(pairs, _find_domain(summaries)).to_markdown())
     return "\n".join(parts)
 
 

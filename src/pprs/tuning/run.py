@@ -19,7 +19,7 @@ from pprs.errors import ConfigurationError, PprsError, suggest
 from pprs.model import Model
 from pprs.noise import Noise, parse_noise
 from pprs.partition import Denoiser, Partition, parse_partition
-from pprs.progress import Progress, as_progress, stage
+from pprs.progress import Progress, as_progress, rename_inputs, stage
 from pprs.runners import Local, parse_budget
 from pprs.space import FILE, NETWORK, state_pixels
 from pprs.task import Task, load_task, open_data, open_model
@@ -111,6 +111,7 @@ def tune(
     adapted_task = None
     if adapted is not None:
         adapted_task = load_task(net, opened, labels=labels, images=task.images, pixels=pixels, adapted=adapted)
+    reporter = rename_inputs(reporter, task.domain)
     check_number_of_images(len(task.images))
     _report_adaptation(adapted_task or task, noise, reporter)
     if file_denoiser is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from pprs.app.certification import MethodState, Request
 from pprs.app.segmenters import Segmenter, make_scenes_segmenter
 from pprs.app.server.fair_queue import FairQueue
 from pprs.app.server.limits import Limits
+from pprs.app.signals import SignalNetwork
 from pprs.certificate import Certificate
 
 MAX_SESSIONS = 1000  # that are remembered
@@ -99,6 +101,7 @@ class Context:
     catalog: ModelCatalog
     runs: Path
     segmenter: Segmenter = field(default_factory=make_scenes_segmenter)
+    signals: Sequence[SignalNetwork] = ()
     limits: Limits = field(default_factory=Limits)
     queue: FairQueue = field(default_factory=FairQueue)
     sessions: Sessions = field(default_factory=Sessions)

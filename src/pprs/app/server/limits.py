@@ -26,6 +26,8 @@ class Limits:
 
     upload_bytes: int = 20 * MEGA
     upload_pixels: int = 50 * MEGA
+    signal_bytes: int = 5 * MEGA  # of an uploaded file of signals
+    signal_values: int = 2 * MEGA  # in it, which may be compressed
     upload_files: int = 4  # in one upload; the page sends one
     total_upload_bytes: int = 500 * MEGA  # all uploads that are stored at a time
     total_upload_files: int = 2_000
@@ -36,11 +38,12 @@ class Limits:
     queue_size: int = 32
 
 
-# The largest value of each option: beyond it a single image may take very long.
+# The largest value of each option: beyond it a single image or signal may take very long.
 MAX_VALUES: dict[str, float] = {
     "n_segments": 20_000, "iterations": 80, "blur": 63, "size": 63, "k": 8, "near": 1e6, "guide": 16,
     "min_size": 1e6, "scale": 1e6, "kernel_size": 8, "max_dist": 100, "ratio": 1e3, "compactness": 1e6, "sigma": 16,
     "weight": 1e4, "patch": 15, "distance": 16, "h": 1e4,
+    "penalty": 1e12, "threshold": 1e6, "max_size": 4096, "levels": 16,
 }  # fmt: skip
 MAX_PARTS = 3  # of a mean
 MAX_STEPS = 80  # iterations times shifted grids, over all parts
@@ -50,15 +53,19 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # no others: Pillow wou
 _DECODING = threading.Lock()  # one at a time, since decoding a large image takes much memory
 
 
+def check_file_size(path: Path, maximum: int, remedy: str) -> None:
+    """Refuse a file of more than this many bytes."""
+    size = path.stat().st_size
+    if size > maximum:
+        raise PprsError(
+            f"the file has {size / MEGA:.1f} MB, but at most {maximum / MEGA:.0f} MB are accepted. {remedy}"
+        )
+
+
 def read_upload(path: Path, limits: Limits) -> tuple[torch.Tensor, str]:
     """Read an uploaded image as [C, H, W] in [0, 1]. Returns the image and its original size, such as "4000x3000"."""
     try:
-        size_in_bytes = path.stat().st_size
-        if size_in_bytes > limits.upload_bytes:
-            raise PprsError(
-                f"the file has {size_in_bytes / MEGA:.1f} MB, but at most {limits.upload_bytes / MEGA:.0f} MB are "
-                "accepted. Resize the image, or save it as JPEG."
-            )
+        check_file_size(path, limits.upload_bytes, "Resize the image, or save it as JPEG.")
         with _DECODING, refuse_bombs(), Image.open(path, formats=FORMATS) as file:
             pixels, size = file.width * file.height, f"{file.width}x{file.height}"
             if pixels > limits.upload_pixels:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
 
 from pprs.app.catalog import ExampleImage
-from pprs.app.partition_forms import AS_TEXT, FORMS, SLOTS, make_partition, parse_numbers
+from pprs.app.partition_forms import (
+    AS_TEXT,
+    FORMS,
+    IMAGE_FORMS,
+    SLOTS,
+    PartitionForm,
+    make_partition,
+    parse_numbers,
+)
 from pprs.app.server.context import Context
 from pprs.app.server.limits import Limits, check_number
 from pprs.partition import Auto, Partition
@@ -53,12 +61,19 @@ def build_model(names: Sequence[str], prefix: str = "", info: str = "The classif
 
 def build_image(examples: Sequence[ExampleImage], limits: Limits, prefix: str = "") -> tuple[Any, Any]:
     """Build the choice of an image. Returns the controls of the example and of the upload."""
-    titles = [e.title for e in examples]
-    example = gr.Radio(titles, value=titles[0], label="Example image", elem_id=f"{prefix}example")
     maximum = f"{limits.upload_bytes // 10**6} MB, {limits.upload_pixels // 10**6} megapixels"
+    return build_input("Example image", examples, maximum, ["image"], prefix)
+
+
+def build_input(
+    label: str, examples: Sequence[ExampleImage], maximum: str, file_types: list[str], prefix: str
+) -> tuple[Any, Any]:
+    """Build the choice of an example, and an upload instead of it of at most this size."""
+    titles = [e.title for e in examples]
+    example = gr.Radio(titles, value=titles[0], label=label, elem_id=f"{prefix}example")
     upload = gr.File(
         label=f"or upload your own (at most {maximum})",
-        file_types=["image"], type="filepath", height=150, elem_id=f"{prefix}upload",
+        file_types=file_types, type="filepath", height=150, elem_id=f"{prefix}upload",
     )  # fmt: skip
     return example, upload
 
@@ -104,15 +119,21 @@ def build_seed(prefix: str = "") -> Any:
     )  # fmt: skip
 
 
-def build_dropdown(name: str, form: str, prefix: str = "") -> Any:
+def build_dropdown(name: str, form: str, prefix: str = "", forms: Mapping[str, PartitionForm] = IMAGE_FORMS) -> Any:
     """Build the choice of a partition."""
     return gr.Dropdown(
-        list(FORMS), value=form, label=f"Method {name}: partition", elem_id=f"{prefix}partition-{name}", min_width=140,
+        list(forms), value=form, label=f"Method {name}: partition", elem_id=f"{prefix}partition-{name}", min_width=140,
         info="How each noisy copy is averaged.",
     )  # fmt: skip
 
 
-def build_method(name: str, dropdown: Any, initial: tuple[str, dict[str, float]], prefix: str = "") -> MethodControls:
+def build_method(
+    name: str,
+    dropdown: Any,
+    initial: tuple[str, dict[str, float]],
+    prefix: str = "",
+    example: str = "slic:n_segments=50/soft/shifts:k=4",
+) -> MethodControls:
     """Build the controls for the options of a partition, with initial values."""
     form, values = initial
     with gr.Accordion(f"Options of {name}", open=False):
@@ -120,7 +141,7 @@ def build_method(name: str, dropdown: Any, initial: tuple[str, dict[str, float]]
             slots = tuple(gr.Textbox(**_slot_settings(form, i, values)) for i in range(SLOTS))
         text = gr.Textbox(
             label="Partition as text", visible=form == AS_TEXT, max_length=500, elem_id=f"{prefix}text-{name}",
-            info="As on the command line: slic:n_segments=50/soft/shifts:k=4, A+B for a mean, auto, or none.",
+            info=f"As on the command line: {example}, A+B for a mean, auto, or none.",
         )  # fmt: skip
     return MethodControls(dropdown, slots, text)
 

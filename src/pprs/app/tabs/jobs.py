@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, TypeVar
 
 import gradio as gr
 
+from pprs.app.catalog import LoadedModel
+from pprs.app.networks import Network
 from pprs.app.render import render_job, render_note
 from pprs.app.server.context import Context
 from pprs.app.server.jobs import Job
@@ -43,6 +45,20 @@ def show_job(job: Job[T], show: Callable[[T], str]) -> Iterator[str]:
     """Yield the progress of a job, then its result."""
     for state in job.iter_states():
         yield render_job(state) if state.result is None else show(state.result)
+
+
+def show_loading(
+    context: Context, network: Network[Any], halt: threading.Event
+) -> Generator[str, None, LoadedModel | None]:
+    """Yield the progress of loading a network, and return it, or None if the visitor stopped waiting for it."""
+    loaded: LoadedModel | None = None
+    for state in network.iter_loading(context.queue, halt):
+        loaded = state.result
+        if loaded is None:
+            yield render_job(state, network.entry.loading)
+    if loaded is None:
+        yield render_note("Stopped. The network is still being loaded: press Certify to wait for it.", "empty")
+    return loaded
 
 
 def connect(

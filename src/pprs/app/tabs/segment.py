@@ -13,7 +13,7 @@ from pprs.app.catalog import LoadedModel
 from pprs.app.images import choose_image
 from pprs.app.label_maps import MapRequest, certify_maps, render_label_maps
 from pprs.app.partition_forms import RECOMMENDED
-from pprs.app.render import render_job, render_note
+from pprs.app.render import render_note
 from pprs.app.server.context import Context
 from pprs.app.server.jobs import Job
 from pprs.app.server.limits import check_number
@@ -75,13 +75,8 @@ def start(context: Context, *values: Any) -> jobs.Start:
     """Return the work that the values of the controls ask for."""
 
     def run(halt: threading.Event) -> Iterator[str]:
-        loaded: LoadedModel | None = None
-        for state in context.segmenter.iter_loading(context.queue, halt):
-            loaded = state.result
-            if loaded is None:
-                yield render_job(state, context.segmenter.entry.loading)
+        loaded = yield from jobs.show_loading(context, context.segmenter, halt)
         if loaded is None:
-            yield render_note("Stopped. The network is still being loaded: press Certify to wait for it.", "empty")
             return
         request = parse_request(context, loaded, values)
         job = Job(partial(certify_maps, request), context.queue, halt, context.limits.seconds)
