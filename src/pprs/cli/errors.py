@@ -13,6 +13,7 @@ from typing import Any, TypeVar, get_type_hints
 import typer
 from typer.models import OptionInfo
 
+from pprs.cli.compilation import announce_compilation
 from pprs.errors import PprsError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -28,7 +29,8 @@ def guarded(command: F) -> F:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         token = _flags.set(flags_of(command))
         try:
-            return command(*args, **kwargs)
+            with announce_compilation():
+                return command(*args, **kwargs)
         except PprsError as error:
             raise _fail(with_flags(str(error), error.parameter)) from None
         except KeyboardInterrupt:
