@@ -12,6 +12,7 @@ from benchmarks import (
     certify,
     engines,
     exact,
+    first_use,
     noise,
     partitions,
     quality,
@@ -25,6 +26,7 @@ from benchmarks.timing import format_result
 from pprs._threads import keep_memory
 
 TOPICS = {
+    "first-use": first_use.measure,
     "partitions": partitions.measure,
     "baselines": baselines.measure,
     "signals": signals.measure,

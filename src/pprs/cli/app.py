@@ -12,6 +12,7 @@ from pprs.app.models import make_models
 from pprs.app.server import serve
 from pprs.app.server.context import Context
 from pprs.cli import options
+from pprs.cli.compilation import compile_ahead
 from pprs.cli.console import progress
 from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
@@ -83,6 +84,7 @@ def app(
     if adapted is not None and model is None:
         raise ConfigurationError("`adapted` needs the classifier that was adapted as `model`", parameter="adapted")
     options.set_threads(threads)
+    compile_ahead("slic", channels=1 if model is None else 3)
     listener = serve.bind(port, serve.ALL_INTERFACES if expose else serve.LOCALHOST)
     models = make_models(model, data, split=split, classes=classes, adapted=adapted, engine=engine, progress=progress)
     if expose:

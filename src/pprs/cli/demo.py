@@ -9,6 +9,7 @@ import typer
 
 from pprs.adaptation import adapt
 from pprs.cli import options
+from pprs.cli.compilation import compile_ahead
 from pprs.cli.console import RunSummary, exit_if_failed, print_summary, progress, say
 from pprs.cli.demo_patches import show_patches
 from pprs.cli.demo_segment import demo_segmentation
@@ -50,6 +51,7 @@ def demo(
         return
     model = out / "digits.safetensors"
     if not model.exists():
+        compile_ahead(METHODS["slic"], channels=1)
         train_and_score(open_dataset(DATA, split="train"), Recipe(epochs=8), DATA, model, progress=progress)
     if sets:
         demo_sets(model, DATA, out)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, get_type_hints
 import typer
 from typer.models import OptionInfo
 
+from pprs.cli.compilation import announce_compilation
 from pprs.data.signals import names_signals
 from pprs.domain import IMAGE, SIGNAL, Domain
 from pprs.errors import PprsError
@@ -32,7 +33,8 @@ def guarded(command: F) -> F:
         token = _flags.set(flags_of(command))
         named = _domain.set(SIGNAL if names_signals(str(kwargs.get("data"))) else IMAGE)
         try:
-            return command(*args, **kwargs)
+            with announce_compilation():
+                return command(*args, **kwargs)
         except PprsError as error:
             raise _fail(with_flags(str(error), error.parameter)) from None
         except KeyboardInterrupt:

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from pprs.kernels.vectors import operation
+
 
 @njit(nogil=True, cache=True)
 def mirror_index(i: int, n: int) -> int:
@@ -15,39 +17,51 @@ def mirror_index(i: int, n: int) -> int:
     return i if i < n else 2 * n - 1 - i
 
 
-@njit(nogil=True, cache=True)
-def blur_row(plane: Any, y: int, size: int, scale: Any, padded: Any, out: Any) -> None:
-    """Compute row y of the windowed sum over size x size pixels of plane [H, W], times scale.
+@operation()
+def scale_line(v, n, target, to, source, at, scale):  # type: ignore[no-untyped-def]
+    """Write n values, times scale."""
+    for x in v.each(n):
+        target[to + x] = source[at + x] * scale
 
-    `padded` is scratch memory for W + size - 1 values.
+
+@operation()
+def sum_lines(v, n, target, to, source, one, two, three):  # type: ignore[no-untyped-def]
+    """Write the sums of three lines of n values."""
+    for x in v.each(n):
+        target[to + x] = source[one + x] + source[two + x] + source[three + x]
+
+
+@operation()
+def add_lines(v, n, target, to, source, one, two):  # type: ignore[no-untyped-def]
+    """Add two lines of n values."""
+    for x in v.each(n):
+        target[to + x] = target[to + x] + (source[one + x] + source[two + x])
+
+
+@njit(inline="always")
+def blur_line(images, plane, height, width, y, size, scale, padded, pad, out, to):  # type: ignore[no-untyped-def]
+    """Compute line y of the windowed sum over size x size pixels of one plane, times scale.
+
+    `plane`, `pad` and `to` are places in `images`, `padded` (W + size - 1 values of scratch memory) and `out`.
     """
-    height, width = plane.shape
     half = size // 2
     if size == 1:
-        one = plane[y]
-        for x in range(width):
-            out[x] = one[x] * scale
+        scale_line(width, out, to, images, plane + y * width, scale)
         return
-    middle = padded[half : half + width]
-    one, two = plane[mirror_index(y - half, height)], plane[mirror_index(y - half + 1, height)]
-    three = plane[mirror_index(y - half + 2, height)]
-    for x in range(width):
-        middle[x] = one[x] + two[x] + three[x]
+    middle = pad + half
+    one, two = mirror_index(y - half, height), mirror_index(y - half + 1, height)
+    three = mirror_index(y - half + 2, height)
+    sum_lines(width, padded, middle, images, plane + one * width, plane + two * width, plane + three * width)
     for d in range(3 - half, half, 2):
-        one, two = plane[mirror_index(y + d, height)], plane[mirror_index(y + d + 1, height)]
-        for x in range(width):
-            middle[x] += one[x] + two[x]
+        one, two = mirror_index(y + d, height), mirror_index(y + d + 1, height)
+        add_lines(width, padded, middle, images, plane + one * width, plane + two * width)
     for i in range(half):
-        padded[half - 1 - i] = middle[mirror_index(-1 - i, width)]
-        padded[half + width + i] = middle[mirror_index(width + i, width)]
-    for x in range(width):
-        out[x] = padded[x] + padded[x + 1] + padded[x + 2]
+        padded[middle - 1 - i] = padded[middle + mirror_index(-1 - i, width)]
+        padded[middle + width + i] = padded[middle + mirror_index(width + i, width)]
+    sum_lines(width, out, to, padded, pad, pad + 1, pad + 2)
     for d in range(3, size, 2):
-        one, two = padded[d : d + width], padded[d + 1 : d + 1 + width]
-        for x in range(width):
-            out[x] += one[x] + two[x]
-    for x in range(width):
-        out[x] *= scale
+        add_lines(width, out, to, padded, pad + d, pad + d + 1)
+    scale_line(width, out, to, out, to, scale)
 
 
 @njit(nogil=True, cache=True)
@@ -59,10 +73,10 @@ def box_blur(images: Any, size: int, out: Any) -> None:
     for b in range(batch):
         for c in range(channels):
             for y in range(height):
-                blur_row(images[b, c], y, size, share, padded, out[b, c, y])
+                plane = (b * channels + c) * height * width
+                blur_line(images, plane, height, width, y, size, share, padded, 0, out, plane + y * width)
 
 
-@njit(nogil=True, cache=True)
 def average_segments(images: Any, labels: Any, segments: Any, out: Any) -> None:
     """Replace every pixel of [B, C, H, W] by the mean of its segment.
 
@@ -70,52 +84,54 @@ def average_segments(images: Any, labels: Any, segments: Any, out: Any) -> None:
     is exactly their value, averaging twice equals averaging once, and no mean leaves the range of its segment.
     """
     batch, channels = images.shape[:2]
-    sums = np.empty((segments.max(), 4), np.float64)  # up to three channels, then the number of pixels
-    mean = np.empty((len(sums), 4), np.float32)
-    for b in range(batch):
-        label, segment_sums = labels[b], sums[: segments[b]]
-        segment_sums[:] = 0
-        if channels == 3:
-            _average_rgb(images[b].reshape(3, -1), label, segment_sums, mean, out[b].reshape(3, -1))
-        else:
-            _average_grey(images[b].reshape(-1), label, segment_sums, mean, out[b].reshape(-1))
+    # A segment's sums of up to three channels and its number of pixels, and its means.
+    sums, mean = np.empty((segments.max(), 4), np.float64), np.empty((segments.max(), 4), np.float32)
+    kernel = _average_rgb if channels == 3 else _average_grey
+    kernel(images.reshape(batch, -1), labels, segments, sums, mean, out.reshape(batch, -1))
 
 
-@njit(nogil=True, cache=True)
-def _average_grey(source: Any, label: Any, sums: Any, mean: Any, target: Any) -> None:
-    for i in range(len(label)):
-        sums[label[i], 0] += source[i]
-        sums[label[i], 3] += 1
-    for s in range(len(sums)):
-        mean[s, 0] = sums[s, 0] / sums[s, 3]
-    for i in range(len(label)):
-        target[i] = mean[label[i], 0]
+@njit(nogil=True, cache=True, error_model="numpy")
+def _average_grey(images, labels, segments, sums, mean, out):  # type: ignore[no-untyped-def]
+    for b in range(len(images)):
+        for s in range(segments[b]):
+            sums[s, 0] = 0
+            sums[s, 3] = 0
+        for i in range(labels.shape[1]):
+            s = labels[b, i]
+            sums[s, 0] += images[b, i]
+            sums[s, 3] += 1
+        for s in range(segments[b]):
+            mean[s, 0] = sums[s, 0] / sums[s, 3]
+        for i in range(labels.shape[1]):
+            out[b, i] = mean[labels[b, i], 0]
 
 
-@njit(nogil=True, cache=True)
-def _average_rgb(source: Any, label: Any, sums: Any, mean: Any, target: Any) -> None:
-    r, g, b = source[0], source[1], source[2]
-    for i in range(len(label)):
-        s = label[i]
-        sums[s, 0] += r[i]
-        sums[s, 1] += g[i]
-        sums[s, 2] += b[i]
-        sums[s, 3] += 1
-    for s in range(len(sums)):
-        for c in range(3):
-            mean[s, c] = sums[s, c] / sums[s, 3]
-    r2, g2, b2 = target[0], target[1], target[2]
-    for i in range(len(label)):
-        s = label[i]
-        r2[i], g2[i], b2[i] = mean[s, 0], mean[s, 1], mean[s, 2]
+@njit(nogil=True, cache=True, error_model="numpy")
+def _average_rgb(images, labels, segments, sums, mean, out):  # type: ignore[no-untyped-def]
+    area = labels.shape[1]
+    for b in range(len(images)):
+        for s in range(segments[b]):
+            for c in range(4):
+                sums[s, c] = 0
+        for i in range(area):
+            s = labels[b, i]
+            sums[s, 0] += images[b, i]
+            sums[s, 1] += images[b, area + i]
+            sums[s, 2] += images[b, 2 * area + i]
+            sums[s, 3] += 1
+        for s in range(segments[b]):
+            for c in range(3):
+                mean[s, c] = sums[s, c] / sums[s, 3]
+        for i in range(area):
+            s = labels[b, i]
+            out[b, i] = mean[s, 0]
+            out[b, area + i] = mean[s, 1]
+            out[b, 2 * area + i] = mean[s, 2]
 
 
-@njit(nogil=True, cache=True)
 def add_segment_means(images: Any, labels: Any, segments: Any, share: Any, out: Any) -> None:
     """Add the result of `average_segments`, times share, to out."""
-    mean = np.empty(images.shape[1:], np.float32)
-    for b in range(len(images)):
-        average_segments(images[b : b + 1], labels[b : b + 1], segments[b : b + 1], mean.reshape((1, *mean.shape)))
-        values, target = mean.reshape(-1), out[b].reshape(-1)
-        for i in range(len(values)):
-            target[i] += share * values[i]
+    mean = np.empty_like(images)
+    average_segments(images, labels, segments, mean)
+    mean *= share
+    out += mean

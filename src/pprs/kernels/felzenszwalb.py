@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from pprs.kernels.average import blur_row
+from pprs.kernels.average import blur_line
 
 DIGIT_BITS = 11  # bits per pass of the radix sort; two passes resolve costs to 2^-22 of the largest
 CHECK_EVERY = 8192  # edges between checks of whether any segment can still grow
@@ -118,7 +118,8 @@ def segment_images(images: Any, size: int, scale: Any, min_size: int, labels: An
     for b in range(len(images)):
         for c in range(channels):
             for y in range(height):
-                blur_row(images[b, c], y, size, share, padded, planes[c, y])
+                plane = (b * channels + c) * height * width
+                blur_line(images, plane, height, width, y, size, share, padded, 0, planes, (c * height + y) * width)
         _compute_edge_costs(planes, costs)
         finest = np.float32(((1 << 2 * DIGIT_BITS) - 1) / max(costs.max(), np.float32(1e-20)))
         e = 0

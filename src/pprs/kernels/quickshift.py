@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from pprs.kernels.average import blur_row
+from pprs.kernels.average import blur_line
 from pprs.kernels.felzenszwalb import number_segments
 
 F32 = np.float32
@@ -129,7 +129,8 @@ def segment_images(
     for index in range(len(images)):
         for k in range(channels):
             for y in range(height):
-                blur_row(images[index, k], y, size, share, padded, planes[k, y])
+                plane = (index * channels + k) * height * width
+                blur_line(images, plane, height, width, y, size, share, padded, 0, planes, (k * height + y) * width)
         lab[:] = F32(1e4)
         _to_lab(planes, F32(ratio), linear, root, lab, stride, top)
         density[:] = F32(1)  # each pixel's own contribution

@@ -36,8 +36,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from pprs.kernels.average import blur_row
-from pprs.kernels.simd import add8, transpose8
+from pprs.kernels.average import blur_line
+from pprs.kernels.vectors import FAST, FLOAT, operation
 
 LANES = 32
 MAX_SINGLE = 8  # up to this many images are faster one at a time than in 32 lanes that are mostly idle
@@ -67,182 +67,206 @@ def make_edges(side: int, cells: int, shift: float) -> Any:
     return np.unique(moved.clip(0, side))
 
 
-@njit(nogil=True, inline="always")
-def prepare_candidate(L, c, seeds, at, lane, dx, dy, still, down, across):  # type: ignore[no-untyped-def]
-    """Compute the terms of the distance to candidate c, with its record at `at`, that are constant within a cell."""
-    x, y = seeds[at + 2 * L + lane], seeds[at + 3 * L + lane]
-    still[c * L + lane] = seeds[at + L + lane] + dx * x + dy * y + (dx * dx + dy * dy)
-    down[c * L + lane] = y + F32(2) * dy
-    across[c * L + lane] = x + F32(2) * dx
+@operation(FAST)
+def prepare_cell(v, lanes, channels, floats, above, level, below, dx0, dx2, dy0, dy2, local):  # type: ignore[no-untyped-def]
+    """Compute the terms of the distances to the nine candidates of a cell that are constant within it.
+
+    `above`, `level` and `below` are the places of three records each. At `local` are [9, L] floats of each term.
+    """
+    with v.no_flags():  # so that no product is fused
+        squares = {(dx, dy): dx * dx + dy * dy for dx in (dx0, dx2) for dy in (dy0, dy2)}
+    emit_cell(v, lanes, channels, floats, (above, level, below), (dx0, 0, dx2), (dy0, 0, dy2), squares, local)
 
 
-@njit(nogil=True, inline="always")
-def compute_distance(L, C, c, seeds, at, lane, a, line, across, p0, p1, p2, norm):  # type: ignore[no-untyped-def]
-    """Compute |colour difference|^4 + |position difference|^2 to candidate c, up to a term shared by all."""
-    colour = seeds[at + lane] + norm - p0 * seeds[at + 4 * L + lane]
-    if C == 3:
-        colour = colour - p1 * seeds[at + 5 * L + lane] - p2 * seeds[at + 6 * L + lane]
-    return colour * colour + (line[c * L + lane] - a * across[c * L + lane])
+def emit_cell(
+    v: Any, L: int, C: int, floats: Any, rows: Any, steps_x: Any, steps_y: Any, squares: Any, local: Any
+) -> None:
+    """Emit `prepare_cell`. `squares` has dx^2 + dy^2 of the four candidates at the corners."""
+    for lane in v.chunks(L):
+        for c in range(9):
+            at, dx, dy = rows[c // 3] + c % 3 * (4 + C) * L + lane, steps_x[c % 3], steps_y[c // 3]
+            still, x, y = floats[at + L], floats[at + 2 * L], floats[at + 3 * L]
+            floats[local + (9 + c) * L + lane] = y + 2 * dy if dy else y
+            floats[local + (18 + c) * L + lane] = x + 2 * dx if dx else x
+            still = still + dx * x if dx else still
+            still = still + dy * y if dy else still
+            if dx or dy:
+                still = still + (squares[dx, dy] if dx and dy else dx * dx if dx else dy * dy)
+            floats[local + c * L + lane] = still
 
 
-@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "nnan", "nsz"})
-def assign_pixels(lanes, channels, pixels, records, sums, ring, choices, ys, xs, sy, sx, per_pixel, row, last, scratch):  # type: ignore[no-untyped-def]
+@operation(FAST)
+def prepare_line(v, lanes, floats, b, local):  # type: ignore[no-untyped-def]
+    """Compute the terms of the distances that are constant within a line of pixels of a cell."""
+    for i in v.chunks(9 * lanes):
+        floats[local + 27 * lanes + i] = floats[local + i] - b * floats[local + 9 * lanes + i]
+
+
+def measure_distance(L: int, C: int, floats: Any, pixel: Any, rows: Any, a: Any, local: Any, lane: Any) -> Any:
+    """Return a function of a candidate: |colour difference|^4 + |position difference|^2, up to a term shared by all."""
+    p = [floats[pixel + k * L + lane] for k in range(C)]
+    norm = sum((colour * colour for colour in p[1:]), p[0] * p[0])
+
+    def distance(c: int) -> Any:
+        at = rows[c // 3] + c % 3 * (4 + C) * L + lane
+        colour = floats[at] + norm
+        for k in range(C):
+            colour = colour - p[k] * floats[at + (4 + k) * L]
+        return colour * colour + (floats[local + (27 + c) * L + lane] - a * floats[local + (18 + c) * L + lane])
+
+    return distance
+
+
+@operation(FAST)
+def choose_nearest(v, lanes, channels, floats, pixel, above, level, below, a, local, choices, i):  # type: ignore[no-untyped-def]
+    """Write the nearest candidate of a pixel to choices[i]. The home cell wins ties."""
+    for lane in v.chunks(lanes):
+        distance = measure_distance(lanes, channels, floats, pixel, (above, level, below), a, local, lane)
+        choice, best = v.integers(4), distance(4)
+        for c in (0, 1, 2, 3, 5, 6, 7, 8):
+            d = distance(c)
+            nearer = d < best
+            choice, best = v.select(nearer, c, choice), v.select(nearer, d, best)
+        choices[i + lane] = choice
+
+
+@operation(FAST)
+def sum_pixel(v, lanes, channels, floats, pixel, choices, i, a, b, dx0, dx2, dy0, dy2, places):  # type: ignore[no-untyped-def]
+    """Add a pixel to the sums of the candidate that it chose. `places` has the places of the candidates' sums."""
+    L, C = lanes, channels
+    for lane in v.chunks(L):
+        choice = choices[i + lane]
+        up = choice * 11 >> 5  # divides by 3
+        left = choice - 3 * up
+        zero = v.match_type(0.0, FLOAT)
+        x = a - v.select(left.equals(0), dx0, zero) - v.select(left.equals(2), dx2, zero)
+        y = b - v.select(up.equals(0), dy0, zero) - v.select(up.equals(2), dy2, zero)
+        colours = [floats[pixel + k * L + lane] for k in range(C)] + [0.0] * (3 - C)
+        values = [*colours, 1.0, x, y, 0.0, 0.0]
+        vectors, sums = [v.collect(values)] if L == 1 else v.transpose(values), floats.vectors()
+        for k, vector in enumerate(vectors):
+            at = places.numbers()[choices.numbers()[i + lane + k]] + (lane + k) * 8
+            sums[at] = sums[at] + vector
+
+
+@njit(inline="always")
+def assign_pixels(  # type: ignore[no-untyped-def]
+    lanes, channels, floats, pixels, records, sums, local, ring, choices, places, ys, xs, sy, sx, per_pixel, row, last
+):
     """Assign every pixel in a row of cells to its nearest candidate.
 
-    Unless this is the last iteration, also add the pixels to the sums for the new centres.
+    Unless this is the last iteration, also add the pixels to the sums for the new centres. `pixels`, `records`, `sums`
+    and `local` are places in `floats`.
     """
     L, C = len(lanes), len(channels)
     R, S = (4 + C) * L, 8 * L
     columns, width = len(xs) - 1, xs[-1]
-    still, down, across = scratch[: 9 * L], scratch[9 * L : 18 * L], scratch[18 * L : 27 * L]
-    line, values, transposed = scratch[27 * L : 36 * L], scratch[36 * L : 44 * L], scratch[44 * L : 52 * L]
-    values[:] = 0
-    values[3 * L : 4 * L] = 1
-    place = np.empty(9, np.int64)
     s0, s1, s2 = (row % ring) * (columns + 2), (row + 1) % ring * (columns + 2), (row + 2) % ring * (columns + 2)
-    zero, dy0, dy2 = F32(0), F32((sy[row] - sy[row + 1]) * per_pixel), F32((sy[row + 2] - sy[row + 1]) * per_pixel)
+    dy0, dy2 = F32((sy[row] - sy[row + 1]) * per_pixel), F32((sy[row + 2] - sy[row + 1]) * per_pixel)
     for cx in range(columns):
-        above = records[(s0 + cx) * R : (s0 + cx + 3) * R]
-        level = records[(s1 + cx) * R : (s1 + cx + 3) * R]
-        below = records[(s2 + cx) * R : (s2 + cx + 3) * R]
+        above, level, below = records + (s0 + cx) * R, records + (s1 + cx) * R, records + (s2 + cx) * R
         for i in range(3):
-            place[i], place[3 + i], place[6 + i] = (s0 + cx + i) * S, (s1 + cx + i) * S, (s2 + cx + i) * S
+            places[i] = sums + (s0 + cx + i) * S
+            places[3 + i] = sums + (s1 + cx + i) * S
+            places[6 + i] = sums + (s2 + cx + i) * S
         dx0, dx2 = F32((sx[cx] - sx[cx + 1]) * per_pixel), F32((sx[cx + 2] - sx[cx + 1]) * per_pixel)
-        for lane in range(L):
-            prepare_candidate(L, 0, above, 0, lane, dx0, dy0, still, down, across)
-            prepare_candidate(L, 1, above, R, lane, zero, dy0, still, down, across)
-            prepare_candidate(L, 2, above, 2 * R, lane, dx2, dy0, still, down, across)
-            prepare_candidate(L, 3, level, 0, lane, dx0, zero, still, down, across)
-            prepare_candidate(L, 4, level, R, lane, zero, zero, still, down, across)
-            prepare_candidate(L, 5, level, 2 * R, lane, dx2, zero, still, down, across)
-            prepare_candidate(L, 6, below, 0, lane, dx0, dy2, still, down, across)
-            prepare_candidate(L, 7, below, R, lane, zero, dy2, still, down, across)
-            prepare_candidate(L, 8, below, 2 * R, lane, dx2, dy2, still, down, across)
+        prepare_cell(lanes, channels, floats, above, level, below, dx0, dx2, dy0, dy2, local)
         for y in range(ys[row + 1] - ys[row]):
             b = F32((ys[row] + y - sy[row + 1]) * per_pixel)
-            for i in range(9 * L):
-                line[i] = still[i] - b * down[i]
+            prepare_line(lanes, floats, b, local)
             for x in range(xs[cx], xs[cx + 1]):
                 a = F32((x - sx[cx + 1]) * per_pixel)
                 i = y * width + x
-                p = pixels[i * C * L : (i + 1) * C * L]
-                chosen = choices[i * L : (i + 1) * L]
-                for lane in range(L):
-                    p0 = p[lane]
-                    p1 = p[L + lane] if C == 3 else p0
-                    p2 = p[2 * L + lane] if C == 3 else p0
-                    norm = p0 * p0 + p1 * p1 + p2 * p2 if C == 3 else p0 * p0
-                    best = compute_distance(
-                        L, C, 4, level, R, lane, a, line, across, p0, p1, p2, norm
-                    )  # home wins ties
-                    c = np.int32(4)
-                    d = compute_distance(L, C, 0, above, 0, lane, a, line, across, p0, p1, p2, norm)
-                    c, best = (np.int32(0) if d < best else c), min(d, best)
-                    d = compute_distance(L, C, 1, above, R, lane, a, line, across, p0, p1, p2, norm)
-                    c, best = (np.int32(1) if d < best else c), min(d, best)
-                    d = compute_distance(L, C, 2, above, 2 * R, lane, a, line, across, p0, p1, p2, norm)
-                    c, best = (np.int32(2) if d < best else c), min(d, best)
-                    d = compute_distance(L, C, 3, level, 0, lane, a, line, across, p0, p1, p2, norm)
-                    c, best = (np.int32(3) if d < best else c), min(d, best)
-                    d = compute_distance(L, C, 5, level, 2 * R, lane, a, line, across, p0, p1, p2, norm)
-                    c, best = (np.int32(5) if d < best else c), min(d, best)
-                    d = compute_distance(L, C, 6, below, 0, lane, a, line, across, p0, p1, p2, norm)
-                    c, best = (np.int32(6) if d < best else c), min(d, best)
-                    d = compute_distance(L, C, 7, below, R, lane, a, line, across, p0, p1, p2, norm)
-                    c, best = (np.int32(7) if d < best else c), min(d, best)
-                    d = compute_distance(L, C, 8, below, 2 * R, lane, a, line, across, p0, p1, p2, norm)
-                    c, best = (np.int32(8) if d < best else c), min(d, best)
-                    chosen[lane] = np.uint8(c)
-                if last:
-                    continue
-                for lane in range(L):
-                    up = np.int32(chosen[lane]) * 11 >> 5  # divides by 3
-                    left = np.int32(chosen[lane]) - 3 * up
-                    values[lane] = p[lane]
-                    if C == 3:
-                        values[L + lane] = p[L + lane]
-                        values[2 * L + lane] = p[2 * L + lane]
-                    values[4 * L + lane] = a - (dx0 if left == 0 else zero) - (dx2 if left == 2 else zero)
-                    values[5 * L + lane] = b - (dy0 if up == 0 else zero) - (dy2 if up == 2 else zero)
-                if L == 1:
-                    add8(sums, place[chosen[0]], values, 0)
-                else:
-                    for lane in range(0, L, 8):
-                        transpose8(transposed, lane * 8, 8, values, lane, L)
-                    for lane in range(L):
-                        add8(sums, place[chosen[lane]] + lane * 8, transposed, lane * 8)
+                pixel, chosen = pixels + i * C * L, i * L
+                choose_nearest(lanes, channels, floats, pixel, above, level, below, a, local, choices, chosen)
+                if not last:
+                    sum_pixel(lanes, channels, floats, pixel, choices, chosen, a, b, dx0, dx2, dy0, dy2, places)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def update_centres(lanes, channels, records, sums, ring, row, columns, scratch):  # type: ignore[no-untyped-def]
-    """Move the centres in a row of cells to the means of their pixels, and reset the sums.
+@operation()
+def update_centre(v, lanes, channels, floats, record, total):  # type: ignore[no-untyped-def]
+    """Move a centre to the mean of its pixels, and reset the sums. A centre without pixels stays where it is."""
+    L, C = lanes, channels
+    for lane in v.chunks(L):
+        if L == 1:
+            sums = [floats[total + k] for k in range(8)]
+        else:
+            sums = v.transpose([floats[total + (lane + k) * 8] for k in range(8)])
+        for k in range(8):
+            floats[total + (lane + k) * 8 if L > 1 else total + k] = 0.0
+        one = v.match_type(1.0, sums[3].type)
+        some, share = sums[3] > 0.0, 1.0 / v.select(sums[3] > one, sums[3], one)
+        x, y = sums[4] * share, sums[5] * share
+        colours = [sums[k] * share for k in range(C)]
+        norm = sum((colour * colour for colour in colours[1:]), colours[0] * colours[0])
+        for k, value in enumerate([norm, x * x + y * y, 2 * x, 2 * y, *[2 * colour for colour in colours]]):
+            at = record + k * L + lane
+            floats[at] = v.select(some, value, floats[at])
 
-    A centre without pixels stays where it is.
-    """
+
+@njit(inline="always")
+def update_centres(lanes, channels, floats, records, sums, ring, row, columns):  # type: ignore[no-untyped-def]
+    """Move the centres in a row of cells to the means of their pixels, and reset the sums."""
     L, C = len(lanes), len(channels)
-    R, S = (4 + C) * L, 8 * L
     first = (row + 1) % ring * (columns + 2) + 1
     for seed in range(first, first + columns):
-        record, total = records[seed * R : (seed + 1) * R], scratch[:S]
-        if L == 1:
-            for k in range(S):
-                total[k] = sums[seed * S + k]
-        else:
-            for lane in range(0, L, 8):
-                transpose8(total, lane, L, sums, seed * S + lane * 8, 8)
-        for k in range(S):
-            sums[seed * S + k] = 0
-        for lane in range(L):
-            some = total[3 * L + lane] > 0
-            share = F32(1) / max(total[3 * L + lane], F32(1))
-            x, y = total[4 * L + lane] * share, total[5 * L + lane] * share
-            r = total[lane] * share
-            g, b = (total[L + lane] * share, total[2 * L + lane] * share) if C == 3 else (F32(0), F32(0))
-            record[lane] = r * r + g * g + b * b if some else record[lane]
-            record[L + lane] = x * x + y * y if some else record[L + lane]
-            record[2 * L + lane] = F32(2) * x if some else record[2 * L + lane]
-            record[3 * L + lane] = F32(2) * y if some else record[3 * L + lane]
-            record[4 * L + lane] = F32(2) * r if some else record[4 * L + lane]
-            if C == 3:
-                record[5 * L + lane] = F32(2) * g if some else record[5 * L + lane]
-                record[6 * L + lane] = F32(2) * b if some else record[6 * L + lane]
+        update_centre(lanes, channels, floats, records + seed * (4 + C) * L, sums + seed * 8 * L)
 
 
-@njit(nogil=True, cache=True)
-def init_centres(lanes, channels, pixels, records, ring, ys, xs, row):  # type: ignore[no-untyped-def]
+@operation()
+def clear(v, n, floats, at):  # type: ignore[no-untyped-def]
+    """Set n floats to zero."""
+    for i in v.each(n):
+        floats[at + i] = 0.0
+
+
+@operation()
+def add_colours(v, lanes, channels, floats, colours, pixel):  # type: ignore[no-untyped-def]
+    """Add the colours of a pixel to those at `colours`."""
+    for k in range(channels):
+        for lane in v.chunks(lanes):
+            at = k * lanes + lane
+            floats[colours + at] = floats[colours + at] + floats[pixel + at]
+
+
+@operation()
+def place_centre(v, lanes, channels, floats, record, share):  # type: ignore[no-untyped-def]
+    """Write a record for the middle of a cell. The cell's sum of colours is in the record, and `share` is 1 / size."""
+    L, C = lanes, channels
+    for lane in v.chunks(L):
+        norm = v.match_type(0.0, FLOAT)
+        for k in range(4, 4 + C):
+            mean = floats[record + k * L + lane] * share
+            norm = norm + mean * mean
+            floats[record + k * L + lane] = 2 * mean
+        floats[record + lane] = norm
+
+
+@njit(inline="always")
+def init_centres(lanes, channels, floats, pixels, records, ring, ys, xs, row):  # type: ignore[no-untyped-def]
     """Place the centres in a row of cells in the middle of their cells, with the cells' mean colours."""
     L, C = len(lanes), len(channels)
     R = (4 + C) * L
     columns, width = len(xs) - 1, xs[-1]
     height = ys[row + 1] - ys[row]
     for cx in range(columns):
-        at = ((row + 1) % ring * (columns + 2) + cx + 1) * R
-        record = records[at : at + R]
-        record[:] = 0
-        colour = record[4 * L :]
+        record = records + ((row + 1) % ring * (columns + 2) + cx + 1) * R
+        clear(R, floats, record)
         for y in range(height):
             for x in range(xs[cx], xs[cx + 1]):
-                p = pixels[(y * width + x) * C * L : (y * width + x + 1) * C * L]
-                for k in range(C * L):
-                    colour[k] += p[k]
-        share = F32(1.0 / (height * (xs[cx + 1] - xs[cx])))
-        for lane in range(L):
-            norm = F32(0)
-            for k in range(4, 4 + C):
-                mean = record[k * L + lane] * share
-                norm += mean * mean
-                record[k * L + lane] = F32(2) * mean
-            record[lane] = norm
+                add_colours(lanes, channels, floats, record + 4 * L, pixels + (y * width + x) * C * L)
+        place_centre(lanes, channels, floats, record, F32(1.0 / (height * (xs[cx + 1] - xs[cx]))))
 
 
-@njit(nogil=True, cache=True)
-def mark_absent(lanes, channels, records, first, stop):  # type: ignore[no-untyped-def]
+@njit(inline="always")
+def mark_absent(lanes, channels, floats, records, first, stop):  # type: ignore[no-untyped-def]
     """Mark the seeds first..stop as absent, which puts them infinitely far from everything."""
     L, C = len(lanes), len(channels)
     R = (4 + C) * L
+    clear((stop - first) * R, floats, records + first * R)
     for seed in range(first, stop):
-        records[seed * R : (seed + 1) * R] = 0
-        records[seed * R + L : seed * R + 2 * L] = np.inf
+        for lane in range(L):
+            floats[records + seed * R + L + lane] = np.inf
 
 
 @njit(nogil=True, cache=True)
@@ -261,21 +285,25 @@ def fill_empty_segments(labels: Any, ys: Any, xs: Any) -> None:
                 if sizes[labels[y * width + x]] > most:
                     donor, most = y * width + x, sizes[labels[y * width + x]]
         if donor < 0:
-            largest = np.argmax(sizes)
-            for i in range(len(labels)):
-                if labels[i] == largest:
-                    donor = i
-                    break
+            largest = 0
+            for t in range(len(sizes)):
+                largest = t if sizes[t] > sizes[largest] else largest
+            donor = 0
+            while labels[donor] != largest:
+                donor += 1
         sizes[labels[donor]] -= 1
         labels[donor] = s
         sizes[s] = 1
 
 
-@njit(nogil=True, cache=True)
-def load_rows(lanes, channels, images, size, scale, pixels, first, stop, tile, padded):  # type: ignore[no-untyped-def]
-    """Blur rows first..stop of the images and interleave them lane by lane. Spare lanes repeat the last image."""
+@njit(inline="always")
+def load_rows(lanes, channels, images, size, scale, floats, pixels, first, stop, tile, padded):  # type: ignore[no-untyped-def]
+    """Blur rows first..stop of the images and interleave them lane by lane. Spare lanes repeat the last image.
+
+    `pixels`, `tile` and `padded` are places in `floats`: of the result, and of scratch memory.
+    """
     L, C = len(lanes), len(channels)
-    count, _, _, width = images.shape
+    count, _, height, width = images.shape
     wide = TILE_ROWS * width
     for top in range(first, stop, TILE_ROWS):
         bottom = min(stop, top + TILE_ROWS)
@@ -283,136 +311,154 @@ def load_rows(lanes, channels, images, size, scale, pixels, first, stop, tile, p
         for k in range(C):
             for eight in range(0, L, 8):
                 for lane in range(min(8, L)):
-                    plane = images[min(eight + lane, count - 1), k]
+                    plane = (min(eight + lane, count - 1) * C + k) * height * width
                     for y in range(top, bottom):
-                        t = lane * wide + (y - top) * width
-                        blur_row(plane, y, size, scale, padded, tile[t : t + width])
-                if L == 1:
-                    for x in range(area):
-                        pixels[(i + x) * C + k] = tile[x]
-                    continue
-                for x in range(0, area - 7, 8):
-                    transpose8(pixels, ((i + x) * C + k) * L + eight, C * L, tile, x, wide)
-                for x in range(area // 8 * 8, area):
-                    for lane in range(8):
-                        pixels[((i + x) * C + k) * L + eight + lane] = tile[lane * wide + x]
+                        t = tile + lane * wide + (y - top) * width
+                        blur_line(images, plane, height, width, y, size, scale, floats, padded, floats, t)
+                interleave(lanes, channels, area, floats, pixels + (i * C + k) * L + eight, tile, wide)
 
 
-@njit(nogil=True, cache=True)
-def store_labels(lanes, choices, ys, xs, row, home, labels, used, words):  # type: ignore[no-untyped-def]
-    """Translate the choices in a row of cells to labels [B, H*W] of the separate images, and mark the labels in use.
+@operation()
+def interleave(v, lanes, channels, area, floats, to, tile, wide):  # type: ignore[no-untyped-def]
+    """Interleave eight lines of `area` floats, which are `wide` apart. With a single lane, copy one line."""
+    apart, rows = lanes * channels, 1 if lanes == 1 else 8
+    for x in v.each(area):
+        lines = [floats[tile + k * wide + x] for k in range(rows)]
+        if v.width == 8 and rows == 8:
+            for k, line in enumerate(v.transpose(lines)):
+                floats[to + (x + k) * apart] = line
+        elif v.width == 8:
+            for k in range(8):
+                floats.numbers()[to + (x + k) * apart] = v.extract(lines[0], k)
+        else:
+            for k, line in enumerate(lines):
+                floats[to + x * apart + k] = line
+
+
+@operation()
+def group_choices(v, lanes, width, choices, at, floats, words):  # type: ignore[no-untyped-def]
+    """Transpose the choices in a line of pixels.
+
+    The bytes of four images make a word, so transposing 8 x 8 words gives eight pixels of 32 images.
+    """
+    fours, apart = choices.as_floats(), lanes // 4
+    first = at >> 2
+    for x in v.each(width):
+        if v.width == 8:
+            for k, word in enumerate(v.transpose([fours[first + (x + i) * apart] for i in range(8)])):
+                floats[words + k * width + x] = word
+        else:
+            for k in range(8):
+                floats[words + k * width + x] = fours[first + x * apart + k]
+
+
+@operation()
+def translate_choices(v, lanes, width, choices, at, floats, words, part, home, shift, columns, most, labels, to):  # type: ignore[no-untyped-def]
+    """Translate the choices in a line of pixels to labels.
 
     Pixels that are not finite may have chosen an absent seed. Their labels are clipped to the valid range.
     """
+    for x in v.each(width):
+        choice = choices[at + x] if lanes == 1 else (floats.as_integers()[words + x] >> part) & 15
+        up = choice * 11 >> 5  # divides by 3
+        label = home[x] + shift + up * columns + choice - 3 * up
+        label = v.select(label < 0, 0, label)
+        labels[to + x] = v.select(label > most, most, label)
+
+
+@njit(inline="always")
+def store_labels(lanes, choices, ys, xs, row, home, labels, used, floats, words):  # type: ignore[no-untyped-def]
+    """Translate the choices in a row of cells to labels [B, H*W] of the separate images, and mark the labels in use."""
     L = len(lanes)
-    most = np.int32(used.shape[1] - 1)
     columns, width = len(xs) - 1, xs[-1]
-    if L == 1:
-        for i in range((ys[row + 1] - ys[row]) * width):
-            up = np.int32(choices[i]) // 3
-            label = row * columns + home[i % width] + (up - 1) * columns + np.int32(choices[i]) - 3 * up - 1
-            label = min(max(label, 0), most)
-            labels[0, ys[row] * width + i] = label
-            used[0, label] = 1
-        return
-    # The bytes of four images make a word, so transposing 8 x 8 words gives eight pixels of 32 images.
-    fours, wide = choices.view(np.float32), len(words) // 8
-    bits = words.view(np.int32)
-    shift = np.int32((row - 1) * columns - 1)
+    segments = (len(ys) - 1) * columns
+    count, area = labels.shape
     for y in range(ys[row + 1] - ys[row]):
-        for block in range(0, L, 32):
-            for x in range(0, width - 7, 8):
-                transpose8(words, x, wide, fours, ((y * width + x) * L + block) // 4, L // 4)
-            for x in range(width // 8 * 8, width):
-                for k in range(8):
-                    words[k * wide + x] = fours[((y * width + x) * L + block) // 4 + k]
-            for b in range(block, min(block + 32, len(labels))):
-                row_bits = bits[(b - block) // 4 * wide : (b - block) // 4 * wide + width]
-                target = labels[b, (ys[row] + y) * width : (ys[row] + y + 1) * width]
-                part = np.int32(8 * (b % 4))
-                for x in range(width):
-                    c = (row_bits[x] >> part) & np.int32(15)
-                    up = c * np.int32(11) >> np.int32(5)  # divides by 3
-                    label = shift + home[x] + up * np.int32(columns) + c - np.int32(3) * up
-                    target[x] = min(max(label, np.int32(0)), most)
-                for x in range(width):
-                    used[b, target[x]] = 1
+        at, to = y * width * L, (ys[row] + y) * width
+        if L > 1:
+            group_choices(lanes, width, choices, at, floats, words)
+        for b in range(count):
+            translate_choices(
+                lanes, width, choices, at, floats, words + b // 4 * width, b % 4 * 8,
+                home, (row - 1) * columns - 1, columns, segments - 1, labels, b * area + to,
+            )  # fmt: skip
+            for x in range(to, to + width):
+                choices[used + b * segments + labels[b, x]] = 1
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def segment_images(  # type: ignore[no-untyped-def]
-    lanes, channels, images, size, per_colour, ys, xs, sy, sx, per_pixel, iterations, labels, floats, choices
+    lanes, channels, images, size, per_colour, ys, xs, sy, sx, per_pixel, iterations, labels, floats, choices, home
 ):
     """Segment the box blur of images [B, C, H, W], at most one per lane; write labels [B, H*W].
 
-    `floats` and `choices` are scratch memory of the lengths that `scratch_size` returns. The caller should reuse them,
-    since fresh memory is slow.
+    `floats`, `choices` and `home` are scratch memory of the lengths that `scratch_size` returns. The caller should
+    reuse them, since fresh memory is slow.
+
+    Returns the number of images with empty segments, and the place in `choices` of [B] bytes that mark them.
     """
     L, C = len(lanes), len(channels)
     rows, columns, width = len(ys) - 1, len(xs) - 1, xs[-1]
+    count, segments = len(labels), rows * columns
     band, ring, tall = count_rows(iterations, ys)
     area, seeds = tall * width * C * L, ring * (columns + 2) * L
-    pixels, rest = floats[: band * area], floats[band * area :]
-    records, rest = rest[: seeds * (4 + C)], rest[seeds * (4 + C) :]
-    sums, rest = rest[: seeds * 8], rest[seeds * 8 :]
-    tile, rest = rest[: 8 * TILE_ROWS * width], rest[8 * TILE_ROWS * width :]
-    words, local = rest[: 8 * width], rest[8 * width :]
-    padded = np.empty(width + size - 1, np.float32)
-    home = np.empty(width, np.int32)
+    records = band * area
+    sums = records + seeds * (4 + C)
+    tile = sums + seeds * 8
+    words = tile + 8 * TILE_ROWS * width
+    padded = words + 8 * width
+    local = padded + width + size - 1
     for cx in range(columns):
-        home[xs[cx] : xs[cx + 1]] = cx
-    used = np.zeros((len(labels), rows * columns), np.uint8)
-    scale = F32(per_colour / (size * size))
-    sums[:] = 0
-    mark_absent(lanes, channels, records, 0, ring * (columns + 2))
+        for x in range(xs[cx], xs[cx + 1]):
+            home[x] = cx
+    places = home[width:]
+    used = tall * width * L
+    empty = used + count * segments
+    for i in range(used, empty + count):
+        choices[i] = 0
+    clear(seeds * 8, floats, sums)
+    mark_absent(lanes, channels, floats, records, 0, ring * (columns + 2))
     for front in range(rows + 2 * iterations - 1):
         if front < rows:
-            fresh = pixels[front % band * area : (front % band + 1) * area]
-            load_rows(lanes, channels, images, size, scale, fresh, ys[front], ys[front + 1], tile, padded)
-            init_centres(lanes, channels, fresh, records, ring, ys, xs, front)
+            fresh, scale = front % band * area, F32(per_colour / (size * size))
+            load_rows(lanes, channels, images, size, scale, floats, fresh, ys[front], ys[front + 1], tile, padded)
+            init_centres(lanes, channels, floats, fresh, records, ring, ys, xs, front)
         elif front == rows:
             below = (rows + 1) % ring * (columns + 2)
-            mark_absent(lanes, channels, records, below, below + columns + 2)
+            mark_absent(lanes, channels, floats, records, below, below + columns + 2)
         for iteration in range(iterations):
             row, last = front - 1 - 2 * iteration, iteration == iterations - 1
             if 0 <= row < rows:
-                row_pixels = pixels[row % band * area : (row % band + 1) * area]
                 assign_pixels(
-                    lanes,
-                    channels,
-                    row_pixels,
-                    records,
-                    sums,
-                    ring,
-                    choices,
-                    ys,
-                    xs,
-                    sy,
-                    sx,
-                    per_pixel,
-                    row,
-                    last,
-                    local,
-                )
+                    lanes, channels, floats, row % band * area, records, sums, local, ring,
+                    choices, places, ys, xs, sy, sx, per_pixel, row, last,
+                )  # fmt: skip
                 if last:
-                    store_labels(lanes, choices, ys, xs, row, home, labels, used, words)
+                    store_labels(lanes, choices, ys, xs, row, home, labels, used, floats, words)
             if not last and 0 <= row - 1 < rows:
-                update_centres(lanes, channels, records, sums, ring, row - 1, columns, local)
-    for b in range(len(labels)):
-        if used[b].min() == 0:
-            fill_empty_segments(labels[b], ys, xs)
+                update_centres(lanes, channels, floats, records, sums, ring, row - 1, columns)
+    found = 0
+    for b in range(count):
+        for i in range(used + b * segments, used + (b + 1) * segments):
+            if choices[i] == 0:
+                choices[empty + b] = 1
+        found += choices[empty + b]
+    return found, empty
 
 
 @njit(nogil=True, cache=True)
 def count_rows(iterations: int, ys: Any) -> tuple[int, int, int]:
     """Return the numbers of rows of cells with pixels and with centres in memory, and the height of the tallest row."""
-    rows = len(ys) - 1
-    return min(2 * iterations, rows), min(2 * iterations + 1, rows + 2), np.diff(ys).max()
+    rows, tall = len(ys) - 1, 0
+    for row in range(rows):
+        tall = max(tall, ys[row + 1] - ys[row])
+    return min(2 * iterations, rows), min(2 * iterations + 1, rows + 2), tall
 
 
-def scratch_size(lanes: int, channels: int, iterations: int, ys: Any, xs: Any) -> tuple[int, int]:
-    """Return how many floats and how many bytes `segment_images` needs."""
+def scratch_size(lanes: int, channels: int, size: int, iterations: int, ys: Any, xs: Any) -> tuple[int, int, int]:
+    """Return how many floats, bytes and 32-bit integers `segment_images` needs."""
     width, columns = int(xs[-1]), len(xs) - 1
     band, ring, tall = count_rows(iterations, ys)
     seeds = ring * (columns + 2) * (12 + channels)
-    return (band * tall * width * channels + seeds + 52) * lanes + 8 * (TILE_ROWS + 1) * width, tall * width * lanes
+    floats = (band * tall * width * channels + seeds + 36) * lanes + 8 * (TILE_ROWS + 1) * width + width + size
+    return floats, (tall * width + (len(ys) - 1) * columns + 1) * lanes, width + 9

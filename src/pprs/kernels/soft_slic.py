@@ -19,12 +19,20 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from pprs.kernels.average import mirror_index
-from pprs.kernels.simd import transpose8
-from pprs.kernels.slic import TILE_ROWS, compute_distance, init_centres, load_rows, mark_absent, prepare_candidate
+from pprs.kernels.average import mirror_index, scale_line
+from pprs.kernels.slic import (
+    TILE_ROWS,
+    clear,
+    emit_cell,
+    init_centres,
+    load_rows,
+    mark_absent,
+    measure_distance,
+    prepare_line,
+)
+from pprs.kernels.vectors import FAST, operation
 
 F32 = np.float32
-FAST = {"contract", "nnan", "nsz"}
 
 
 def lane_count(height: int, width: int) -> int:
@@ -50,296 +58,299 @@ def scratch_size(lanes: int, channels: int, height: int, width: int, seeds: int,
     return lanes * (images + seeds * (7 + 3 * channels) + cell + (width + 2 * reach) * channels) + 8 * TILE_ROWS * width
 
 
-@njit(nogil=True, cache=True, inline="always")
-def split_scratch(L, C, area, floats):  # type: ignore[no-untyped-def]
-    """Split the scratch memory into noisy, guide and blended images, and the remainder."""
-    n = area * C * L
-    return floats[:n], floats[n : 2 * n], floats[2 * n : 3 * n], floats[3 * n :]
+@operation(FAST)
+def add_weighted(v, n, floats, to, one, two, share):  # type: ignore[no-untyped-def]
+    """Add the sum of two lines of n values, times share."""
+    for x in v.each(n):
+        floats[to + x] = floats[to + x] + (floats[one + x] + floats[two + x]) * share
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
+@njit(nogil=True, cache=True, error_model="numpy")
 def load_and_blur(lanes, channels, images, kernel, per_colour, floats):  # type: ignore[no-untyped-def]
     """Interleave at most L images lane by lane, blur them into the guide, and clear the blended images."""
     L, C = len(lanes), len(channels)
     height, width = images.shape[2:]
-    noisy, guide, blended, rest = split_scratch(L, C, height * width, floats)
-    tile, rest = rest[: 8 * TILE_ROWS * width], rest[8 * TILE_ROWS * width :]
-    load_rows(lanes, channels, images, 1, F32(1), noisy, 0, height, tile, np.empty(width, np.float32))
-    blended[:] = 0
     step, reach = C * L, len(kernel) - 1
     wide = width * step
-    line = rest[: wide + 2 * reach * step]
-    middle = line[reach * step : reach * step + wide]
+    guide, blended, tile = height * wide, 2 * height * wide, 3 * height * wide
+    line = tile + 8 * TILE_ROWS * width
+    middle = line + reach * step
+    load_rows(lanes, channels, images, 1, F32(1), floats, 0, 0, height, tile, line)
+    clear(height * wide, floats, blended)
     for y in range(height):
-        source = noisy[y * wide : (y + 1) * wide]
-        for i in range(wide):
-            middle[i] = source[i] * kernel[0]
+        scale_line(wide, floats, middle, floats, y * wide, kernel[0])
         for d in range(1, reach + 1):
-            up, down = mirror_index(y - d, height) * wide, mirror_index(y + d, height) * wide
-            above, below, share = noisy[up : up + wide], noisy[down : down + wide], kernel[d]
-            for i in range(wide):
-                middle[i] += (above[i] + below[i]) * share
+            above, below = mirror_index(y - d, height) * wide, mirror_index(y + d, height) * wide
+            add_weighted(wide, floats, middle, above, below, kernel[d])
         for d in range(reach):
             left, right = mirror_index(-1 - d, width) * step, mirror_index(width + d, width) * step
             for i in range(step):
-                line[(reach - 1 - d) * step + i] = middle[left + i]
-                line[(reach + width + d) * step + i] = middle[right + i]
-        target, share = guide[y * wide : (y + 1) * wide], kernel[0] * per_colour
-        for i in range(wide):
-            target[i] = middle[i] * share
+                floats[line + (reach - 1 - d) * step + i] = floats[middle + left + i]
+                floats[line + (reach + width + d) * step + i] = floats[middle + right + i]
+        target = guide + y * wide
+        scale_line(wide, floats, target, floats, middle, kernel[0] * per_colour)
         for d in range(1, reach + 1):
-            before, after = line[(reach - d) * step :], line[(reach + d) * step :]
-            share = kernel[d] * per_colour
-            for i in range(wide):
-                target[i] += (before[i] + after[i]) * share
+            before, after = line + (reach - d) * step, line + (reach + d) * step
+            add_weighted(wide, floats, target, before, after, kernel[d] * per_colour)
 
 
-@njit(nogil=True, inline="always")
-def compute_weight(d, best, per_near):  # type: ignore[no-untyped-def]
+@operation(FAST)
+def prepare_cell(v, lanes, channels, floats, above, level, below, dx0, dx2, dy0, dy2, local):  # type: ignore[no-untyped-def]
+    """Compute the terms of the distances that are constant within a cell, as in `slic`, with one product fused."""
+    squares = {(dx, dy): v.multiply_add(dy, dy, dx * dx) for dx in (dx0, dx2) for dy in (dy0, dy2)}
+    emit_cell(v, lanes, channels, floats, (above, level, below), (dx0, 0, dx2), (dy0, 0, dy2), squares, local)
+
+
+@operation(FAST)
+def compute_memberships(v, lanes, channels, floats, pixel, above, level, below, a, per_near, local):  # type: ignore[no-untyped-def]
+    """Compute the degrees [9, L] to which a pixel belongs to its nine candidates. They sum to one."""
+    L, C = lanes, channels
+    for lane in v.chunks(L):
+        distance = measure_distance(L, C, floats, pixel, (above, level, below), a, local, lane)
+        d = [distance(c) for c in range(9)]
+        first, second = v.least(v.least(d[0], d[1]), v.least(d[2], d[3])), v.least(d[4], d[5])
+        best = v.least(first, v.least(second, v.least(v.least(d[6], d[7]), d[8])))
+        w = [compute_weight(v, d[c], best, per_near) for c in range(9)]
+        share = 1.0 / (((w[0] + w[1]) + (w[2] + w[3])) + ((w[4] + w[5]) + (w[6] + w[7])) + w[8])
+        for c in range(9):
+            floats[local + (36 + c) * L + lane] = w[c] * share
+
+
+def compute_weight(v: Any, distance: Any, best: Any, per_near: Any) -> Any:
     """Compute (1 - x)^8, which is close to exp(-8x), reaches zero at x = 1, and takes three products."""
-    w = max(F32(0), F32(1) - (d - best) * per_near)
+    w = 1.0 - (distance - best) * per_near
+    w = v.select(w > 0.0, w, v.match_type(0.0, w.type))
     w = w * w
     w = w * w
     return w * w
 
 
-@njit(nogil=True, cache=True, error_model="numpy", fastmath=FAST)
-def compute_memberships(lanes, channels, p, above, level, below, line, across, a, per_near, w):  # type: ignore[no-untyped-def]
-    """Compute the degrees [9, L] to which a pixel belongs to its nine candidates. They sum to one."""
-    L, C = len(lanes), len(channels)
-    R = (4 + C) * L
-    for lane in range(L):
-        p0 = p[lane]
-        p1 = p[L + lane] if C == 3 else p0
-        p2 = p[2 * L + lane] if C == 3 else p0
-        norm = p0 * p0 + p1 * p1 + p2 * p2 if C == 3 else p0 * p0
-        d0 = compute_distance(L, C, 0, above, 0, lane, a, line, across, p0, p1, p2, norm)
-        d1 = compute_distance(L, C, 1, above, R, lane, a, line, across, p0, p1, p2, norm)
-        d2 = compute_distance(L, C, 2, above, 2 * R, lane, a, line, across, p0, p1, p2, norm)
-        d3 = compute_distance(L, C, 3, level, 0, lane, a, line, across, p0, p1, p2, norm)
-        d4 = compute_distance(L, C, 4, level, R, lane, a, line, across, p0, p1, p2, norm)
-        d5 = compute_distance(L, C, 5, level, 2 * R, lane, a, line, across, p0, p1, p2, norm)
-        d6 = compute_distance(L, C, 6, below, 0, lane, a, line, across, p0, p1, p2, norm)
-        d7 = compute_distance(L, C, 7, below, R, lane, a, line, across, p0, p1, p2, norm)
-        d8 = compute_distance(L, C, 8, below, 2 * R, lane, a, line, across, p0, p1, p2, norm)
-        best = min(min(min(d0, d1), min(d2, d3)), min(min(d4, d5), min(min(d6, d7), d8)))
-        w0, w1, w2 = (
-            compute_weight(d0, best, per_near),
-            compute_weight(d1, best, per_near),
-            compute_weight(d2, best, per_near),
-        )
-        w3, w4, w5 = (
-            compute_weight(d3, best, per_near),
-            compute_weight(d4, best, per_near),
-            compute_weight(d5, best, per_near),
-        )
-        w6, w7, w8 = (
-            compute_weight(d6, best, per_near),
-            compute_weight(d7, best, per_near),
-            compute_weight(d8, best, per_near),
-        )
-        share = F32(1) / (((w0 + w1) + (w2 + w3)) + ((w4 + w5) + (w6 + w7)) + w8)
-        w[lane], w[L + lane], w[2 * L + lane] = w0 * share, w1 * share, w2 * share
-        w[3 * L + lane], w[4 * L + lane], w[5 * L + lane] = w3 * share, w4 * share, w5 * share
-        w[6 * L + lane], w[7 * L + lane], w[8 * L + lane] = w6 * share, w7 * share, w8 * share
-
-
-@njit(nogil=True, cache=True, fastmath=FAST)
-def add_colour(lanes, channels, w, colour, gathered):  # type: ignore[no-untyped-def]
+@operation(FAST)
+def gather_pixel(v, lanes, channels, floats, colour, local, gathered):  # type: ignore[no-untyped-def]
     """Add a pixel's weighted colour and its weight to the sums of its nine candidates."""
-    L, C = len(lanes), len(channels)
-    S = (C + 3) * L
-    for c in range(9):
-        part, total = w[c * L : (c + 1) * L], gathered[c * S : (c + 1) * S]
-        for lane in range(L):
-            total[lane] += part[lane] * colour[lane]
-            if C == 3:
-                total[L + lane] += part[lane] * colour[L + lane]
-                total[2 * L + lane] += part[lane] * colour[2 * L + lane]
-            total[C * L + lane] += part[lane]
+    L, C = lanes, channels
+    for lane in v.chunks(L):
+        colours = [floats[colour + k * L + lane] for k in range(C)]
+        for c in range(9):
+            weight, total = floats[local + (36 + c) * L + lane], gathered + c * (C + 3) * L + lane
+            for k in range(C):
+                floats[total + k * L] = floats[total + k * L] + weight * colours[k]
+            floats[total + C * L] = floats[total + C * L] + weight
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
-def add_position(lanes, channels, w, a, b, gathered):  # type: ignore[no-untyped-def]
+@operation(FAST)
+def gather_position(v, lanes, channels, floats, a, b, local, gathered):  # type: ignore[no-untyped-def]
     """Add a pixel's weighted position (a, b) to the sums of its nine candidates."""
-    L, C = len(lanes), len(channels)
-    S = (C + 3) * L
-    for c in range(9):
-        part, total = w[c * L : (c + 1) * L], gathered[c * S : (c + 1) * S]
-        for lane in range(L):
-            total[(C + 1) * L + lane] += part[lane] * a
-            total[(C + 2) * L + lane] += part[lane] * b
+    L, C = lanes, channels
+    for lane in v.chunks(L):
+        for c in range(9):
+            weight, total = floats[local + (36 + c) * L + lane], gathered + (c * (C + 3) + C + 1) * L + lane
+            floats[total] = floats[total] + weight * a
+            floats[total + L] = floats[total + L] + weight * b
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
-def blend_pixel(lanes, channels, w, mean, colour):  # type: ignore[no-untyped-def]
+@operation(FAST)
+def blend_pixel(v, lanes, channels, floats, colour, local, means):  # type: ignore[no-untyped-def]
     """Add the weighted means [9, C, L] of its nine candidates to a pixel's colour."""
-    L, C = len(lanes), len(channels)
-    M = C * L
-    for k in range(C):
-        for lane in range(L):
-            i = k * L + lane
-            blended = w[lane] * mean[i]
+    L, C = lanes, channels
+    for lane in v.chunks(L):
+        weights = [floats[local + (36 + c) * L + lane] for c in range(9)]
+        for k in range(C):
+            at = k * L + lane
+            blended = weights[0] * floats[means + at]
             for c in range(1, 9):
-                blended += w[c * L + lane] * mean[c * M + i]
-            colour[i] += blended
+                blended = blended + weights[c] * floats[means + c * C * L + at]
+            floats[colour + at] = floats[colour + at] + blended
 
 
-@njit(nogil=True, cache=True, error_model="numpy", fastmath=FAST)
+@operation(FAST)
+def add_gathered(v, lanes, channels, floats, gathered, above, level, below, dx0, dx2, dy0, dy2):  # type: ignore[no-untyped-def]
+    """Add the sums of a cell's nine candidates to those of the seeds, three of which begin at each of three places."""
+    L, C = lanes, channels
+    S = (C + 3) * L
+    for lane in v.chunks(L):
+        for c in range(9):
+            part, total = gathered + c * S + lane, (above, level, below)[c // 3] + c % 3 * S + lane
+            for k in range(C + 1):
+                floats[total + k * L] = floats[total + k * L] + floats[part + k * L]
+            weight = floats[part + C * L]
+            for k, step in ((C + 1, (dx0, 0, dx2)[c % 3]), (C + 2, (dy0, 0, dy2)[c // 3])):
+                position = floats[part + k * L]
+                position = position - step * weight if step else position
+                floats[total + k * L] = floats[total + k * L] + position
+
+
+@operation()
+def copy(v, n, floats, to, at):  # type: ignore[no-untyped-def]
+    """Copy n floats."""
+    for i in v.each(n):
+        floats[to + i] = floats[at + i]
+
+
+@njit(inline="always")
 def process_row(  # type: ignore[no-untyped-def]
-    lanes, channels, task, pixels, colours, records, sums, means, ys, xs, sy, sx, per_pixel, per_near, row, local
+    lanes,
+    channels,
+    task,
+    floats,
+    pixels,
+    colours,
+    records,
+    sums,
+    means,
+    local,
+    ys,
+    xs,
+    sy,
+    sx,
+    per_pixel,
+    per_near,
+    row,
 ):
     """Compute the memberships of every pixel in a row of cells, and use them for one of three tasks.
 
     Task 0 sums `colours` (the guide) and positions for the new centres, task 1 sums `colours` (the noisy image) for the
-    segments' means, and task 2 adds the weighted means to `colours` (the blended image).
+    segments' means, and task 2 adds the weighted means to `colours` (the blended image). From `pixels` to `local`, all
+    are places in `floats`.
     """
     L, C = len(lanes), len(channels)
     R, S, M = (4 + C) * L, (C + 3) * L, C * L
     columns, width = len(xs) - 1, xs[-1]
-    still, down, across = local[: 9 * L], local[9 * L : 18 * L], local[18 * L : 27 * L]
-    line, w, local = local[27 * L : 36 * L], local[36 * L : 45 * L], local[45 * L :]
-    gathered, mean = local[: 9 * S], local[9 * S : 9 * S + 9 * M]
-    s0 = row * (columns + 2)
-    s1, s2 = s0 + columns + 2, s0 + 2 * (columns + 2)
-    zero, dy0, dy2 = F32(0), F32((sy[row] - sy[row + 1]) * per_pixel), F32((sy[row + 2] - sy[row + 1]) * per_pixel)
+    gathered = local + 45 * L
+    mean = gathered + 9 * S
+    dy0, dy2 = F32((sy[row] - sy[row + 1]) * per_pixel), F32((sy[row + 2] - sy[row + 1]) * per_pixel)
     for cx in range(columns):
-        above = records[(s0 + cx) * R : (s0 + cx + 3) * R]
-        level = records[(s1 + cx) * R : (s1 + cx + 3) * R]
-        below = records[(s2 + cx) * R : (s2 + cx + 3) * R]
+        s0 = row * (columns + 2) + cx
+        s1, s2 = s0 + columns + 2, s0 + 2 * (columns + 2)
+        above, level, below = records + s0 * R, records + s1 * R, records + s2 * R
         dx0, dx2 = F32((sx[cx] - sx[cx + 1]) * per_pixel), F32((sx[cx + 2] - sx[cx + 1]) * per_pixel)
-        for c in range(9):
-            record = (above if c < 3 else level if c < 6 else below)[c % 3 * R :]
-            dx = dx0 if c % 3 == 0 else dx2 if c % 3 == 2 else zero
-            dy = dy0 if c < 3 else dy2 if c > 5 else zero
-            for lane in range(L):
-                prepare_candidate(L, c, record, 0, lane, dx, dy, still, down, across)
+        prepare_cell(lanes, channels, floats, above, level, below, dx0, dx2, dy0, dy2, local)
         if task == 2:
             for c in range(3):
-                first, three = (s0 + c * (columns + 2) + cx) * M, 3 * M
-                mean[c * three : (c + 1) * three] = means[first : first + three]
+                copy(3 * M, floats, mean + 3 * c * M, means + (s0 + c * (columns + 2)) * M)
         else:
-            gathered[:] = 0
+            clear(9 * S, floats, gathered)
         for y in range(ys[row], ys[row + 1]):
             b = F32((y - sy[row + 1]) * per_pixel)
-            for i in range(9 * L):
-                line[i] = still[i] - b * down[i]
+            prepare_line(lanes, floats, b, local)
             for x in range(xs[cx], xs[cx + 1]):
                 a = F32((x - sx[cx + 1]) * per_pixel)
                 at = (y * width + x) * M
-                compute_memberships(
-                    lanes, channels, pixels[at : at + M], above, level, below, line, across, a, per_near, w
-                )
-                colour = colours[at : at + M]
+                compute_memberships(lanes, channels, floats, pixels + at, above, level, below, a, per_near, local)
                 if task == 2:
-                    blend_pixel(lanes, channels, w, mean, colour)
+                    blend_pixel(lanes, channels, floats, colours + at, local, mean)
                 else:
-                    add_colour(lanes, channels, w, colour, gathered)
+                    gather_pixel(lanes, channels, floats, colours + at, local, gathered)
                     if task == 0:
-                        add_position(lanes, channels, w, a, b, gathered)
-        if task == 2:
-            continue
-        for c in range(9):
-            seed = s0 + c // 3 * (columns + 2) + cx + c % 3
-            dx = dx0 if c % 3 == 0 else dx2 if c % 3 == 2 else zero
-            dy = dy0 if c < 3 else dy2 if c > 5 else zero
-            part_sums, total = gathered[c * S : (c + 1) * S], sums[seed * S : (seed + 1) * S]
-            for k in range((C + 1) * L):
-                total[k] += part_sums[k]
-            for lane in range(L):
-                total[(C + 1) * L + lane] += part_sums[(C + 1) * L + lane] - dx * part_sums[C * L + lane]
-                total[(C + 2) * L + lane] += part_sums[(C + 2) * L + lane] - dy * part_sums[C * L + lane]
+                        gather_position(lanes, channels, floats, a, b, local, gathered)
+        if task != 2:
+            at0, at1, at2 = sums + s0 * S, sums + s1 * S, sums + s2 * S
+            add_gathered(lanes, channels, floats, gathered, at0, at1, at2, dx0, dx2, dy0, dy2)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def update_centres(lanes, channels, records, sums, row, columns):  # type: ignore[no-untyped-def]
-    """Move the centres in a row of cells to the weighted means of their pixels, and reset the sums.
+@operation()
+def update_centre(v, lanes, channels, floats, record, total):  # type: ignore[no-untyped-def]
+    """Move a centre to the weighted mean of its pixels, and reset the sums.
 
     A centre without pixels stays where it is.
     """
+    L, C = lanes, channels
+    for lane in v.chunks(L):
+        sums = [floats[total + k * L + lane] for k in range(C + 3)]
+        some, share = sums[C] > 1e-20, 1.0 / sums[C]
+        means = [sums[k] * share for k in (*range(C), C + 1, C + 2)]
+        x, y = means[C:]
+        norm = sum((mean * mean for mean in means[1:C]), means[0] * means[0])
+        for k, value in enumerate([norm, x * x + y * y, 2 * x, 2 * y, *[2 * mean for mean in means[:C]]]):
+            at = record + k * L + lane
+            floats[at] = v.select(some, value, floats[at])
+        for k in range(C + 3):
+            floats[total + k * L + lane] = 0.0
+
+
+@operation()
+def compute_mean(v, lanes, channels, floats, total, mean):  # type: ignore[no-untyped-def]
+    """Compute the mean colour of a segment."""
+    L, C = lanes, channels
+    for lane in v.chunks(L):
+        weight = floats[total + C * L + lane]
+        weight = v.select(weight > 1e-35, weight, v.match_type(1e-35, weight.type))
+        for k in range(C):
+            floats[mean + k * L + lane] = floats[total + k * L + lane] / weight
+
+
+@njit(inline="always")
+def finish_row(lanes, channels, floats, records, sums, means, row, columns, last):  # type: ignore[no-untyped-def]
+    """Move the centres in a row of cells, or in the last iteration compute the mean colours of the segments."""
     L, C = len(lanes), len(channels)
-    R, S = (4 + C) * L, (C + 3) * L
     first = (row + 1) * (columns + 2) + 1
     for seed in range(first, first + columns):
-        record, total = records[seed * R : (seed + 1) * R], sums[seed * S : (seed + 1) * S]
-        for lane in range(L):
-            if total[C * L + lane] > F32(1e-20):
-                share = F32(1) / total[C * L + lane]
-                x, y = total[(C + 1) * L + lane] * share, total[(C + 2) * L + lane] * share
-                record[L + lane], record[2 * L + lane], record[3 * L + lane] = x * x + y * y, F32(2) * x, F32(2) * y
-                record[lane] = 0
-                for k in range(C):
-                    mean = total[k * L + lane] * share
-                    record[lane] += mean * mean
-                    record[(4 + k) * L + lane] = F32(2) * mean
-        total[:] = 0
+        total = sums + seed * (C + 3) * L
+        if last:
+            compute_mean(lanes, channels, floats, total, means + seed * C * L)
+        else:
+            update_centre(lanes, channels, floats, records + seed * (4 + C) * L, total)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def compute_means(lanes, channels, sums, means, row, columns):  # type: ignore[no-untyped-def]
-    """Compute the mean colours of the segments in a row of cells."""
-    L, C = len(lanes), len(channels)
-    S, M = (C + 3) * L, C * L
-    first = (row + 1) * (columns + 2) + 1
-    for seed in range(first, first + columns):
-        total, mean = sums[seed * S : (seed + 1) * S], means[seed * M : (seed + 1) * M]
-        for k in range(C):
-            for lane in range(L):
-                mean[k * L + lane] = total[k * L + lane] / max(total[C * L + lane], F32(1e-35))
-
-
-@njit(nogil=True, cache=True)
 def blend_grid(lanes, channels, ys, xs, sy, sx, per_pixel, iterations, per_near, floats):  # type: ignore[no-untyped-def]
     """Add the images that the segments of one grid of seeds give to the blended images."""
     L, C = len(lanes), len(channels)
     rows, columns, width = len(ys) - 1, len(xs) - 1, xs[-1]
-    noisy, guide, blended, rest = split_scratch(L, C, ys[-1] * width, floats)
-    seeds = (rows + 2) * (columns + 2) * L
-    records, rest = rest[: seeds * (4 + C)], rest[seeds * (4 + C) :]
-    sums, rest = rest[: seeds * (3 + C)], rest[seeds * (3 + C) :]
-    means, local = rest[: seeds * C], rest[seeds * C :]
-    mark_absent(lanes, channels, records, 0, seeds // L)
-    sums[:] = 0
-    means[:] = 0
+    guide, seeds = ys[-1] * width * C * L, (rows + 2) * (columns + 2) * L
+    blended, records = 2 * guide, 3 * guide
+    sums = records + seeds * (4 + C)
+    means = sums + seeds * (3 + C)
+    local = means + seeds * C
+    mark_absent(lanes, channels, floats, records, 0, seeds // L)
+    clear(seeds * (3 + 2 * C), floats, sums)
     for front in range(rows + 2 * iterations + 1):
         if front < rows:
-            init_centres(lanes, channels, guide[ys[front] * width * C * L :], records, rows + 2, ys, xs, front)
-        for iteration in range(iterations):
-            row, last = front - 1 - 2 * iteration, iteration == iterations - 1
+            pixels = guide + ys[front] * width * C * L
+            init_centres(lanes, channels, floats, pixels, records, rows + 2, ys, xs, front)
+        for iteration in range(iterations + 1):
+            row, left = front - 1 - 2 * iteration, iterations - iteration
+            task, colours = (0, guide) if left > 1 else (1, 0) if left == 1 else (2, blended)
             if 0 <= row < rows:
-                task, colours = (1, noisy) if last else (0, guide)
                 process_row(
-                    lanes, channels, task, guide, colours, records, sums, means,
-                    ys, xs, sy, sx, per_pixel, per_near, row, local,
+                    lanes, channels, task, floats, guide, colours, records, sums, means, local,
+                    ys, xs, sy, sx, per_pixel, per_near, row,
                 )  # fmt: skip
-            if 0 <= row - 1 < rows:
-                if last:
-                    compute_means(lanes, channels, sums, means, row - 1, columns)
-                else:
-                    update_centres(lanes, channels, records, sums, row - 1, columns)
-        row = front - 1 - 2 * iterations
-        if 0 <= row < rows:
-            process_row(
-                lanes, channels, 2, guide, blended, records, sums, means,
-                ys, xs, sy, sx, per_pixel, per_near, row, local,
-            )  # fmt: skip
+            if task < 2 and 0 <= row - 1 < rows:
+                finish_row(lanes, channels, floats, records, sums, means, row - 1, columns, task == 1)
+
+
+@operation()
+def separate(v, lanes, channels, area, share, floats, at, out, to):  # type: ignore[no-untyped-def]
+    """Write one plane of eight interleaved images, times share."""
+    apart = channels * lanes
+    for x in v.each(area):
+        if v.width == 8:
+            for k, line in enumerate(v.transpose([floats[at + (x + i) * apart] * share for i in range(8)])):
+                out[to + k * channels * area + x] = line
+        else:
+            for k in range(8):
+                out[to + k * channels * area + x] = floats[at + x * apart + k] * share
+
+
+@operation()
+def separate_one(v, lanes, channels, area, share, floats, at, out, to):  # type: ignore[no-untyped-def]
+    """Write one plane of one interleaved image, times share."""
+    for x in v.count(area):
+        out[to + x] = floats[at + x * channels * lanes] * share
 
 
 @njit(nogil=True, cache=True)
 def store_images(lanes, channels, share, floats, out):  # type: ignore[no-untyped-def]
     """Write the blended images, times share, from the interleaved layout to out [B, C, H, W]."""
     L, C = len(lanes), len(channels)
-    count = len(out)
-    area = out.shape[2] * out.shape[3]
-    _, _, blended, _ = split_scratch(L, C, area, floats)
-    for i in range(len(blended)):
-        blended[i] *= share
-    flat = out.reshape(-1)
+    count, _, height, width = out.shape
+    area = height * width
     for k in range(C):
-        for eight in range(0, L, 8):
-            aligned = area // 8 * 8 if eight + 8 <= count else 0
-            for x in range(0, aligned, 8):
-                transpose8(flat, (eight * C + k) * area + x, C * area, blended, (x * C + k) * L + eight, C * L)
-            for lane in range(eight, min(eight + 8, count)):
-                for x in range(aligned, area):
-                    flat[(lane * C + k) * area + x] = blended[(x * C + k) * L + lane]
+        for eight in range(0, count, 8):
+            at, to = (2 * area * C + k) * L + eight, (eight * C + k) * area
+            if eight + 8 <= count:
+                separate(lanes, channels, area, share, floats, at, out, to)
+                continue
+            for lane in range(count - eight):
+                separate_one(lanes, channels, area, share, floats, at + lane, out, to + lane * C * area)

@@ -268,7 +268,7 @@ class Superpixels(Partition):
         """Write labels [B, H*W] and the number of segments of each image."""
 
     def _label_type(self, area: int) -> npt.DTypeLike:
-        """Return the type of labels of this many pixels that are only used for averaging."""
+        """Return the type of labels of this many pixels in kernels. Users see 32-bit integers."""
         return np.int32
 
     def _block_size(self, batch: int) -> int:
@@ -335,13 +335,15 @@ class Superpixels(Partition):
     def _labels_cpu(self, noisy: torch.Tensor) -> torch.Tensor:
         images = noisy.contiguous().numpy()
         batch, _, *sides = images.shape
-        labels, segments = np.empty((batch, math.prod(sides)), np.int32), np.empty(batch, np.int32)
+        area = math.prod(sides)
+        # Of the same type as for averaging, so that the kernel is compiled for one type only.
+        labels, segments = np.empty((batch, area), self._label_type(area)), np.empty(batch, np.int32)
 
         def task(first: int, stop: int) -> None:
             self._segment(images[first:stop], labels[first:stop], segments[first:stop])
 
         parallel_for(task, batch, self._block_size(batch))
-        return torch.from_numpy(labels.reshape(batch, *sides))
+        return torch.from_numpy(labels.reshape(batch, *sides).astype(np.int32, copy=False))
 
 
 def split_batch(batch: torch.Tensor) -> list[torch.Tensor]:

@@ -139,14 +139,18 @@ class Slic(Superpixels, Clusters):
         batch, channels, height, width = noisy.shape
         ys, xs, sy, sx, per_pixel = slic.make_grid(height, width, self.n_segments, shift)
         lanes = 1 if batch <= slic.MAX_SINGLE else slic.LANES
-        sizes = slic.scratch_size(lanes, channels, self.iterations, ys, xs)
+        sizes = slic.scratch_size(lanes, channels, self.blur, self.iterations, ys, xs)
         floats, choices = _threads.get_scratch(sizes[0], "slic"), _threads.get_scratch(sizes[1], "choices", np.uint8)
+        home = _threads.get_scratch(sizes[2], "home", np.int32)
         for first in range(0, batch, lanes):  # in Python, since compiling the loop would compile the kernel once more
             span = slice(first, first + lanes)
-            slic.segment_images(
+            found, empty = slic.segment_images(
                 (0,) * lanes, (0,) * channels, noisy[span], self.blur, np.float32(1 / self.compactness),
-                ys, xs, sy, sx, per_pixel, self.iterations, labels[span], floats, choices,
+                ys, xs, sy, sx, per_pixel, self.iterations, labels[span], floats, choices, home,
             )  # fmt: skip
+            if found:
+                for b in np.flatnonzero(choices[empty : empty + len(labels[span])]):
+                    slic.fill_empty_segments(labels[first + b], ys, xs)
         segments[:] = (len(ys) - 1) * (len(xs) - 1)
 
     def _segment_device(self, noisy: torch.Tensor, shift: Shift = (0.0, 0.0)) -> tuple[torch.Tensor, torch.Tensor]:
