@@ -19,8 +19,8 @@ ORDER = [
     "progress", "kernels", "noise", "denoisers", "partition", "scores", "space", "data", "model", "bounds",
     "confidence_sequence", "sampling", "certificate", "theory", "voting", "memory", "consistency", "classifier",
     "augment", "engine", "task", "runs", "doctor", "metrics", "runners", "cost", "dataset", "prediction",
-    "verification", "report", "audit", "label_sets", "train", "segmentation", "adaptation", "patches", "tuning", "reproduction",
-    "integrations", "app", "cli", "testing",
+    "verification", "report", "audit", "label_sets", "train", "segmentation", "adaptation", "patches", "tuning",
+    "reproduction", "integrations", "app", "cli", "testing",
 ]  # fmt: skip
 PUBLIC = [
     "Blur", "Certificate", "Exponential", "Felzenszwalb", "Gaussian", "Grid",

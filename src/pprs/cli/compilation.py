@@ -20,7 +20,7 @@ SIDE = 16  # pixels; the kernels of SLIC are compiled for a number of channels, 
 BATCHES = (32, 1)  # images side by side, and one at a time
 
 
-class Announcement(event.Listener):  # type: ignore[misc]
+class Announcement(event.Listener):
     """Prints one line once kernels have compiled for `patience` seconds in total, unless they are compiled ahead."""
 
     def __init__(self, patience: float = PATIENCE) -> None:
@@ -61,9 +61,12 @@ def announce_compilation(patience: float = PATIENCE) -> Iterator[None]:
 def compile_ahead(partition: str, channels: int) -> threading.Thread:
     """Compile the kernels of a partition in a thread, while other work goes on. Whoever needs them first waits."""
 
+
     def work() -> None:
+        method = parse_partition(partition)
         for batch in BATCHES:
-            parse_partition(partition).apply(np.zeros((batch, channels, SIDE, SIDE), np.float32))
+            if method is not None:
+                method.apply(np.zeros((batch, channels, SIDE, SIDE), np.float32))
 
     thread = threading.Thread(target=work, name=AHEAD, daemon=True)
     thread.start()
