@@ -16,7 +16,7 @@ from pprs.partition import parse_partition
 from pprs.report.figures import GalleryExample, plot_gallery, to_bytes
 from pprs.voting import noisy_chunk, prepare_image
 
-OUT = Path(__file__).parent / "figures" / "signals-gallery.png"
+OUT = Path(__file__).parent / "signals-gallery.png"
 EXAMPLES = {"GunPoint": (0, 0.5), "ItalyPowerDemand": (1, 0.5), "BasicMotions": (30, 2.0)}  # index and sigma
 METHODS = ("slic1d", "slic1d/soft/shifts:k=4", "felzenszwalb1d", "changepoint", "blur1d:size=5", "tv1d")
 

@@ -24,6 +24,7 @@ from pprs.model import Model
 from pprs.model.identity import identify
 from pprs.noise import Noise, digest_image, parse_noise
 from pprs.partition import AUTO, Auto, Partition, parse_request
+from pprs.partition.recommendation import describe_rough_signal
 from pprs.progress import Progress, as_progress, rename_inputs, stage
 from pprs.runners import Budget, Local, Processes, Runner, RunProgress, Work, parse_budget, run_budget, run_images
 from pprs.runs import (
@@ -248,6 +249,8 @@ def choose_partition(
             return recorded.partition
         recommendation = recommend_for_model(task.model, noise, tuple(task.sample.image.shape))
         progress.message(f"partition: {recommendation}")
+        if (warning := describe_rough_signal(task.sample.image, noise.sigma)) is not None:
+            progress.message(f"warning: {warning}")
         requested = recommendation.partition
     if requested is None:
         return None

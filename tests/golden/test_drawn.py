@@ -36,7 +36,7 @@ def test_manifest_lists_the_committed_rows() -> None:
     results = Results(RESULTS)
     assert not results.problems()
     entries = results.manifest().entries.values()
-    assert (len(entries), sum(entry.rows for entry in entries)) == (379, 54063)
+    assert (len(entries), sum(entry.rows for entry in entries)) == (640, 134907)
 
 
 @pytest.mark.slow

@@ -190,3 +190,31 @@ def test_tuning_proposes_partitions_of_signals(network: Path) -> None:
     proposed = propose_candidates(Gaussian(1.0), (1, 64))
     assert {c.family for c in proposed} == {"none", "blur", "filter", "superpixels"}
     assert all(c.partition is None or c.partition.domain is SIGNAL for c in proposed)
+
+
+def test_the_recommended_partition_of_rough_signals_comes_with_a_warning(network: Path, tmp_path: Path) -> None:
+    waves, said = make_waves(2), Said()
+    for i, sigma in enumerate((1.0, 0.001)):
+        certify_dataset(
+            str(network), waves, noise=Gaussian(sigma), sampling=Sampling(8, 16), partition="auto",
+            out=tmp_path / str(i), progress=said,
+        )  # fmt: skip
+    warnings = [text for text in said.messages if "neighbouring values" in text]
+    assert len(warnings) == 1
+    assert "sigma 0.001" in warnings[0]
+
+
+class Said:
+    """Progress that keeps its messages."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+    def begin(self, *args: object, **options: object) -> None: ...
+
+    def advance(self, *args: object, **options: object) -> None: ...
+
+    def end(self) -> None: ...

@@ -61,7 +61,6 @@ def announce_compilation(patience: float = PATIENCE) -> Iterator[None]:
 def compile_ahead(partition: str, channels: int) -> threading.Thread:
     """Compile the kernels of a partition in a thread, while other work goes on. Whoever needs them first waits."""
 
-
     def work() -> None:
         method = parse_partition(partition)
         for batch in BATCHES:

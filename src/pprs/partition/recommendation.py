@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+import torch
 
 from pprs.domain import SIGNAL, domain_of
 from pprs.partition.base import Partition, check_sigma
@@ -53,3 +56,25 @@ def recommend_partition(sigma: float, shape: tuple[int, ...]) -> Recommendation:
         return Recommendation(None, reason)
     height, width = shape[-2:]
     return Recommendation(Shifts(Soft(Slic()), 4), f"for sigma {sigma:g} and {height}x{width} images")
+
+
+def describe_rough_signal(signal: torch.Tensor, sigma: float) -> str | None:
+    """Return a warning if neighbouring values of a signal differ by more than the noise, else None.
+
+    Then averaging may remove more of the signal than of the noise. docs/results/signals.md has an example.
+
+    >>> describe_rough_signal(torch.linspace(-1, 1, 50)[None], 0.25)
+    >>> print(describe_rough_signal(torch.tensor([[0.0, 1.0] * 25]), 0.25))
+    neighbouring values of the first signal differ by 0.71 (root mean square, divided by the square root of 2), which is \
+more than sigma 0.25, so averaging may take more from signals than from the noise: compare with plain smoothing
+    """
+    if domain_of(tuple(signal.shape)) is not SIGNAL:
+        return None
+    difference = float(signal.double().diff(dim=-1).square().mean().sqrt()) / math.sqrt(2)
+    if difference <= sigma:
+        return None
+    return (
+        f"neighbouring values of the first signal differ by {difference:.2g} (root mean square, divided by the square "
+        f"root of 2), which is more than sigma {sigma:g}, so averaging may take more from signals than from the noise: "
+        "compare with plain smoothing"
+    )
