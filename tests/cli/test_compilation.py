@@ -50,13 +50,13 @@ def test_compilation_ahead_is_not_announced(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == ""
 
 
-def test_compile_ahead_runs_the_partition_for_one_and_for_many_images(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compile_ahead_runs_slic_for_one_and_for_many_images(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = []
 
     class Recorder:
         def apply(self, noisy: Any) -> None:
             shapes.append(noisy.shape)
 
-    monkeypatch.setattr(compilation, "parse_partition", lambda _: Recorder())
-    compile_ahead("slic", channels=3).join()
+    monkeypatch.setattr(compilation, "Slic", Recorder)
+    compile_ahead(channels=3).join()
     assert [shape[:2] for shape in shapes] == [(32, 3), (1, 3)]

@@ -84,7 +84,7 @@ def app(
     if adapted is not None and model is None:
         raise ConfigurationError("`adapted` needs the classifier that was adapted as `model`", parameter="adapted")
     options.set_threads(threads)
-    compile_ahead("slic", channels=1 if model is None else 3)
+    compile_ahead(channels=1 if model is None else 3)
     listener = serve.bind(port, serve.ALL_INTERFACES if expose else serve.LOCALHOST)
     models = make_models(model, data, split=split, classes=classes, adapted=adapted, engine=engine, progress=progress)
     if expose:

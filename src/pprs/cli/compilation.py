@@ -12,11 +12,11 @@ import numpy as np
 import typer
 from numba.core import event
 
-from pprs.partition import parse_partition
+from pprs.partition import Slic
 
 PATIENCE = 2.0  # seconds of compilation before it is announced
 AHEAD = "pprs-compile"  # name of the thread that compiles ahead
-SIDE = 16  # pixels; the kernels of SLIC are compiled for a number of channels, not for a size
+SIDE = 16  # pixels; kernels are compiled for a number of channels, not for a size
 BATCHES = (32, 1)  # images side by side, and one at a time
 
 
@@ -58,14 +58,12 @@ def announce_compilation(patience: float = PATIENCE) -> Iterator[None]:
         yield
 
 
-def compile_ahead(partition: str, channels: int) -> threading.Thread:
-    """Compile the kernels of a partition in a thread, while other work goes on. Whoever needs them first waits."""
+def compile_ahead(channels: int) -> threading.Thread:
+    """Compile the kernels of SLIC in a thread, while other work goes on. Whoever needs them first waits."""
 
     def work() -> None:
-        method = parse_partition(partition)
         for batch in BATCHES:
-            if method is not None:
-                method.apply(np.zeros((batch, channels, SIDE, SIDE), np.float32))
+            Slic().apply(np.zeros((batch, channels, SIDE, SIDE), np.float32))
 
     thread = threading.Thread(target=work, name=AHEAD, daemon=True)
     thread.start()

@@ -51,7 +51,7 @@ def demo(
         return
     model = out / "digits.safetensors"
     if not model.exists():
-        compile_ahead(METHODS["slic"], channels=1)
+        compile_ahead(channels=1)
         train_and_score(open_dataset(DATA, split="train"), Recipe(epochs=8), DATA, model, progress=progress)
     if sets:
         demo_sets(model, DATA, out)

@@ -21,8 +21,8 @@ def reproduce(
         str,
         typer.Argument(
             metavar="EXPERIMENT",
-            help="table1, curves, methods, segments, sigma, gallery, noises, training, adapt, signals, or all. Separate "
-            "several by commas.",
+            help="table1, curves, methods, segments, sigma, gallery, noises, training, adapt, signals, or all. "
+            "Separate several by commas.",
         ),
     ],
     out: Annotated[
