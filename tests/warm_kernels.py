@@ -25,7 +25,7 @@ from numba.core.caching import IndexDataCacheFile
 from numba.core.dispatcher import Dispatcher
 
 import pprs.kernels
-from pprs.noise import keyed_rng, quantise, quantise_signal, quantised_gaussian, standard_normal
+from pprs.noise import host_rng, quantise, quantise_signal, quantised_gaussian, standard_normal
 from pprs.partition import parse_partition
 
 SOURCES = Path(pprs.kernels.__file__).parent
@@ -57,13 +57,13 @@ def compile_case(name: str, channels: int, side: int, batch: int) -> tuple[str, 
     began = time.process_time()
     if name == "noise":
         image = quantise(torch.zeros(channels, side, side))
-        quantised_gaussian(0.25).sample(image, batch, keyed_rng("cpu", 0))
+        quantised_gaussian(0.25).sample(image, batch, host_rng(0))
         signal = quantise_signal(torch.full((1, side), 0.3), 0.25)
-        quantised_gaussian(0.25, signal.levels).sample(signal, batch, keyed_rng("cpu", 0))
+        quantised_gaussian(0.25, signal.levels).sample(signal, batch, host_rng(0))
         return "noise in integers", time.process_time() - began
     partition: Any = parse_partition(name)
     sides = (side,) if name in SIGNALS else (side, side)
-    noisy = standard_normal((batch, channels, *sides), keyed_rng("cpu", 0)).numpy()
+    noisy = standard_normal((batch, channels, *sides), host_rng(0)).numpy()
     partition.apply(noisy)
     return f"{name}, {'x'.join(map(str, (channels, *sides)))}, batch of {batch}", time.process_time() - began
 

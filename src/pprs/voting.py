@@ -31,6 +31,7 @@ from pprs.noise import (
     Noise,
     QuantisedImage,
     are_levels,
+    host_rng,
     keyed_rng,
     quantise,
     quantise_signal,
@@ -264,7 +265,7 @@ def noisy_chunk(
     """
     key, batch = (seed, index, phase, chunk), batch or chunk_size(x.numel())
     if isinstance(x, QuantisedImage):
-        return quantised_gaussian(noise.sigma, x.levels).sample(x, batch, keyed_rng(x.noise_device, *key), out)
+        return quantised_gaussian(noise.sigma, x.levels).sample(x, batch, host_rng(*key), out)
     return noise.sample((batch, *x.shape), keyed_rng(x.device, *key), out).add_(x)
 
 

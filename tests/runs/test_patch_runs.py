@@ -273,7 +273,7 @@ def test_the_command_certifies_and_reports(model: str, data: str, tmp_path: Path
     page = (tmp_path / "both.html").read_text(encoding="utf-8")
     assert "Certified accuracy" in page
     assert "<script" not in page
-    assert "radii and patches cannot be compared" in pprs("report", tmp_path / "a", tmp_path, code=2).stderr
+    assert "radii and patches cannot be compared" in pprs("report", tmp_path / "a", data, code=2).stderr
     assert "ends in .html" in pprs("report", tmp_path / "a", "--out", tmp_path / "r.png", code=2).stderr
 
 

@@ -14,7 +14,7 @@ from mpmath import mp  # type: ignore[import-untyped]
 from scipy.stats import chisquare, norm
 
 from pprs import Certificate, Gaussian, PprsError, SmoothedClassifier
-from pprs.noise import Quantisation, QuantisedImage, keyed_rng, quantise_signal, quantised_gaussian
+from pprs.noise import Quantisation, QuantisedImage, host_rng, quantise_signal, quantised_gaussian
 from pprs.noise.quantised import ROUNDING, WITHIN_BLOCK, choose_grid
 from pprs.partition import Blur1d, Changepoint, Felzenszwalb1d, Partition, Slic1d
 from pprs.voting import fix_levels, prepare_image
@@ -26,7 +26,7 @@ def draw(sigma: float, levels: int, batch: int, length: int = 500) -> tuple[np.n
     """Return noise in whole levels, and the size of the blocks in which it is drawn."""
     noise = quantised_gaussian(sigma, levels)
     zero = QuantisedImage(torch.zeros(1, length, dtype=torch.int64), Quantisation(levels), torch.zeros(1, length))
-    noisy = noise.sample(zero, batch, keyed_rng("cpu", 5))
+    noisy = noise.sample(zero, batch, host_rng(5))
     return np.rint(noisy.double().numpy().ravel() * levels).astype(np.int64), noise.block
 
 
@@ -84,7 +84,7 @@ def test_noise_of_a_signal_is_the_same_for_every_signal() -> None:
     noise, levels = quantised_gaussian(0.5, 10**6), 10**6
     shapes = torch.zeros(2, 40, dtype=torch.int64), torch.full((2, 40), 3_000_000)
     images = [QuantisedImage(k, Quantisation(levels), k / levels) for k in shapes]
-    draws = [noise.sample(x, 8, keyed_rng("cpu", 3)).double().mul(levels).round() - x.k for x in images]
+    draws = [noise.sample(x, 8, host_rng(3)).double().mul(levels).round() - x.k for x in images]
     assert (draws[0] - draws[1]).abs().max() <= 0.5  # float32 holds about 7 digits
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pprs import _text
-from pprs.noise.base import Noise, Rng, keyed_rng, standard_normal
+from pprs.noise.base import Noise, Rng, host_rng, keyed_rng, standard_normal
 from pprs.noise.exponential import Exponential
 from pprs.noise.gaussian import Gaussian
 from pprs.noise.power_law import PowerLaw
@@ -34,6 +34,6 @@ def noise_of(text: str, sigma: float) -> Noise:
 
 __all__ = [
     "NOISES", "Exponential", "Gaussian", "Noise", "PowerLaw", "Quantisation", "QuantisedImage", "Rng", "are_levels",
-    "describe_levels", "digest_image", "keyed_rng", "noise_of", "parse_noise", "quantise", "quantise_signal",
-    "quantised_gaussian", "standard_normal",
+    "describe_levels", "digest_image", "host_rng", "keyed_rng", "noise_of", "parse_noise", "quantise",
+    "quantise_signal", "quantised_gaussian", "standard_normal",
 ]  # fmt: skip

@@ -27,9 +27,14 @@ Rng = np.random.Generator | torch.Generator
 def keyed_rng(device: torch.device | str, *key: int) -> Rng:
     """Return the random generator of a key. It depends only on the key, and distinct keys give independent streams."""
     if torch.device(device).type == "cpu":
-        return np.random.Generator(np.random.SFC64(np.random.SeedSequence(key)))
+        return host_rng(*key)
     digest = hashlib.sha256(repr(key).encode()).digest()
     return torch.Generator(device=device).manual_seed(int.from_bytes(digest[:8], "little", signed=True))
+
+
+def host_rng(*key: int) -> np.random.Generator:
+    """Return the random generator of a key in host memory."""
+    return np.random.Generator(np.random.SFC64(np.random.SeedSequence(key)))
 
 
 def standard_normal(shape: tuple[int, ...], rng: Rng, out: torch.Tensor | None = None) -> torch.Tensor:

@@ -25,7 +25,6 @@ from pprs.errors import ConfigurationError, PprsError
 from pprs.kernels import quantised as kernel
 from pprs.kernels import quantised_fine
 from pprs.kernels.rng import STATE
-from pprs.noise.base import Rng
 
 EIGHT_BIT, SIXTEEN_BIT = 255, 65535  # levels
 PCM = {2 ** (bits - 1): bits for bits in (8, 16, 24)}  # levels of audio -> bits, of values in [-1, 1]
@@ -135,15 +134,6 @@ class QuantisedImage:
     @property
     def device(self) -> torch.device:
         return self.k.device
-
-    @property
-    def noise_device(self) -> torch.device:
-        """Where its noise is drawn: on its own device if that is a CUDA GPU, else on the host.
-
-        The noise of signals is always drawn on the host.
-        """
-        on_device = self.device.type == "cuda" and self.k.ndim != SIGNAL.ndim
-        return self.device if on_device else torch.device("cpu")
 
     def numel(self) -> int:
         return self.k.numel()
@@ -288,14 +278,16 @@ class QuantisedGaussian:
     block: int = 1
     rate: float = 0.0
 
-    def sample(self, image: QuantisedImage, batch: int, rng: Rng, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Draw `batch` noisy copies of an image, with a generator on its `noise_device`.
+    def sample(
+        self, image: QuantisedImage, batch: int, rng: np.random.Generator, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Draw `batch` noisy copies of an image.
+
+        The integers are drawn on the host and sent to the image's device, so that they are the same on every device.
 
         Returns:
             float32 [batch, ...] with values (k + J) / levels, on the image's device.
         """
-        if isinstance(rng, torch.Generator):
-            return self._sample_device(image.k, batch, rng, out)
         if image.device.type == "cpu":
             return self._sample_host(image.k, batch, rng, out)
         noisy = self._sample_host(image.k.cpu(), batch, rng, None)
@@ -314,18 +306,6 @@ class QuantisedGaussian:
         )  # fmt: skip
         add_noise(*arguments)
         return out
-
-    def _sample_device(
-        self, k: torch.Tensor, batch: int, rng: torch.Generator, out: torch.Tensor | None
-    ) -> torch.Tensor:
-        # Shifted by 2^63, because torch has signed 64-bit integers only. The order stays.
-        thresholds = torch.from_numpy((self.thresholds ^ np.uint64(2**63)).view(np.int64)).to(rng.device)
-        shape = (batch, *k.shape)
-        high, low = (torch.randint(2**32, shape, generator=rng, device=rng.device) for _ in range(2))
-        bits = ((high - 2**31) << 32) | low
-        values = torch.searchsorted(thresholds, bits, right=True).add_(self.first).add_(k.to(rng.device))
-        noisy = values.to(torch.float32).div_(float(self.levels))
-        return noisy if out is None else out.copy_(noisy)
 
 
 _lock = threading.Lock()  # mpmath's precision is shared by all threads
