@@ -115,6 +115,8 @@ def train(
     net = arch.build()
     fit(net, images, labels, recipe, noise, partition, as_progress(progress))
     training = asdict(recipe) | {"data": data_name, "noise": str(noise), "partition": str(partition)}
+    if (rate := getattr(data, "sample_rate", None)) is not None:
+        training["sample_rate"] = rate
     weights.save(
         out,
         net,

@@ -192,6 +192,22 @@ def test_tuning_proposes_partitions_of_signals(network: Path) -> None:
     assert all(c.partition is None or c.partition.domain is SIGNAL for c in proposed)
 
 
+def test_a_trained_network_knows_the_sample_rate_of_its_signals(tmp_path: Path) -> None:
+    signals = torch.randn(8, 1, 32, generator=torch.Generator().manual_seed(0)).clamp(-1, 1)
+    audio = [Signals(list(signals), [0, 1] * 4, sample_rate=rate) for rate in (8000, 16000)]
+    train(
+        audio[0],
+        Recipe("resnet1d", width=2, epochs=1, batch_size=4),
+        out=tmp_path / "net.safetensors",
+        data_name="audio",
+    )
+    assert load_model(str(tmp_path / "net.safetensors")).sample_rate == 8000
+    with pytest.raises(PprsError, match="16000 Hz, but .* takes 8000 Hz"):
+        certify_dataset(
+            str(tmp_path / "net.safetensors"), audio[1], noise=Gaussian(0.1), out=tmp_path / "run", progress=False
+        )
+
+
 def test_the_recommended_partition_of_rough_signals_comes_with_a_warning(network: Path, tmp_path: Path) -> None:
     waves, said = make_waves(2), Said()
     for i, sigma in enumerate((1.0, 0.001)):

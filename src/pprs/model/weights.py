@@ -64,7 +64,14 @@ class Weights:
         return Model(
             net, spec, arch.num_classes, tuple(names) if names else None, tuple(description["input_shape"]),
             trained_behind=_read_training_partition(description), task=task,
+            sample_rate=_read_sample_rate(description),
         )  # fmt: skip
+
+
+def _read_sample_rate(description: dict[str, Any]) -> int | None:
+    """Return the sample rate of the signals that the network was trained on, if it is known."""
+    rate = (description.get("training") or {}).get("sample_rate")
+    return rate if isinstance(rate, int) and rate > 0 else None
 
 
 def _read_training_partition(description: dict[str, Any]) -> str | None:
