@@ -5,6 +5,7 @@ python docs/results/claims.py [FOLDER]
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from pathlib import Path
@@ -23,6 +24,7 @@ from pprs.sampling import decided_radii
 ONE_LABEL = 0.9  # share of the certified signals with the same label, above which a classifier is nearly constant
 
 
+@functools.cache
 def experiment_frames(reproduction: Reproduction, experiment: str, data: str) -> Frames:
     """The rows of an experiment by sigma and line; empty if some are missing."""
     plan = reproduction.plan
