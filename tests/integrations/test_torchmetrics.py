@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
-from greys import certify
+from greys import Bright, certify
 
 from pprs import Certificate, PprsError, metrics
 from pprs.integrations.torchmetrics import AverageCertifiedRadius, CertifiedAccuracy
@@ -178,3 +178,19 @@ def test_bad_input(tmp_path: Path) -> None:
         with pytest.raises(PprsError, match="`radii` must be numbers of at least 0"):
             CertifiedAccuracy(radii)
     assert int(metric.images) == 0
+
+
+def test_runs_of_different_classifiers_are_not_averaged(tmp_path: Path) -> None:
+    class Shifted(Bright):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shift = torch.nn.Parameter(torch.tensor(0.1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x + self.shift)
+
+    metric = CertifiedAccuracy()
+    metric.update(certify(tmp_path / "a"))
+    with pytest.raises(PprsError, match="they differ in their classifier"):
+        metric.update(certify(tmp_path / "b", model=Shifted()))
+    assert int(metric.images) == 4

@@ -33,6 +33,7 @@ from pprs.data import Signals
 from pprs.data.arrays import Arrays
 from pprs.domain import SIGNAL
 from pprs.errors import ConfigurationError
+from pprs.integrations.card import make_card
 from pprs.model.resnet import architecture
 from pprs.partition import Slic1d
 from pprs.report.lines import draw_signal
@@ -211,13 +212,16 @@ def test_a_trained_network_knows_the_sample_rate_of_its_signals(tmp_path: Path) 
 def test_the_recommended_partition_of_rough_signals_comes_with_a_warning(network: Path, tmp_path: Path) -> None:
     waves, said = make_waves(2), Said()
     for i, sigma in enumerate((1.0, 0.001)):
-        certify_dataset(
+        run = certify_dataset(
             str(network), waves, noise=Gaussian(sigma), sampling=Sampling(8, 16), partition="auto",
             out=tmp_path / str(i), progress=said,
         )  # fmt: skip
     warnings = [text for text in said.messages if "neighbouring values" in text]
     assert len(warnings) == 1
     assert "sigma 0.001" in warnings[0]
+    card = make_card([run])
+    assert card.section.count("A signal counts at radius r") == 1
+    assert card.results[0]["task"]["type"] == "time-series-classification"
 
 
 class Said:

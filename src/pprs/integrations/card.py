@@ -13,12 +13,14 @@ import yaml
 from huggingface_hub import HfApi
 
 from pprs.certificate import state_arithmetic
+from pprs.domain import IMAGE, SIGNAL, domain_of_any
 from pprs.errors import ConfigurationError, PprsError
 from pprs.metrics import Summary, summarize, usual_radii
 from pprs.report.table import Table, format_percent, format_radius
 from pprs.runs import Run, RunFrame, digest_run, list_runs, open_run, read_frames
 from pprs.verification import verify_run
 
+TASKS = {IMAGE: "image-classification", SIGNAL: "time-series-classification"}  # in the hub's words
 BEGIN, END = "<!-- pprs: begin -->", "<!-- pprs: end -->"  # around the section, so that it can be replaced
 README, DIGEST = "README.md", "run_digest"
 _FRONT = re.compile(r"\A---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.M | re.S)
@@ -93,8 +95,13 @@ def make_card(
     at = [float(radius) for radius in (usual_radii(frames) if radii is None else radii)]
     summaries = [summarize(frame, at) for frame in frames]
     facts = [_list_facts(run, frame, _verify(run, replay, progress)) for run, frame in zip(opened, frames, strict=True)]
-    results = [_to_result(run, summary, at, fact) for run, summary, fact in zip(opened, summaries, facts, strict=True)]
-    return Card(Path(_name(opened[0].settings.model, "model")).stem, _to_markdown(summaries, at, facts), tuple(results))
+    results = [
+        _to_result(run, frame, summary, at, fact)
+        for run, frame, summary, fact in zip(opened, frames, summaries, facts, strict=True)
+    ]
+    domain = domain_of_any(frames[0].space.shapes)
+    section = domain.rename(_to_markdown(summaries, at, facts))
+    return Card(Path(_name(opened[0].settings.model, "model")).stem, section, tuple(results))
 
 
 def push_card(card: Card, repo: str) -> str:
@@ -182,7 +189,7 @@ def _list_facts(run: Run, frame: RunFrame, verification: str) -> dict[str, Any]:
         "arithmetic": settings.arithmetic + state_arithmetic(settings.arithmetic, settings.levels),
         "radii_measure": f"changes of {str(frame.space).removeprefix('your ')}",
         "labels": settings.label_choice or None,
-        "images": len(frame),
+        domain_of_any(frame.space.shapes).plural: len(frame),
         "failed": int(frame.failed.sum()) or None,
         "undecided": int(frame.undecided.sum()) or None,
         "data": _name(settings.data, "unknown"),
@@ -202,7 +209,9 @@ def _name(text: str | None, unknown: str) -> str:
     return unknown if text is None else Path(text).name if Path(text).is_absolute() else text
 
 
-def _to_result(run: Run, summary: Summary, radii: Sequence[float], facts: Mapping[str, Any]) -> dict[str, Any]:
+def _to_result(
+    run: Run, frame: RunFrame, summary: Summary, radii: Sequence[float], facts: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the entry of a run in `model-index`."""
     named = [
         ("certified_accuracy", f"certified accuracy at L2 radius {radius:g}", accuracy, {"radius": radius})
@@ -212,7 +221,7 @@ def _to_result(run: Run, summary: Summary, radii: Sequence[float], facts: Mappin
     name = f"{summary.full_name}, {facts['verification'].partition(':')[0]}"
     dataset = {"name": facts["data"], "type": facts["data"]}
     return {
-        "task": {"type": "image-classification", "name": "Certified classification"},
+        "task": {"type": TASKS[domain_of_any(frame.space.shapes)], "name": "Certified classification"},
         "dataset": dataset | ({} if run.settings.split is None else {"split": run.settings.split}),
         "metrics": [
             {"type": kind, "value": value, "name": f"{text} ({name})", "args": {**radius, **facts}}

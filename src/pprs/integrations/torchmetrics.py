@@ -37,6 +37,7 @@ class _Claim(NamedTuple):
     partition: str
     arithmetic: str
     alpha: float | None
+    classifier: str = "unknown"  # of a run, by its weights and the labels that it chooses among
 
     @classmethod
     def of_certificate(cls, certificate: Certificate) -> _Claim:
@@ -52,7 +53,7 @@ class _Claim(NamedTuple):
         arithmetic = settings.arithmetic + state_arithmetic(settings.arithmetic, settings.levels)
         return cls(
             "L2", repr(space.key), settings.noise_text or "unknown", settings.partition_text or "unknown", arithmetic,
-            settings.alpha,
+            settings.alpha, f"{settings.model_digest}, labels {settings.label_choice or 'all'}",
         )  # fmt: skip
 
     def check_equal(self, other: _Claim) -> None:
@@ -184,8 +185,8 @@ class _CertificateMetric(Metric):  # type: ignore[misc]
 
 def _mixture() -> ConfigurationError:
     return ConfigurationError(
-        "radii of different claims cannot be averaged: the results are of different noises, partitions or images. Use "
-        "one metric for each.",
+        "radii of different claims cannot be averaged: the results are of different noises, partitions, classifiers or "
+        "images. Use one metric for each.",
         parameter="results",
     )
 
