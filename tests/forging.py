@@ -1,0 +1,319 @@
+"""Forgeries of stored runs: every stored field is changed in turn, and rows are swapped, dropped, doubled and copied.
+
+A run is read as a document: the rows of each table, with JSON and compressed maps expanded, so that a loop over the
+document reaches every value. A table of expectations says what finds a change of each field. A field without a line
+fails the test, so a field that is added to a store cannot be forgotten.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+import sqlite3
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+Document = dict[str, Any]
+Value = Any
+
+# What finds a change of a field.
+ALONE = "verify"  # without a replay. The model and the data are at hand
+REPLAY = "replay"  # a replay of all rows
+OPEN = "open"  # the run cannot be opened, with a message that names the field
+UNCHECKED = "not checked"  # docs/verify.md says so, and why
+
+
+class Format(Protocol):
+    """Reads a run as a document, and writes it back."""
+
+    def read(self, path: Path) -> Document: ...
+
+    def write(self, path: Path, document: Document) -> None: ...
+
+
+@dataclass(frozen=True)
+class Json:
+    """A value that is stored as JSON text."""
+
+    value: Value
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A map of int32 that is stored compressed."""
+
+    values: tuple[int, ...]
+
+
+class SqliteFormat:
+    """A run in a SQLite file: each table is a list of rows. A table of keys and values is a dictionary."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+
+    def read(self, path: Path) -> Document:
+        document: Document = {}
+        with closing(sqlite3.connect(path / self.file)) as db:
+            for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name").fetchall():
+                cursor = db.execute(f"SELECT * FROM {table}")
+                names = [column[0] for column in cursor.description]
+                rows = [{name: _expand(value) for name, value in zip(names, row, strict=True)} for row in cursor]
+                if names == ["key", "value"]:
+                    document[table] = {row["key"]: row["value"] for row in rows}
+                else:
+                    document[table] = rows[0]["value"] if names == ["value"] else rows
+        return document
+
+    def write(self, path: Path, document: Document) -> None:
+        with closing(sqlite3.connect(path / self.file)) as db, db:
+            for table, content in document.items():
+                names = [column[1] for column in db.execute(f"PRAGMA table_info({table})")]
+                if names == ["key", "value"]:
+                    content = [{"key": key, "value": value} for key, value in content.items()]
+                elif names == ["value"]:
+                    content = [{"value": content}]
+                db.execute(f"DELETE FROM {table}")
+                for row in content:
+                    marks = ", ".join("?" * len(names))
+                    db.execute(f"INSERT INTO {table} VALUES ({marks})", [_contract(row[name]) for name in names])
+
+
+def _expand(value: Value) -> Value:
+    if isinstance(value, bytes):
+        with suppress(zlib.error):
+            return Packed(tuple(np.frombuffer(zlib.decompress(value), "<i4").tolist()))
+    if isinstance(value, str):
+        with suppress(ValueError):
+            return Json(json.loads(value))
+    return value
+
+
+def _contract(value: Value) -> Value:
+    if isinstance(value, Packed):
+        return zlib.compress(np.array(value.values, "<i4").tobytes())
+    return json.dumps(value.value) if isinstance(value, Json) else value
+
+
+class LinesFormat:
+    """A run of JSON lines: the first one has the settings, and the others are rows."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+
+    def read(self, path: Path) -> Document:
+        first, *rows = map(json.loads, (path / self.file).read_text(encoding="utf-8").splitlines())
+        return {"header": first, "rows": rows}
+
+    def write(self, path: Path, document: Document) -> None:
+        lines = [json.dumps(value) + "\n" for value in (document["header"], *document["rows"])]
+        (path / self.file).write_text("".join(lines), encoding="utf-8")
+
+
+class JsonFormat:
+    """A single JSON file. `path` is the file, and its content stands under "file"."""
+
+    def read(self, path: Path) -> Document:
+        return {"file": json.loads(path.read_text(encoding="utf-8"))}
+
+    def write(self, path: Path, document: Document) -> None:
+        path.write_text(json.dumps(document["file"]), encoding="utf-8")
+
+
+# ---- changes
+
+
+@dataclass(frozen=True)
+class Forgery:
+    """One change of a document: the field or table that it is about, what was done, and the changed document."""
+
+    field: str
+    what: str
+    document: Document
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.what}"
+
+
+def list_fields(document: Document) -> list[str]:
+    """Return the names of all stored fields, such as rows.radius and binding.identity.torch."""
+    return sorted({".".join(map(str, _field(path))) for path, _ in _leaves(document)})
+
+
+def forge(
+    document: Document, variants: Mapping[str, Value | Callable[[Value], Value]] | None = None, row: int = 0
+) -> Iterator[Forgery]:
+    """Yield the document with each field changed in turn, in one row of each table.
+
+    `variants` gives further values for fields whose values must be chosen with care to be plausible: a value, or a
+    function of the old one.
+    """
+    done = set[str]()
+    for path, value in _leaves(document):
+        field = ".".join(map(str, _field(path)))
+        numbers = [part for part in path if isinstance(part, int)]
+        if field in done or (numbers and numbers[0] != row and _count(document, path) > row):
+            continue
+        done.add(field)
+        changes = list(_changes(value))
+        if variants and field in variants:
+            chosen = variants[field]
+            changes.append(chosen(value) if callable(chosen) else chosen)
+        for new in changes:
+            changed = copy.deepcopy(document)
+            _set(changed, path, new)
+            yield Forgery(field, f"{_short(value)} -> {_short(new)}", changed)
+
+
+def forge_rows(document: Document, other: Document, table: str = "rows", key: str = "idx") -> Iterator[Forgery]:
+    """Yield the document with rows swapped, dropped, doubled, and copied from another run."""
+    rows = document[table]
+
+    def change(what: str, new: list[Document]) -> Forgery:
+        return Forgery(f"{table} ({what})", f"{len(rows)} -> {len(new)} rows", {**copy.deepcopy(document), table: new})
+
+    first, second, *rest = copy.deepcopy(rows)
+    yield change("swapped", [{**second, key: first[key]}, {**first, key: second[key]}, *rest])
+    yield change("dropped", [second, *rest])
+    yield change("doubled", [first, {**first, key: second[key]}, *rest])
+    yield change("added", [*copy.deepcopy(rows), {**first, key: 10**6}])
+    foreign = next(row for row in other[table] if row[key] == first[key])
+    yield change("copied", [copy.deepcopy(foreign), second, *rest])
+
+
+def _leaves(document: Document) -> Iterator[tuple[tuple[str | int, ...], Value]]:
+    def walk(path: tuple[str | int, ...], value: Value) -> Iterator[tuple[tuple[str | int, ...], Value]]:
+        inner = value.value if isinstance(value, Json) else value
+        if isinstance(inner, dict) and inner:
+            for key, part in inner.items():
+                yield from walk((*path, key), part)
+        elif isinstance(inner, list) and inner and isinstance(inner[0], dict):
+            for i, part in enumerate(inner):
+                yield from walk((*path, i), part)
+        else:
+            yield path, value
+
+    for table, content in document.items():
+        if content != []:
+            yield from walk((table,), content)
+
+
+def _field(path: tuple[str | int, ...]) -> list[str]:
+    return [part for part in path if isinstance(part, str)]
+
+
+def _count(document: Document, path: tuple[str | int, ...]) -> int:
+    """The number of rows of the table that a path leads into."""
+    value: Value = document
+    for part in path:
+        value = value.value if isinstance(value, Json) else value
+        if isinstance(part, int):
+            return len(value)
+        value = value[part]
+    return 0
+
+
+def _set(document: Document, path: tuple[str | int, ...], new: Value) -> None:
+    value: Value = document
+    for part in path[:-1]:
+        value = value[part].value if isinstance(value[part], Json) else value[part]
+    value[path[-1]] = new
+
+
+def _changes(value: Value) -> Iterator[Value]:
+    """Plausible other values: what a forger would write, and not what damages the file."""
+    if isinstance(value, Json):
+        yield from map(Json, _changes(value.value))
+    elif isinstance(value, Packed):
+        values, most = value.values, max(value.values)
+        yield Packed(tuple(most - v if 0 <= most - v else v for v in values))
+        yield Packed((values[0] + 1 if values[0] < most else values[0] - 1, *values[1:]))
+    elif isinstance(value, bytes):
+        yield value[:-1] + bytes([value[-1] ^ 1])
+    elif isinstance(value, bool):
+        yield not value
+    elif isinstance(value, int):
+        yield value + 1
+        if value > 1:
+            yield value - 1
+    elif isinstance(value, float):
+        yield value * 1.01 if value else 0.01
+        yield value * 0.99 if value else 0.02
+    elif isinstance(value, str):
+        yield _other_text(value)
+    elif isinstance(value, list):
+        yield _other_list(value)
+    elif value is None:
+        yield 1
+        yield "forged"
+    elif isinstance(value, dict):
+        yield {"forged": "forged"}
+
+
+def _other_text(text: str) -> str:
+    if text and all(c in "0123456789abcdef" for c in text):  # a digest
+        return text[:-1] + ("0" if text[-1] != "0" else "1")
+    return f"{text}-forged"
+
+
+def _other_list(values: list[Value]) -> list[Value]:
+    if not values:
+        return [1]
+    if all(isinstance(value, int) and not isinstance(value, bool) for value in values) and len(values) > 1:
+        return [values[0] + 1, values[1] - 1 if values[1] else 1, *values[2:]]  # with the same sum where possible
+    return [next(_changes(values[0])), *values[1:]]
+
+
+def _short(value: Value) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+# ---- what finds them
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a verification of a forged run says. `error` is why the run could not be opened."""
+
+    ok: bool
+    text: str
+    error: str | None = None
+
+
+def judge(
+    forgery: Forgery,
+    original: Path,
+    scratch: Path,
+    form: Format,
+    verify: Callable[[Path, bool], Verdict],
+) -> tuple[str, str]:
+    """Return what finds a forgery (`ALONE`, `REPLAY`, `OPEN` or `UNCHECKED`), and what was said.
+
+    `verify(path, replay)` verifies a run, with its model and its data at hand, and all rows replayed or none.
+    """
+    target = scratch / original.name
+    shutil.rmtree(target, ignore_errors=True) if target.is_dir() else target.unlink(missing_ok=True)
+    shutil.copytree(original, target) if original.is_dir() else shutil.copy(original, target)
+    form.write(target, forgery.document)
+    text = ""
+    for replay, word in ((False, ALONE), (True, REPLAY)):
+        found = verify(target, replay)
+        text = found.error or found.text
+        if found.error is not None:
+            return OPEN, text
+        if not found.ok:
+            return word, text
+    return UNCHECKED, text
+
+
+def check_expectations(expected: Mapping[str, str], document: Document) -> None:
+    """Fail if a stored field has no line in the table of expectations, or a line has no field."""
+    fields = set(list_fields(document))
+    assert not fields - set(expected), f"say what checks these stored fields: {sorted(fields - set(expected))}"
