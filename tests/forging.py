@@ -232,7 +232,7 @@ def _changes(value: Value) -> Iterator[Value]:
         yield from map(Json, _changes(value.value))
     elif isinstance(value, Packed):
         values, most = value.values, max(value.values)
-        yield Packed(tuple(most - v if 0 <= most - v else v for v in values))
+        yield Packed(tuple(most - v if most - v >= 0 else v for v in values))
         yield Packed((values[0] + 1 if values[0] < most else values[0] - 1, *values[1:]))
     elif isinstance(value, bytes):
         yield value[:-1] + bytes([value[-1] ^ 1])
