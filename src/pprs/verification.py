@@ -42,6 +42,7 @@ class Verification:
         mismatches: What does not follow, each with the index of its row.
         not_checked: What was not checked, and why, one line each.
         replayed: Indices of the rows whose votes were drawn again.
+        seed: The seed that chooses these rows again. None if none was chosen at random.
     """
 
     path: str
@@ -50,6 +51,7 @@ class Verification:
     mismatches: tuple[Mismatch, ...]
     not_checked: tuple[str, ...]
     replayed: tuple[int, ...] = ()
+    seed: int | None = None
 
     @property
     def ok(self) -> bool:
