@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import shutil
 import sqlite3
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,7 +181,11 @@ def forge_rows(document: Document, other: Document, table: str = "rows", key: st
 
     first, second, *rest = copy.deepcopy(rows)
     yield change("swapped", [{**second, key: first[key]}, {**first, key: second[key]}, *rest])
-    yield change("dropped", [second, *rest])
+    dropped = change("dropped", [second, *rest])
+    for name, content in dropped.document.items():  # with all that is stored beside the row
+        if name != table and isinstance(content, list):
+            dropped.document[name] = [entry for entry in content if entry.get(key, None) != first[key]]
+    yield dropped
     yield change("doubled", [first, {**first, key: second[key]}, *rest])
     yield change("added", [*copy.deepcopy(rows), {**first, key: 10**6}])
     foreign = next(row for row in other[table] if row[key] == first[key])
@@ -235,7 +240,8 @@ def _changes(value: Value) -> Iterator[Value]:
         yield Packed(tuple(most - v if most - v >= 0 else v for v in values))
         yield Packed((values[0] + 1 if values[0] < most else values[0] - 1, *values[1:]))
     elif isinstance(value, bytes):
-        yield value[:-1] + bytes([value[-1] ^ 1])
+        middle = len(value) // 2
+        yield value[:middle] + bytes([value[middle] ^ 1]) + value[middle + 1 :]
     elif isinstance(value, bool):
         yield not value
     elif isinstance(value, int):
@@ -298,10 +304,14 @@ def judge(
 
     `verify(path, replay)` verifies a run, with its model and its data at hand, and all rows replayed or none.
     """
+    scratch.mkdir(exist_ok=True)
     target = scratch / original.name
     shutil.rmtree(target, ignore_errors=True) if target.is_dir() else target.unlink(missing_ok=True)
     shutil.copytree(original, target) if original.is_dir() else shutil.copy(original, target)
-    form.write(target, forgery.document)
+    try:
+        form.write(target, forgery.document)
+    except sqlite3.IntegrityError as error:
+        return OPEN, f"the file cannot hold it: {error}"
     text = ""
     for replay, word in ((False, ALONE), (True, REPLAY)):
         found = verify(target, replay)
@@ -311,6 +321,40 @@ def judge(
         if not found.ok:
             return word, text
     return UNCHECKED, text
+
+
+PAGE = Path(__file__).parents[1] / "docs" / "verify.md"
+
+
+def documented(kind: str) -> set[str]:
+    """Return the fields of a kind of run of which docs/verify.md says that nothing checks them.
+
+    They are in code at the beginning of the items of the list below the heading "Fields of `pprs KIND`".
+    """
+    _, heading, rest = PAGE.read_text(encoding="utf-8").partition(f"### Fields of `pprs {kind}`")
+    assert heading, f"docs/verify.md has no heading for the fields of {kind}"
+    items = re.split(r"^- ", re.split(r"^#", rest, maxsplit=1, flags=re.M)[0], flags=re.M)[1:]
+    return {field for item in items for field in re.findall(r"`([^`]+)`", item.partition(":")[0])}
+
+
+def find_surprises(
+    forgeries: Iterable[Forgery],
+    expected: Mapping[str, str],
+    judge_one: Callable[[Forgery], tuple[str, str]],
+) -> list[str]:
+    """Return each forgery that is found later than expected, and each field that is checked although it is listed.
+
+    A forgery may be found earlier: by the type of a value, for example.
+    """
+    order = (OPEN, ALONE, REPLAY, UNCHECKED)
+    surprises, missed = [], {field for field, word in expected.items() if word == UNCHECKED}
+    for forgery in forgeries:
+        word, text = judge_one(forgery)
+        if word == UNCHECKED:
+            missed.discard(forgery.field)
+        if order.index(word) > order.index(expected[forgery.field]):
+            surprises.append(f"{forgery}: {word} instead of {expected[forgery.field]}\n{text}")
+    return surprises + [f"{field}: every change of it is found, so it is not unchecked" for field in sorted(missed)]
 
 
 def check_expectations(expected: Mapping[str, str], document: Document) -> None:

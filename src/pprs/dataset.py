@@ -214,7 +214,7 @@ def certify_task(
             arithmetic=arithmetic,
         )  # fmt: skip
         check_network(classifier, trials, reporter)
-        binding = Binding(identify(task.model, engine=choice.engine), _take_probe(task, classifier))
+        binding = Binding(identify(task.model, engine=choice.engine), take_probe(task, classifier))
         settings = replace(
             _make_settings(task, noise, partition, sampling, seed, choice, device, options),
             arithmetic=classifier.votes.arithmetic,
@@ -304,7 +304,7 @@ def check_network(classifier: SmoothedClassifier, inputs: torch.Tensor, progress
         progress.message(f"the model could not be checked before the run: {describe_error(error)}")
 
 
-def _take_probe(task: Task, classifier: SmoothedClassifier) -> Probe | None:
+def take_probe(task: Task, classifier: SmoothedClassifier) -> Probe | None:
     """Return the network's labels and margins for noisy samples of the first image of the data, or None if it fails.
 
     The image does not depend on the images that are certified, since these may change when a run is resumed.
@@ -364,16 +364,8 @@ def _choose_arithmetic(arithmetic: str, task: Task, noise: Noise, recorded: RunS
     return task.fix_arithmetic(noise, arithmetic)
 
 
-def _make_settings(
-    task: Task,
-    noise: Noise,
-    partition: Partition | None,
-    sampling: Sampling,
-    seed: int,
-    choice: EngineChoice,
-    device: str,
-    options: EngineOptions,
-) -> RunSettings:
+def describe_subject(task: Task) -> RunSettings:
+    """Return the settings that follow from the model and the data."""
     model = task.model
     return RunSettings(
         model=task.model_text or model.source,
@@ -385,6 +377,22 @@ def _make_settings(
         data_fingerprint=task.data.fingerprint(),
         num_classes=task.num_classes,
         class_names=model.class_names,
+        pixels=task.pixels,
+    )
+
+
+def _make_settings(
+    task: Task,
+    noise: Noise,
+    partition: Partition | None,
+    sampling: Sampling,
+    seed: int,
+    choice: EngineChoice,
+    device: str,
+    options: EngineOptions,
+) -> RunSettings:
+    return replace(
+        describe_subject(task),
         noise_text=str(noise),
         partition_text=str(partition or "none"),
         n0=sampling.n0,
@@ -397,7 +405,6 @@ def _make_settings(
         device=device,
         autocast=options.autocast,
         channels_last=options.channels_last,
-        pixels=task.pixels,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from networks import save_network
 from pprs import PprsError, Run, metrics
 from pprs.integrations import card as card_module
 from pprs.integrations.card import BEGIN, END, make_card, push_card
-from pprs.runs import digest_run, export
+from pprs.runs import StoredRun, digest_run, export
 
 
 def parse(content: str) -> Any:
@@ -52,9 +54,15 @@ def test_a_card_states_the_numbers_and_what_they_depend_on(tmp_path: Path) -> No
 
 
 def test_a_run_is_verified_only_if_votes_were_drawn_again(stored: Run, tmp_path: Path) -> None:
-    (result, *_) = parse(make_card([stored], replay=2).add_to(""))
-    assert result.metric_args["verification"] == "verified: the votes of 2 of 4 rows were drawn again, and are the same"
-    assert "**not verified**" not in make_card([stored], replay=2).section
+    card = make_card([stored], replay=2, seed=7)
+    (result, *_) = parse(card.add_to(""))
+    assert result.metric_args["verification"] == (
+        "verified: the votes of 2 of 4 rows, chosen at random, were drawn again, and are the same"
+    )
+    assert result.metric_args["replay_seed"] == 7
+    assert result.metric_args["forger"] == "a forger of 1 or 2 of the 4 rows passes with probability 0.5 or 0.17"
+    assert "**not verified**" not in card.section
+    assert "| 2 of 4 rows |" in card.section
     assert str(tmp_path) not in make_card([stored]).add_to("")  # no folders of this machine
     (tmp_path / "net.safetensors").rename(tmp_path / "elsewhere.safetensors")
     (result, *_) = parse(make_card([stored], replay=2).add_to(""))
@@ -64,8 +72,36 @@ def test_a_run_is_verified_only_if_votes_were_drawn_again(stored: Run, tmp_path:
 
 def test_a_run_that_fails_verification_has_no_card(stored: Run, tmp_path: Path) -> None:
     np.savez(tmp_path / "greys.npz", x=grey_images()[::-1], y=np.array([0, 1, 2, 0]))
-    with pytest.raises(PprsError, match="cannot be verified, so there is no card: row 0: the image is not the one"):
+    with pytest.raises(PprsError, match="cannot be verified, so there is no card: this is not the data of the run"):
         make_card([stored], replay=1)
+
+
+def test_invented_rows_are_replayed_as_likely_as_others(stored: Run) -> None:
+    """A forger who knew the rows that are replayed would invent the votes of all others."""
+    assert isinstance(stored, StoredRun)
+    replayed = {make_card([stored], replay=1).results[0]["metrics"][0]["args"]["replay_seed"] for _ in range(5)}
+    assert len(replayed) == 5
+    with closing(sqlite3.connect(stored.folder / "run.sqlite")) as db, db:
+        db.execute("UPDATE rows SET counts = '[0, 0, 200]' WHERE idx = 1 AND counts != '[0, 0, 200]'")
+        assert db.total_changes
+    with pytest.raises(PprsError, match="does not follow from its own counts"):
+        make_card([stored], replay=4)
+
+
+def test_a_card_verifies_a_model_that_is_given(tmp_path: Path) -> None:
+    """Code that a run names is not imported, so that its model has to be given."""
+    data = tmp_path / "greys.npz"
+    np.savez(data, x=grey_images(), y=np.array([0, 1, 0, 1]))
+    run = certify(tmp_path / "run", 0.1, model="greys:Bright", data=str(data))
+    refused = make_card([run], replay=2).results[0]["metrics"][0]["args"]["verification"]
+    assert refused.startswith("not verified: model, images and true labels: the run names code")
+    data = data.rename(tmp_path / "moved.npz")
+    given = make_card([run], replay=2, model="greys:Bright", data=str(data))
+    assert given.results[0]["metrics"][0]["args"]["verification"].startswith("verified: the votes of 2 of 4 rows")
+    out = tmp_path / "card.md"
+    options = ("--replay", "3", "--model", "greys:Bright", "--data", data, "--seed", "5", "--out", out)
+    pprs("card", tmp_path / "run", *options)
+    assert "3 of 4 rows" in out.read_text(encoding="utf-8")
 
 
 def test_the_rest_of_a_card_is_kept(tmp_path: Path) -> None:

@@ -257,7 +257,8 @@ def test_a_long_text_that_many_rows_repeat_is_refused_before_it_is_repeated(
     indices = pyarrow.array([0] * 2000, pyarrow.int32())
     table = pyarrow.table(
         {
-            **{name: [1.0] * 2000 for name in ("idx", "predict", "radius")},
+            **{name: [1.0] * 2000 for name in ("predict", "radius")},
+            "idx": [float(i) for i in range(2000)],
             "model": pyarrow.DictionaryArray.from_arrays(indices, ["x" * 10**6]),
             "unknown": pyarrow.DictionaryArray.from_arrays(indices, ["x" * 10**6]),
         }

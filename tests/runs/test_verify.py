@@ -16,6 +16,7 @@ import pyarrow.parquet
 import pytest
 import torch
 from helpers import Linear, NearlyTied, pprs
+from networks import save_network
 
 from pprs import PprsError, certify_dataset, open_run, verify_run, write_report
 from pprs.app.comparison import open_runs
@@ -187,7 +188,8 @@ def test_other_images_labels_and_models_are_found(run: Path) -> None:
     images = IMAGES.clone()
     images[2, 0, 0, 0] += 1 / 255
     assert [str(m) for m in verify(run, images).mismatches] == [
-        "row 2: the image is not the one that was certified: its digest differs"
+        "this is not the data of the run: labels or images differ from those of its fingerprint",
+        "row 2: the image is not the one that was certified: its digest differs",
     ]
     edit(run, "UPDATE rows SET label = 1 WHERE idx = 1")
     assert [str(m) for m in verify(run).mismatches] == ["row 1: label is 1, and that of the data is 0"]
@@ -246,9 +248,34 @@ def test_replay_finds_a_network_that_is_no_function_of_one_image(run: Path, monk
     assert "mismatch: the `model` is not a function of one image" in str(result)
 
 
-def test_replay_chooses_the_same_rows_each_time(run: Path) -> None:
-    assert verify(run, replay=2).replayed == verify(run, replay=2).replayed
-    assert verify(run, replay=99).replayed == (0, 1, 2, 3)
+def test_nobody_can_know_which_rows_are_replayed(run: Path) -> None:
+    """With rows that are the same at every call, a forger would invent all others."""
+    found = [verify(run, replay=2) for _ in range(12)]
+    assert len({result.replayed for result in found}) > 1  # 6 choices: all equal with probability 6^-11
+    assert len({result.seed for result in found}) == 12
+    first = found[0]
+    assert f"which rows: 2 of 4 rows, 2 of them chosen at random with `seed` {first.seed}" in first.checked
+    assert all(verify(run, replay=2, seed=first.seed).replayed == first.replayed for _ in range(3))
+    whole = verify(run, replay=99)
+    assert whole.replayed == (0, 1, 2, 3)
+    named = verify(run, rows=[3], replay=1)
+    assert len(named.replayed) == 2
+    assert 3 in named.replayed
+    assert verify(run, rows=[3]).seed is None
+
+
+def test_the_seed_repeats_the_choice_on_the_command_line(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", x=(IMAGES * 255).round().byte().numpy(), y=LABELS.numpy())
+    run = tmp_path / "run"
+    certify_dataset(
+        str(save_network(tmp_path / "net.safetensors")), str(tmp_path / "data.npz"), noise="gaussian:sigma=0.5",
+        sampling=Sampling(20, 300, 0.01), out=run, progress=False, engine="torch",
+    )  # fmt: skip
+    text = pprs("verify", run, "--replay", "2", "--seed", "7").stdout
+    assert "2 of 4 rows, 2 of them chosen at random with --seed 7" in text
+    again = verify_run(run, replay=2, seed=7, progress=False)
+    assert again.ok
+    assert len(again.replayed) == 2
 
 
 def consistent(row: Row, settings: RunSettings, top: int) -> Row:

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from pprs._files import atomic_write
-from pprs.cli.console import say
+from pprs.cli import options
+from pprs.cli.console import CommandProgress, say
 from pprs.cli.errors import guarded
 from pprs.cli.report import parse_radii
 from pprs.integrations.card import make_card, push_card
@@ -38,6 +40,13 @@ def card(
             "not verified.",
         ),
     ] = 0,
+    model: options.VerifiedModel = None,
+    adapted: options.VerifiedAdapted = None,
+    data: options.VerifiedData = None,
+    classes: options.VerifiedClasses = None,
+    denoiser: options.VerifiedDenoiser = None,
+    seed: options.ReplaySeed = None,
+    threads: options.Threads = None,
     push: Annotated[
         str | None,
         typer.Option("--push", metavar="REPO", help="Model on the Hugging Face hub whose card to add to, as well."),
@@ -49,7 +58,11 @@ def card(
 
     Example: pprs card runs/slic --replay 10 --out README.md
     """
-    made = make_card(runs, radii=parse_radii(radii), replay=replay)
+    options.set_threads(threads)
+    made = make_card(
+        runs, radii=parse_radii(radii), replay=replay, model=model, adapted=adapted, data=data, classes=classes,
+        denoiser=denoiser, seed=seed, progress=CommandProgress(Console(stderr=True)),
+    )  # fmt: skip
     content = path.read_text(encoding="utf-8") if path.is_file() else ""
     text = made.add_to(content)
     with atomic_write(path) as part:

@@ -69,6 +69,31 @@ Classes = Annotated[
     Path | None,
     option("--classes", "FILE", Panel.INPUT, "File with the data's class names in the model's order, one per line."),
 ]
+# Of a run that is verified.
+VerifiedModel = Annotated[
+    str | None, option("--model", "MODEL", Panel.INPUT, "The model, if it is not where the run recorded it.")
+]
+VerifiedAdapted = Annotated[
+    Path | None,
+    option("--adapted", "FILE", Panel.INPUT, "Adaptation of the model, if it is not where the run recorded it."),
+]
+VerifiedData = Annotated[
+    str | None, option("--data", "DATA", Panel.INPUT, "The data, if they are not where the run recorded them.")
+]
+VerifiedClasses = Annotated[
+    Path | None,
+    option("--classes", "FILE", Panel.INPUT, "File with the data's class names, if the run was made with one."),
+]
+VerifiedDenoiser = Annotated[
+    Path | None,
+    option("--denoiser", "FILE", Panel.INPUT, "Denoiser of the partition, if it is not where the run recorded it."),
+]
+ReplaySeed = Annotated[
+    int | None,
+    option(
+        "--seed", "INT", Panel.SAMPLING, "Seed of an earlier choice of rows, to repeat it. Default: a new one.", min=0
+    ),
+]
 Labels = Annotated[
     str | None,
     option(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -39,18 +38,12 @@ def verify(
             "again. Default: all, or those of --rows.",
         ),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", metavar="MODEL", help="Model, if not where the run says.")
-    ] = None,
-    adapted: Annotated[
-        Path | None,
-        typer.Option("--adapted", metavar="FILE", help="Adaptation of the model, if not where the run says."),
-    ] = None,
-    data: Annotated[str | None, typer.Option("--data", metavar="DATA", help="Data, if not where the run says.")] = None,
-    denoiser: Annotated[
-        str | None,
-        typer.Option("--denoiser", metavar="FILE", help="Denoiser of the partition, if not where the run says."),
-    ] = None,
+    model: options.VerifiedModel = None,
+    adapted: options.VerifiedAdapted = None,
+    data: options.VerifiedData = None,
+    classes: options.VerifiedClasses = None,
+    denoiser: options.VerifiedDenoiser = None,
+    seed: options.ReplaySeed = None,
     threads: options.Threads = None,
 ) -> None:
     """Check that the bounds and radii of a run follow from its counts, and its votes from its model and images.
@@ -76,8 +69,8 @@ def verify(
         )
     else:
         found = verify_run(
-            run, model=model, adapted=adapted, data=data, denoiser=denoiser, replay=replay, rows=chosen,
-            progress=progress,
+            run, model=model, adapted=adapted, data=data, classes=classes, denoiser=denoiser, replay=replay,
+            rows=chosen, seed=seed, progress=progress,
         )  # fmt: skip
     typer.echo(with_flags(str(found)))
     if not found.ok:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from huggingface_hub import HfApi
 
@@ -16,13 +18,15 @@ from pprs.certificate import state_arithmetic
 from pprs.domain import IMAGE, SIGNAL, domain_of_any
 from pprs.errors import ConfigurationError, PprsError
 from pprs.metrics import Summary, summarize, usual_radii
+from pprs.model import Model
+from pprs.progress import Progress
 from pprs.report.table import Table, format_percent, format_radius
-from pprs.runs import Run, RunFrame, digest_run, list_runs, open_run, read_frames
-from pprs.verification import verify_run
+from pprs.runs import Run, RunFrame, describe_chance, digest_run, list_runs, open_run, read_frames
+from pprs.verification import Verification, verify_run
 
 TASKS = {IMAGE: "image-classification", SIGNAL: "time-series-classification"}  # in the hub's words
 BEGIN, END = "<!-- pprs: begin -->", "<!-- pprs: end -->"  # around the section, so that it can be replaced
-README, DIGEST = "README.md", "run_digest"
+README, DIGEST, REPLAYED = "README.md", "run_digest", "replayed"
 _FRONT = re.compile(r"\A---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.M | re.S)
 _SECTION = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}\n?", re.S)
 INTRODUCTION = """\
@@ -70,7 +74,17 @@ class Card:
 
 
 def make_card(
-    runs: Sequence[Run | str | Path], *, radii: Sequence[float] | None = None, replay: int = 0, progress: bool = False
+    runs: Sequence[Run | str | Path],
+    *,
+    radii: Sequence[float] | None = None,
+    replay: int = 0,
+    model: str | Model | torch.nn.Module | None = None,
+    adapted: str | Path | None = None,
+    data: Any = None,
+    classes: str | Path | None = None,
+    denoiser: str | Path | None = None,
+    seed: int | None = None,
+    progress: bool | Progress = False,
 ) -> Card:
     """Describe the certified robustness of a model.
 
@@ -80,6 +94,12 @@ def make_card(
         runs: Runs of one model, their folders or urls, or rows exported from them as json.
         radii: Radii at which certified accuracies are given; a few round ones by default.
         replay: The number of rows of each run, chosen at random, whose votes are drawn again.
+        model: The model, its adaptation, the data, the class names of the data and the denoiser, as for `verify_run`.
+        adapted: See `model`.
+        data: See `model`.
+        classes: See `model`.
+        denoiser: See `model`.
+        seed: The seed of an earlier choice of rows, to repeat it.
         progress: Whether to show progress bars.
 
     Raises:
@@ -87,6 +107,8 @@ def make_card(
             settings.
         PprsError: If a run does not follow from its own votes, model or data.
     """
+    given = {"model": model, "adapted": adapted, "data": data, "classes": classes, "denoiser": denoiser}
+    verify = partial(verify_run, replay=replay, seed=seed, progress=progress, **given)
     paths = [run for source in runs for run in ([source] if isinstance(source, Run) else list_runs(source))]
     opened = [run if isinstance(run, Run) else open_run(run) for run in paths]
     frames = read_frames(opened)
@@ -94,7 +116,7 @@ def make_card(
         _check_run(run, frame, opened[0])
     at = [float(radius) for radius in (usual_radii(frames) if radii is None else radii)]
     summaries = [summarize(frame, at) for frame in frames]
-    facts = [_list_facts(run, frame, _verify(run, replay, progress)) for run, frame in zip(opened, frames, strict=True)]
+    facts = [_list_facts(run, frame, _verify(run, replay, verify)) for run, frame in zip(opened, frames, strict=True)]
     results = [
         _to_result(run, frame, summary, at, fact)
         for run, frame, summary, fact in zip(opened, frames, summaries, facts, strict=True)
@@ -160,20 +182,27 @@ def _check_run(run: Run, frame: RunFrame, first: Run) -> None:
         raise ConfigurationError(f"{first.path} and {run.path} are of different models. Write one card for each model.")
 
 
-def _verify(run: Run, replay: int, progress: bool) -> str:
-    """Return whether the run is verified, and what was compared."""
+def _verify(run: Run, replay: int, verify: Callable[[Run], Verification]) -> dict[str, Any]:
+    """Return whether the run is verified, what was compared, and what a forger's chances were."""
     if replay < 1:
-        return "not verified: no votes were drawn again from the model and the data"
-    found = verify_run(run, replay=replay, progress=progress)
+        return {"verification": "not verified: no votes were drawn again from the model and the data"}
+    found = verify(run)
     if not found.ok:
         raise PprsError(f"{run.path} cannot be verified, so there is no card: {found.mismatches[0]}")
-    if len(found.replayed) < min(replay, found.rows):
+    drawn = len(found.replayed)
+    if drawn < min(replay, found.rows):
         reasons = [text for text in found.not_checked if text.startswith(("votes", "model"))]
-        return f"not verified: {'; '.join(reasons)}"
-    return f"verified: the votes of {len(found.replayed)} of {found.rows} rows were drawn again, and are the same"
+        return {"verification": f"not verified: {'; '.join(reasons)}"}
+    return {
+        "verification": f"verified: the votes of {drawn} of {found.rows} rows, chosen at random, were drawn again, and "
+        "are the same",
+        REPLAYED: f"{drawn} of {found.rows} rows",
+        "replay_seed": found.seed,
+        "forger": describe_chance(found.rows, drawn),
+    }
 
 
-def _list_facts(run: Run, frame: RunFrame, verification: str) -> dict[str, Any]:
+def _list_facts(run: Run, frame: RunFrame, verification: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a reader needs to know about the numbers of a run."""
     settings = run.settings
     facts = {
@@ -199,7 +228,7 @@ def _list_facts(run: Run, frame: RunFrame, verification: str) -> dict[str, Any]:
         "seed": settings.seed,
         "engine": settings.engine,
         DIGEST: digest_run(run),
-        "verification": verification,
+        **verification,
     }
     return {name: value for name, value in facts.items() if value is not None}
 
@@ -232,12 +261,12 @@ def _to_result(
 
 
 def _to_markdown(summaries: Sequence[Summary], radii: Sequence[float], facts: Sequence[Mapping[str, Any]]) -> str:
-    heads = ("method", *(f"accuracy at {radius:g}" for radius in radii), "ACR", "images", "verified")
+    heads = ("method", *(f"accuracy at {radius:g}" for radius in radii), "ACR", "images", "votes drawn again")
     lines = [
         (
             summary.name, *(format_percent(accuracy) for accuracy in summary.accuracy),
             format_radius(summary.average_radius), str(summary.images),
-            "yes" if fact["verification"].startswith("verified") else "**not verified**",
+            fact.get(REPLAYED, "**not verified**"),
         )
         for summary, fact in zip(summaries, facts, strict=True)
     ]  # fmt: skip

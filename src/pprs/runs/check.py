@@ -148,7 +148,7 @@ class RowChecker:
                 return [], [NO_COUNTS]
             if row.selected >= len(row.counts):
                 return [], [RENUMBERED]
-        if found := [*self._check_counts(row, self._sampling), *self._check_image(row)]:
+        if found := [*self._check_counts(row, self._sampling), *self._check_image(row), *_check_segments(row)]:
             return found, []
         try:
             return self._check_bounds(row, self._sampling)
@@ -363,6 +363,19 @@ def _compare_prediction(row: Row, certified: bool) -> list[str]:
         return []
     outcome = f"certify class {expected}" if certified else "certify nothing"
     return [f"prediction is {row.prediction}, but its counts {outcome}"]
+
+
+def _check_segments(row: Row) -> list[str]:
+    """Check the numbers of superpixels, which a replay draws again, and the size that follows from it."""
+    if row.mean_segments is None:
+        return [] if row.mean_segment_size is None else ["it has a size of superpixels, but no number of them"]
+    if not 0 < row.mean_segments < math.inf or row.mean_segment_size is None:
+        return [f"mean_segments are {row.mean_segments} of the size {row.mean_segment_size}, which cannot be"]
+    if row.shape is None:
+        return []
+    size = math.prod(row.shape[1:]) / row.mean_segments
+    equal = math.isclose(row.mean_segment_size, size, rel_tol=BELOW)
+    return [] if equal else [f"mean_segment_size is {row.mean_segment_size}, but {size} follows from mean_segments"]
 
 
 def _is_class(value: Any, *, optional: bool) -> bool:

@@ -156,8 +156,9 @@ def read_exported(path: Path) -> Exported:
     try:
         records, settings = _READERS.get(path.suffix, _read_tsv)(path)
         rows = [_typed(record, number) for number, record in enumerate(records, 1)]
-        if records and not settings:
-            settings = {key: records[0][key] for key in (*EXPORTED, LABELS) if records[0].get(key) not in (None, "")}
+        _check_once(rows)
+        settings = settings or (_repeated_settings(records[0]) if records else {})
+        _check_repeated(records, settings)
         order = _read_order(records, rows)
     except FileNotFoundError:
         raise PprsError(f"there is no file {path}") from None
@@ -168,6 +169,32 @@ def read_exported(path: Path) -> Exported:
             "as `pprs export` writes them."
         ) from error
     return Exported(rows, settings, order)
+
+
+def _check_once(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Raise an error if an image has two rows, which would count twice."""
+    seen = set[int]()
+    for number, row in enumerate(rows, 1):
+        if row["idx"] in seen:
+            raise ValueError(f'row {number}, column "idx": image {row["idx"]} has a row before')
+        seen.add(row["idx"])
+
+
+def _repeated_settings(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that a row repeats."""
+    return {key: record[key] for key in (*EXPORTED, LABELS) if record.get(key) not in (None, "")}
+
+
+def _check_repeated(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> None:
+    """Raise an error if a row repeats other settings than those that the rows are read with."""
+    stated = {key: json.dumps(value) if isinstance(value, list) else value for key, value in settings.items()}
+    for number, record in enumerate(records, 1):
+        for key, value in _repeated_settings(record).items():
+            if value != stated.get(key):
+                raise ValueError(
+                    f'row {number}, column "{key}": {quote_value(value)} is not the setting of the other rows, '
+                    f"{quote_value(stated.get(key))}"
+                )
 
 
 def _read_order(records: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> list[int] | None:
@@ -205,7 +232,19 @@ def _typed(record: Mapping[str, Any], number: int) -> dict[str, Any]:
             raise ValueError(f'row {number}, column "{column.name}": there is no value')
     if not 0 <= typed["radius"] < float("inf"):
         raise ValueError(f'row {number}, column "radius": {typed["radius"]} is not a radius')
+    _check_derived(typed, number)
     return typed
+
+
+def _check_derived(typed: Mapping[str, Any], number: int) -> None:
+    """Raise an error if a column that follows from others does not. Nothing is read from it, but people read it."""
+    correct = typed["predict"] >= 0 and typed["predict"] == typed["label"]
+    derived = {"correct": int(correct)}
+    if typed["counts"] is not None:
+        derived["samples"] = sum(parse_integers("counts", typed["counts"]))
+    for name, value in derived.items():
+        if typed[name] not in (None, value):
+            raise ValueError(f'row {number}, column "{name}": {typed[name]}, but {value} follows from the others')
 
 
 def _convert(value: Any, column: Column) -> str | int | float:
