@@ -172,6 +172,24 @@ def forge(
             yield Forgery(field, f"{_short(value)} -> {_short(new)}", changed)
 
 
+GARBAGE = ("garbage", -1, 2**70, 1e400, [], {"a": 1}, None, b"\0")
+
+
+def damage(document: Document) -> Iterator[Forgery]:
+    """Yield the document with a value of another kind in each field."""
+    done = set[str]()
+    for path, value in _leaves(document):
+        field = ".".join(map(str, _field(path)))
+        if field in done:
+            continue
+        done.add(field)
+        for new in GARBAGE:
+            if isinstance(value, Json) or not isinstance(new, list | dict):
+                changed = copy.deepcopy(document)
+                _set(changed, path, Json(new) if isinstance(value, Json) and not isinstance(new, bytes) else new)
+                yield Forgery(field, f"{_short(value)} -> {_short(new)}", changed)
+
+
 def forge_rows(document: Document, other: Document, table: str = "rows", key: str = "idx") -> Iterator[Forgery]:
     """Yield the document with rows swapped, dropped, doubled, and copied from another run."""
     rows = document[table]
@@ -310,7 +328,7 @@ def judge(
     shutil.copytree(original, target) if original.is_dir() else shutil.copy(original, target)
     try:
         form.write(target, forgery.document)
-    except sqlite3.IntegrityError as error:
+    except (sqlite3.Error, OverflowError) as error:
         return OPEN, f"the file cannot hold it: {error}"
     text = ""
     for replay, word in ((False, ALONE), (True, REPLAY)):

@@ -35,6 +35,10 @@ class ConfigurationError(PprsError):
     """Invalid settings. This error ends a run, while other errors only fail the image they occur on."""
 
 
+class DamagedError(PprsError):
+    """Something stored is not what was written: it cannot be read, or it does not follow from what stands beside it."""
+
+
 def _restore(kind: type[PprsError], message: str, parameter: str | None, index: int | None) -> PprsError:
     return kind(message, parameter=parameter, index=index)
 

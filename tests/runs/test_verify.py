@@ -156,7 +156,7 @@ def test_everything_that_shows_radii_refuses(run: Path) -> None:
         with pytest.raises(PprsError, match=r"row 3: radius is 9.9, above"):
             refusal()
     for command in (["report", run, "--out", run.parent / "r.html"], ["export", run, "--format", "csv"]):
-        assert "row 3: radius is 9.9" in pprs(*command, code=2).stderr
+        assert "row 3: radius is 9.9" in pprs(*command, code=1).stderr
 
 
 def test_exported_rows_are_checked_as_far_as_they_are_recorded(run: Path, tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_exported_rows_are_checked_as_far_as_they_are_recorded(run: Path, tmp_pa
     content = json.loads(text)
     content["rows"][1]["radius"] = 9.9
     (tmp_path / "rows.json").write_text(json.dumps(content))
-    assert "row 1: radius is 9.9" in pprs("report", tmp_path / "rows.json", "--out", tmp_path / "r.html", code=2).stderr
+    assert "row 1: radius is 9.9" in pprs("report", tmp_path / "rows.json", "--out", tmp_path / "r.html", code=1).stderr
 
 
 def test_the_command_prints_what_was_checked_and_its_exit_code_tells_the_outcome(run: Path) -> None:

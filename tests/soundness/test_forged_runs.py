@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import csv
+import re
+import shutil
+import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,7 @@ from forging import (
     SqliteFormat,
     Verdict,
     check_expectations,
+    damage,
     documented,
     find_surprises,
     forge,
@@ -27,8 +32,10 @@ from forging import (
 )
 from helpers import Linear, pprs
 
-from pprs import PprsError, Run, certify_dataset, open_run, verify_run
+from pprs import PprsError, Run, certify_dataset, open_run, verify_run, write_report
 from pprs.data.thumbnail import encode_thumbnail
+from pprs.errors import DamagedError
+from pprs.integrations.card import make_card
 from pprs.runs import FILE, export
 from pprs.sampling import Sampling
 
@@ -206,6 +213,36 @@ def test_fields_that_nothing_checks_are_documented() -> None:
     assert documented("certify") == unchecked
 
 
+def test_damaged_runs_are_refused_with_the_field(folder: Path, tmp_path: Path) -> None:
+    """Whoever reads a damaged run says what is wrong, and never fails with an error of Python."""
+    form, copied = SqliteFormat(FILE), tmp_path / "run"
+    shutil.copytree(folder / "run", copied)
+    document, data = form.read(copied), str(folder / "data.npz")
+    readers: list[Callable[[], object]] = [
+        lambda: verify_run(copied, model=MODEL, data=data, progress=False),
+        lambda: make_card([copied]),
+        lambda: write_report([copied], tmp_path / "page.html"),
+    ]
+    refused, silent = 0, []
+    for forgery in damage(document):
+        try:
+            form.write(copied, forgery.document)
+        except (sqlite3.Error, OverflowError, TypeError):  # no file can hold it
+            continue
+        for read in readers if "'garbage'" in forgery.what else readers[:1]:
+            try:
+                read()
+            except PprsError as error:
+                refused += 1
+                if not isinstance(error, DamagedError):  # which commands turn into exit code 1
+                    silent.append(f"{forgery}: not a DamagedError: {error}")
+                name = forgery.field.rpartition(".")[2]
+                if not re.search(rf"{name}|binding|row|counts|failed image", str(error)):
+                    silent.append(f"{forgery}: {error}")
+    assert not silent, "\n".join(silent)
+    assert refused > 100
+
+
 def test_forgeries_of_exported_rows_are_found(folder: Path, tmp_path: Path) -> None:
     """Rows of json hold all settings. What nothing checks there is a part of what nothing checks in a run."""
     run = open_run(folder / "run")
@@ -233,4 +270,4 @@ def test_a_column_that_only_people_read_is_checked(column: str, folder: Path, tm
         csv.writer(file).writerows([head, first, second, *rest])
     with pytest.raises(PprsError, match=f'row 2, column "{column}"'):
         open_run(path)
-    assert f'row 2, column "{column}"' in pprs("verify", path, code=2).stderr
+    assert f'row 2, column "{column}"' in pprs("verify", path, code=1).stderr

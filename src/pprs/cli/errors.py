@@ -16,7 +16,7 @@ from typer.models import OptionInfo
 from pprs.cli.compilation import announce_compilation
 from pprs.data.signals import names_signals
 from pprs.domain import IMAGE, SIGNAL, Domain
-from pprs.errors import PprsError
+from pprs.errors import DamagedError, PprsError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,7 +26,10 @@ _domain: ContextVar[Domain] = ContextVar("domain", default=IMAGE)
 
 
 def guarded(command: F) -> F:
-    """Turn errors that the user can correct into a message and exit code 2, without a traceback."""
+    """Turn errors that the user can correct into a message and exit code 2, without a traceback.
+
+    The exit code is 1 if something stored is damaged or forged: then it is not the call that is wrong.
+    """
 
     @functools.wraps(command)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -36,7 +39,8 @@ def guarded(command: F) -> F:
             with announce_compilation():
                 return command(*args, **kwargs)
         except PprsError as error:
-            raise _fail(with_flags(str(error), error.parameter)) from None
+            code = FAILED if isinstance(error, DamagedError) else BAD_INPUT
+            raise _fail(with_flags(str(error), error.parameter), code) from None
         except KeyboardInterrupt:
             typer.echo("\npprs: interrupted. Finished work is kept: repeat the command to resume.", err=True)
             raise typer.Exit(INTERRUPTED) from None
@@ -83,6 +87,6 @@ def flags_of(command: Callable[..., Any]) -> dict[str, str]:
     return flags
 
 
-def _fail(message: str) -> typer.Exit:
+def _fail(message: str, code: int = BAD_INPUT) -> typer.Exit:
     typer.echo(f"pprs: {message}", err=True)
-    return typer.Exit(BAD_INPUT)
+    return typer.Exit(code)

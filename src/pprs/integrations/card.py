@@ -16,7 +16,7 @@ from huggingface_hub import HfApi
 
 from pprs.certificate import state_arithmetic
 from pprs.domain import IMAGE, SIGNAL, domain_of_any
-from pprs.errors import ConfigurationError, PprsError
+from pprs.errors import ConfigurationError, DamagedError, PprsError
 from pprs.metrics import Summary, summarize, usual_radii
 from pprs.model import Model
 from pprs.progress import Progress
@@ -188,7 +188,7 @@ def _verify(run: Run, replay: int, verify: Callable[[Run], Verification]) -> dic
         return {"verification": "not verified: no votes were drawn again from the model and the data"}
     found = verify(run)
     if not found.ok:
-        raise PprsError(f"{run.path} cannot be verified, so there is no card: {found.mismatches[0]}")
+        raise DamagedError(f"{run.path} cannot be verified, so there is no card: {found.mismatches[0]}")
     drawn = len(found.replayed)
     if drawn < min(replay, found.rows):
         reasons = [text for text in found.not_checked if text.startswith(("votes", "model"))]

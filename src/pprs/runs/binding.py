@@ -9,7 +9,10 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from pprs.errors import DamagedError
+from pprs.runs.row import quote_value
 from pprs.scores import TOLERANCE, Probe
 
 
@@ -32,12 +35,18 @@ class Binding:
 
     @classmethod
     def from_text(cls, text: str) -> Binding:
-        """The binding from its stored form."""
-        stored = json.loads(text)
-        probe = stored["probe"]
-        if probe is not None:
-            probe = Probe(tuple(probe["labels"]), tuple(probe["margins"]), probe["spread"])
-        return cls(stored["identity"], probe)
+        """The binding from its stored form.
+
+        Raises:
+            DamagedError: If it is not one.
+        """
+        try:
+            stored = json.loads(text)
+            identity = {name: _check(value, str) for name, value in _check(stored["identity"], dict).items()}
+            probe = None if stored["probe"] is None else _to_probe(stored["probe"])
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise DamagedError(f"the binding of the run to its model is damaged ({error!r})") from error
+        return cls(identity, probe)
 
     def differences(self, found: Binding, tolerance: float = TOLERANCE) -> list[str]:
         """Describe each part in which another model differs. The tolerance is that of the scores."""
@@ -48,6 +57,20 @@ class Binding:
         if found.probe is not None:
             scores = self.probe.difference(found.probe, tolerance)
         return lines if scores is None else [*lines, f"scores: {scores}"]
+
+
+def _to_probe(stored: Any) -> Probe:
+    labels = tuple(_check(label, int) for label in _check(stored["labels"], list))
+    margins = tuple(float(_check(margin, int | float)) for margin in _check(stored["margins"], list))
+    if len(labels) != len(margins):
+        raise ValueError(f"there are {len(labels)} labels and {len(margins)} margins")
+    return Probe(labels, margins, float(_check(stored["spread"], int | float)))
+
+
+def _check(value: Any, kind: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, kind):
+        raise TypeError(f"{quote_value(value)} has another type")
+    return value
 
 
 def describe_parts(expected: Mapping[str, str], found: Mapping[str, str]) -> list[str]:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from pprs.bounds import clopper_pearson_lower
 from pprs.confidence_sequence import ConfidenceSequence
 from pprs.domain import IMAGE, SIGNAL
-from pprs.errors import PprsError
+from pprs.errors import DamagedError, PprsError
 from pprs.noise import Gaussian, Quantisation, are_levels
 from pprs.runs.row import FAILED, PARTIAL, Row
 from pprs.runs.settings import RunSettings
@@ -73,7 +73,7 @@ class RowCheck:
         """Raise an error if a row does not follow from its counts and the settings."""
         if self.mismatches:
             more = "" if len(self.mismatches) == 1 else f" There are {len(self.mismatches) - 1} more such findings."
-            raise PprsError(
+            raise DamagedError(
                 f"{path} does not follow from its own counts and settings: {self.mismatches[0]}.{more} The file "
                 f"was edited or damaged, or another version wrote it, so it is not used. See `pprs verify {path}`."
             )

@@ -17,7 +17,7 @@ import pyarrow.compute
 import pyarrow.parquet
 
 from pprs._files import atomic_write
-from pprs.errors import ConfigurationError, PprsError, suggest
+from pprs.errors import ConfigurationError, DamagedError, PprsError, suggest
 from pprs.runs.row import COLUMNS, LISTS, Column, Row, parse_integers, quote_value, to_record
 from pprs.runs.settings import EXPORTED, RunSettings
 from pprs.runs.size import JSON_FACTOR, TEXT_FACTOR, check_rows_fit, check_size
@@ -164,7 +164,7 @@ def read_exported(path: Path) -> Exported:
         raise PprsError(f"there is no file {path}") from None
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, csv.Error) as error:
         reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-        raise PprsError(
+        raise DamagedError(
             f"{path} cannot be read as exported rows ({reason}). It needs the columns idx, label, predict and radius, "
             "as `pprs export` writes them."
         ) from error

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pprs.certificate import Certificate, round_down
-from pprs.errors import PprsError
+from pprs.domain import IMAGE, SIGNAL
+from pprs.errors import DamagedError, PprsError
 
 Status = Literal["done", "partial", "failed"]
 MAX_QUOTED = 80  # characters of a value that is quoted in a message
@@ -191,13 +192,18 @@ def from_sql(values: Iterable[Any], num_classes: int | None = None) -> Row:
     try:
         for column in STORED:
             _check_stored(column, fields[column.field])
+        if fields["idx"] < 0:
+            raise ValueError(f'"idx" is {fields["idx"]}, which is no index')
         lists = {name: None if fields[name] is None else parse_integers(name, fields[name]) for name in LISTS}
+        for name in ("shape", "file_shape"):
+            if lists[name] is not None and len(lists[name] or ()) not in (IMAGE.ndim, SIGNAL.ndim):
+                raise ValueError(f'"{name}" is {quote_value(lists[name])}, which is not that of an image or a signal')
         if num_classes is not None and len(lists["counts"] or ()) != num_classes:
             raise ValueError(
                 f'"counts" holds {len(lists["counts"] or ())} numbers, but there are {num_classes} classes'
             )
     except ValueError as error:
-        raise PprsError(f"the row of image {quote_value(fields['idx'])} is damaged: {error}") from error
+        raise DamagedError(f"the row of image {quote_value(fields['idx'])} is damaged: {error}") from error
     return Row(**(fields | lists))
 
 

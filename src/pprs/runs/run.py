@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pprs.errors import ConfigurationError, PprsError
+from pprs.errors import ConfigurationError, DamagedError, PprsError
 from pprs.runs import remote
 from pprs.runs.binding import Binding
 from pprs.runs.check import check_rows
@@ -148,7 +148,7 @@ class ExportedRun(Run):
         try:
             self.settings = RunSettings.from_dict(exported.settings)
         except PprsError as error:
-            raise PprsError(f"{path} cannot be read as exported rows: {error}") from error
+            raise DamagedError(f"{path} cannot be read as exported rows: {error}") from error
 
     def iter_rows(self) -> Iterator[Row]:
         return (row for row in map(from_record, self._records) if row.status != "failed")

@@ -8,12 +8,12 @@ import functools
 import json
 import re
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pprs.denoisers import digest_denoiser
-from pprs.errors import ConfigurationError, PprsError
+from pprs.errors import ConfigurationError, DamagedError, PprsError
 from pprs.model.overlay import join_adapted, split_adapted
 from pprs.noise import Noise, parse_noise
 from pprs.partition import Partition, parse_partition
@@ -108,14 +108,16 @@ class RunSettings:
         """The noise."""
         if self.noise_text is None:
             raise PprsError("the noise of these rows is not recorded")
-        return parse_noise(self.noise_text)
+        with _named("noise"):
+            return parse_noise(self.noise_text)
 
     @functools.cached_property
     def partition(self) -> Partition | None:
         """The partition, or None for plain smoothing. Options are resolved if the model's input size is known."""
         if self.partition_text is None:
             raise PprsError("the partition of these rows is not recorded")
-        return parse_partition(self.partition_text)
+        with _named("partition"):
+            return parse_partition(self.partition_text)
 
     @functools.cached_property
     def sampling(self) -> Sampling:
@@ -203,6 +205,15 @@ class RunSettings:
         return differing
 
 
+@contextlib.contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Name the setting in an error about its text."""
+    try:
+        yield
+    except PprsError as error:
+        raise DamagedError(f"the setting {name} is not valid ({error.message})") from error
+
+
 def _same_partition(own: str | None, wanted: str | None) -> bool:
     """Whether two partitions are the same except for the paths of files with the same content."""
     try:
@@ -275,5 +286,5 @@ def _check(key: str, value: Any, valid: bool, noun: str) -> Any:
     return value
 
 
-def _wrong_value(key: str, value: Any, noun: str) -> PprsError:
-    return PprsError(f'the setting "{key}" is {quote_value(value)}, but must be {noun}. The run is damaged.')
+def _wrong_value(key: str, value: Any, noun: str) -> DamagedError:
+    return DamagedError(f'the setting "{key}" is {quote_value(value)}, but must be {noun}. The run is damaged.')

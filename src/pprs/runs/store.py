@@ -17,7 +17,7 @@ from urllib.parse import quote
 from filelock import FileLock, Timeout
 
 from pprs._files import cannot_write
-from pprs.errors import ConfigurationError, PprsError
+from pprs.errors import ConfigurationError, DamagedError, PprsError
 from pprs.runs.binding import Binding
 from pprs.runs.row import PARTIAL, STORED, Failure, Row, from_sql, quote_value, to_sql
 from pprs.runs.settings import RunSettings
@@ -129,7 +129,10 @@ class RunFile:
         with self._open() as db:
             if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'fair_order'").fetchone():
                 return None
-            return [idx for (idx,) in db.execute("SELECT idx FROM fair_order ORDER BY place")]
+            order = [idx for (idx,) in db.execute("SELECT idx FROM fair_order ORDER BY place")]
+        if wrong := [idx for idx in order if type(idx) is not int or idx < 0]:
+            raise DamagedError(f"the idx {quote_value(wrong[0])} of the random order is no index. The run is damaged.")
+        return order
 
     def thumbnails(self) -> dict[int, bytes]:
         """Images stored for the report, as PNG, by index. Those that are too large or too many are not read."""
@@ -330,7 +333,7 @@ def _read_settings(db: sqlite3.Connection) -> RunSettings:
         try:
             stored[key] = json.loads(value)
         except (ValueError, TypeError, RecursionError):
-            raise PprsError(f"the setting {quote_value(key)} is not JSON. The run is damaged.") from None
+            raise DamagedError(f"the setting {quote_value(key)} is not JSON. The run is damaged.") from None
     return RunSettings.from_dict(stored)
 
 
@@ -343,7 +346,7 @@ def _read_binding(db: sqlite3.Connection) -> Binding | None:
 def _check_failure(idx: Any, label: Any, error: Any) -> Failure:
     if type(idx) is not int or not isinstance(label, int | None) or not isinstance(error, str):
         values = quote_value((idx, label, error))
-        raise PprsError(f"the failed image {values} is not an index, a label and an error. The run is damaged.")
+        raise DamagedError(f"the failed image {values} is not an index, a label and an error. The run is damaged.")
     return Failure(idx, label, error)
 
 

@@ -11,7 +11,7 @@ import torch
 
 from pprs.domain import domain_of_any
 from pprs.engine import check_engine
-from pprs.errors import PprsError, describe_error
+from pprs.errors import DamagedError, PprsError, describe_error
 from pprs.model import Model
 from pprs.progress import Progress, as_progress, rename_inputs, stage
 from pprs.runs import Replay, Row, Run, RunSettings, check_rows, choose_rows, open_run
@@ -127,6 +127,9 @@ def _check_settings(settings: RunSettings, findings: Findings) -> bool:
         try:
             check()
         except (PprsError, RuntimeError) as error:
+            if isinstance(error, DamagedError):  # names the setting
+                findings.mismatch(None, error.message)
+                continue
             reason = error.message if isinstance(error, PprsError) else str(error).splitlines()[0]
             findings.mismatch(None, f"the setting {name} is not valid ({reason})")
     return len(findings.mismatches) == before
