@@ -268,7 +268,7 @@ def test_bad_radii_and_damaged_runs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(PprsError, match="no certified or abstaining inputs"):
         examine_run(write_run(tmp_path / "failed", [], failed=1))
     edited = write_run(tmp_path / "edited", [dataclasses.replace(row(0, 530, 300, 170), radius=0.5)])
-    assert "does not follow" in pprs("doctor", edited, code=2).stderr
+    assert "does not follow" in pprs("doctor", edited, code=1).stderr
 
 
 def test_only_decided_radii_can_be_examined(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ def write_run(model: Path, folder: Path, name: str, *options: object) -> str:
     image = _enlarge(_digits(1)[0].image, 2)[0].mul(255).round().byte().numpy()
     Image.fromarray(image).save(folder / "digit.png")
     output = command(
-        "certify", "--model", model, "--data", folder / "digit.png", "--sigma", 0.25, "--n0", 10, "--n", 200,
+        "certify", "--model", model, "--data", folder / "digit.png", "--sigma", 0.1, "--n0", 10, "--n", 200,
         "--engine", "torch", "--out", folder / name, *options,
     ).stdout  # fmt: skip
     return " ".join(output.split())
