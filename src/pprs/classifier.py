@@ -15,7 +15,7 @@ import torch
 from pprs import _threads
 from pprs.bounds import binomial_test, check_alpha
 from pprs.certificate import Certificate, Counts, Prediction
-from pprs.consistency import check_function_of_one_image
+from pprs.consistency import FirstBatch, check_function_of_one_image, checked
 from pprs.errors import ConfigurationError, PprsError
 from pprs.noise import Noise, Quantisation, QuantisedImage, digest_image
 from pprs.partition import Partition
@@ -83,6 +83,8 @@ class SmoothedClassifier:
             kind of level. Signals have the levels of audio, of 24 bits too ("24-bit"), or are rounded to decimals.
             Images of different bit depth are classified differently by "auto" and "exact", and each certificate says
             for which it holds. Give one of the others for a single classifier.
+        check: Whether to check that the base classifier is a function of one image, as every certificate assumes: on
+            the first batch, before its votes are counted, and that it is still the same one afterwards.
 
     Raises:
         PprsError: If `num_classes`, `seed`, `batch_size` or `threads` is out of range.
@@ -109,11 +111,14 @@ class SmoothedClassifier:
         threads: int | None = None,
         device: str | torch.device = "cpu",
         arithmetic: str = "auto",
+        check: bool = True,
     ) -> None:
         self._votes = LocalVotes(
             model, num_classes, noise, partition, seed=seed, batch_size=batch_size, threads=threads, device=device,
             arithmetic=arithmetic,
         )  # fmt: skip
+        self._check = FirstBatch()
+        self._votes.batch_check = self._check if check else None
 
     @property
     def model(self) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -150,6 +155,7 @@ class SmoothedClassifier:
         index: int = 0,
         bound: str = "one-sided",
         stop: str | None = None,
+        check: bool = True,
         progress: bool | Progress | None = None,
     ) -> Certificate:
         """Return a label and a radius within which no perturbation changes it, or abstain.
@@ -167,17 +173,21 @@ class SmoothedClassifier:
             stop: A rule for stopping before all `n` samples are drawn, without weakening the guarantee.
                 "radius:0.25,0.5" stops once it is decided whether the image is certified at these radii, "width:0.02"
                 once the radius is known to that precision, and "abstain" once a certificate is very unlikely.
+            check: Whether to check the base classifier, if this classifier does so at all.
             progress: True to show a progress bar, or a `Progress` object to report to.
 
         Returns:
             The certificate. Its `prediction` is None and its `radius` 0 if the classifier abstains.
 
         Raises:
+            ConfigurationError: If the base classifier is not a function of one image.
             PprsError: If an argument or the image is invalid, or if the base classifier fails.
         """
+        if not check:
+            self = self._without_check()
         certification = self.start(Sampling(n0, n, alpha, bound, stop), index)
         reporter = as_progress(progress)
-        with stage(reporter, "certify", n0 + n, "samples"):
+        with checked(self._votes), stage(reporter, "certify", n0 + n, "samples"):
             certification.select(x, reporter.advance)  # the class with the most of n0 votes
             certification.estimate(x, reporter.advance)  # its vote count among n fresh samples, and the lower bound
         return certification.certificate()  # the radius at that bound, or an abstention if it is at most 1/2
@@ -262,7 +272,7 @@ class SmoothedClassifier:
         """
         check_alpha(alpha)
         _check_number(n)
-        with error_context(x, index, self.partition):
+        with checked(self._votes), error_context(x, index, self.partition):
             image, level = self._prepare(x), alpha
             quantisation = _quantisation_of(image)
             if quantisation is not None:
@@ -302,11 +312,17 @@ class SmoothedClassifier:
         with error_context(x, index, self.partition):
             return count_votes(self._votes, self._prepare(x), n, index, phase).counts
 
+    def _without_check(self) -> SmoothedClassifier:
+        other = copy.copy(self)
+        other._votes = copy.copy(self._votes)
+        other._votes.batch_check = None
+        return other
+
     def check_model(self, x: torch.Tensor, *, index: int = 0) -> None:
         """Check that the base classifier is a function of one image, as every certificate assumes.
 
-        A few noisy samples of the image are scored alone, together, among other images and again. Runs are checked
-        before they start. Call this before `certify` if you do not know how a network was built.
+        A few noisy samples of the image are scored alone, together, among other images and again, in batches as large
+        as those of a run. Runs are checked before they start, and `certify` and `predict` check their first batch.
 
         Args:
             x: The image [C, H, W], with values in [0, 1].
@@ -325,6 +341,15 @@ class SmoothedClassifier:
         Images whose label the remaining rounding could change are scored alone from now on.
         """
         self._votes.settle_alone(check_function_of_one_image(self._votes, inputs))
+        self._check.accept(self._votes, inputs[-1:])
+
+    def confirm(self) -> None:
+        """Check that the base classifier is still the one that was checked, as `certify` does at its end.
+
+        Raises:
+            ConfigurationError: If its scores or its parameters have changed.
+        """
+        self._check.confirm(self._votes)
 
     def seconds_per_sample(self, x: torch.Tensor) -> float:
         """Measure the seconds that one noisy sample of the image takes, with noise used for nothing else."""

@@ -14,6 +14,7 @@ import torch
 
 from pprs._threads import cpu_count, get_threads, keep_memory
 from pprs.classifier import SmoothedClassifier
+from pprs.consistency import Watch
 from pprs.cost import RunLimits, apply_limits, describe_problem, estimate_cost, progress_total
 from pprs.data import Selection, View, fair_order
 from pprs.engine import EngineChoice, check_engine, choose_engine
@@ -213,7 +214,7 @@ def certify_task(
             batch_size=options.batch_size, threads=options.threads, device="cpu" if runner.parallel else device,
             arithmetic=arithmetic,
         )  # fmt: skip
-        check_network(classifier, trials, reporter)
+        watch = check_network(classifier, trials, reporter)
         binding = Binding(identify(task.model, engine=choice.engine), take_probe(task, classifier))
         settings = replace(
             _make_settings(task, noise, partition, sampling, seed, choice, device, options),
@@ -222,7 +223,7 @@ def certify_task(
             signal_levels=fixed_levels(arithmetic),
         )
         work = Work(
-            task, choice, classifier, sampling, device, options.autocast, options.channels_last, reporter.message
+            task, choice, classifier, sampling, watch, device, options.autocast, options.channels_last, reporter.message
         )
         with RunWriter(folder, settings, binding, tolerance=classifier.votes.score_tolerance) as writer:
             if writer.file.binding is None:
@@ -291,17 +292,19 @@ def count_adapted_images(task: Task, progress: Progress) -> int:
     return used
 
 
-def check_network(classifier: SmoothedClassifier, inputs: torch.Tensor, progress: Progress) -> None:
-    """Check that the network is a function of one image, unless it fails on these noisy images altogether.
+def check_network(classifier: SmoothedClassifier, inputs: torch.Tensor, progress: Progress) -> Watch | None:
+    """Check that the network is a function of one image, and return what tells whether it remains the same one.
 
-    In that case the run reports which images it fails on.
+    If it fails on these noisy images altogether, the run reports which images it fails on.
     """
     try:
         classifier.check_inputs(inputs)
+        return Watch(classifier.votes, inputs)
     except ConfigurationError:
         raise
     except (PprsError, MemoryError) as error:
         progress.message(f"the model could not be checked before the run: {describe_error(error)}")
+        return None
 
 
 def take_probe(task: Task, classifier: SmoothedClassifier) -> Probe | None:
@@ -446,7 +449,7 @@ def _certify(
     with runner.start(work) as execution, stage(progress, "certify", total, unit):
         run_progress = RunProgress(progress, len(todo), unit, execution.rates)
         if budget is not None:
-            run_budget(work.classifier, task.data, images, sampling, writer, run_progress, budget)
+            run_budget(work.classifier, task.data, images, sampling, writer, run_progress, budget, execution.confirm)
         elif todo or target is not None:
             images = run_images(
                 execution, task.data, images, sampling, writer, run_progress, num_classes=task.num_classes,

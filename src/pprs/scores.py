@@ -48,10 +48,11 @@ def near_ties(scores: torch.Tensor, tolerance: float, rounding: float = 0.0, lea
     return ~(best[:, 0] - best[:, 1] > limit)  # a negation, so that NaN counts as close
 
 
-def relative_difference(expected: torch.Tensor, found: torch.Tensor) -> float:
+def relative_difference(expected: torch.Tensor, found: torch.Tensor, scale: float | None = None) -> float:
     """Return the largest difference of two sets of scores, beyond rounding, as a share of their mean spread.
 
-    A constant added to the scores of an image is no difference.
+    A constant added to the scores of an image is no difference. `scale` is the mean spread of more scores, if these are
+    only a few of them.
     """
     if expected.shape != found.shape:
         return math.inf
@@ -61,7 +62,8 @@ def relative_difference(expected: torch.Tensor, found: torch.Tensor) -> float:
     if math.isnan(largest):
         return math.inf
     size = float(torch.where(expected.isfinite(), expected, 0).abs().max())
-    excess, scale = largest - ROUNDING * size, float(spread(expected.double()).mean())
+    excess = largest - ROUNDING * size
+    scale = float(spread(expected.double()).mean()) if scale is None else scale
     return 0.0 if excess <= 0 else excess / scale if scale > 0 else math.inf
 
 

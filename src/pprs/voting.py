@@ -277,8 +277,28 @@ def trial_inputs(
     return noisy if partition is None else partition.resolve(noise.sigma, tuple(x.shape)).run(noisy)[0]
 
 
+class BatchCheck(Protocol):
+    """Checks a base classifier on the first batch that it scores for votes, and when they are counted."""
+
+    def begin(self, votes: Scorer) -> None:
+        """Have the next batch checked if the classifier was changed since the last check."""
+
+    def confirm(self, votes: Scorer) -> None:
+        """Raise an error if the classifier has changed since it was checked."""
+
+    def check(self, votes: Scorer, images: torch.Tensor, scores: torch.Tensor) -> None:
+        """Raise an error if the scores depend on more than the images. Later batches are not checked."""
+
+
 class Scorer:
-    """A base classifier whose scores are checked. Its device and batch size are fixed."""
+    """A base classifier whose scores are checked. Its device and batch size are fixed.
+
+    Attributes:
+        near_tie: The share of the spread of the scores below which the difference of the two best is a near tie.
+        batch_check: Checks the first batch that is scored for votes. None if nothing does.
+    """
+
+    least_near_tie: ClassVar[float] = NEAR_TIE
 
     def __init__(
         self,
@@ -300,7 +320,8 @@ class Scorer:
             model.eval().to(device)
         self.model, self.num_classes = model, num_classes
         self.batch_size, self.threads, self.device = batch_size, threads, torch.device(device)
-        self.rounding = _find_rounding(model)
+        self.rounding, self.near_tie = _find_rounding(model), self.least_near_tie
+        self.batch_check: BatchCheck | None = None
 
     def images_per_batch(self, x: torch.Tensor | QuantisedImage) -> int:
         """Return the number of images of this size per call of the base classifier."""
@@ -333,6 +354,17 @@ class Scorer:
         self._check_output(scores, len(images))
         return scores.float()  # type: ignore[no-any-return]
 
+    def vote_scores(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the scores of a batch whose votes are counted."""
+        scores = self.scores(images)
+        if self.batch_check is not None:
+            self.batch_check.check(self, images, scores)
+        return scores
+
+    def settle_alone(self, difference: float) -> None:
+        """Score images alone whose label could change if a batch changes scores by this share of their spread."""
+        self.near_tie = max(self.near_tie, TIES_PER_DIFFERENCE * difference)
+
     def _check_output(self, scores: Any, batch: int) -> None:
         if not isinstance(scores, torch.Tensor):
             raise PprsError(
@@ -355,8 +387,6 @@ class Scorer:
 class LocalVotes(Scorer):
     """A vote source in this process. On a CPU, the classifier runs on `threads` batches in parallel."""
 
-    near_tie: ClassVar[float] = NEAR_TIE
-
     def __init__(
         self,
         model: BaseClassifier,
@@ -376,7 +406,7 @@ class LocalVotes(Scorer):
         # Copies, since `set_params` could change the originals between two calls.
         self.noise, self.partition, self.seed = copy.copy(noise), copy.copy(partition), seed
         self.requested_arithmetic, self.arithmetic = arithmetic, choose_arithmetic(arithmetic, noise)
-        self._near_tie, self._scale = NEAR_TIE, 0.0
+        self._scale = 0.0
         self._resolved: dict[tuple[int, ...], Partition] = {}
 
     def quantise(self, x: torch.Tensor) -> torch.Tensor | QuantisedImage:
@@ -443,7 +473,7 @@ class LocalVotes(Scorer):
 
     def _count(self, noisy: torch.Tensor, segments: torch.Tensor | None, batch_size: int, chunk: int) -> list[Votes]:
         """Classify partitioned noisy samples, and count the votes of each chunk."""
-        scores = torch.cat([self.scores(batch) for batch in noisy.split(batch_size)])
+        scores = torch.cat([self.vote_scores(batch) for batch in noisy.split(batch_size)])
         chunks = zip(noisy.split(chunk), scores.split(chunk), strict=True)
         labels = torch.cat([self._choose_labels(*pair, alone=batch_size == 1) for pair in chunks])
         counts = [np.bincount(part, minlength=self.num_classes) for part in labels.cpu().split(chunk)]
@@ -492,16 +522,12 @@ class LocalVotes(Scorer):
         """
         labels = scores.argmax(dim=1)
         self._scale = max(self._scale, float(spread(scores).mean()))
-        for i in near_ties(scores, self._near_tie, self.rounding, self._scale).nonzero().flatten().tolist():
+        for i in near_ties(scores, self.near_tie, self.rounding, self._scale).nonzero().flatten().tolist():
             own = scores[i] if alone else self.scores(images[i : i + 1])[0]
             if bool(own.isnan().any()):
                 raise PprsError("the model returned NaN scores. Check its weights, and that it takes images in [0, 1].")
             labels[i] = own.argmax()
         return labels
-
-    def settle_alone(self, difference: float) -> None:
-        """Score images alone whose label could change if a batch changes scores by this share of their spread."""
-        self._near_tie = max(self.near_tie, TIES_PER_DIFFERENCE * difference)
 
     def score_once(
         self,

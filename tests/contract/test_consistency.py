@@ -11,9 +11,10 @@ import torch
 from onnx import TensorProto, helper
 from pools import images
 
-from pprs import Gaussian, Model, Slic, SmoothedClassifier, certify_dataset, load_model
+from pprs import Gaussian, Model, PatchClassifier, Slic, SmoothedClassifier, certify_dataset, load_model
 from pprs.consistency import MAX_DIFFERENCE, check_function_of_one_image
 from pprs.errors import ConfigurationError
+from pprs.label_sets.scoring import FunctionModule
 from pprs.prediction import predict_task
 from pprs.sampling import Sampling
 from pprs.task import load_task
@@ -63,6 +64,33 @@ class CentredByBatch(Small):
         return super().forward(x - x.mean())
 
 
+class Capacity(Small):
+    """A mixture of experts, of which the better one takes no more than 16 images of a batch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = super().forward(x)
+        scores[16:] = torch.tensor([1.0, 0.0, 0.0])
+        return scores
+
+
+class Drifting(Small):
+    """A network with a moving average, as in test-time adaptation: a buffer or a plain attribute."""
+
+    def __init__(self, rate: float, *, buffer: bool) -> None:
+        super().__init__()
+        self.rate, self.state = rate, None if buffer else 0.0
+        if buffer:
+            self.register_buffer("average", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.state is None:
+            self.average += self.rate * len(x)
+        else:
+            self.state += self.rate * len(x)
+        shift = float(self.average) if self.state is None else self.state
+        return super().forward(x) + shift * torch.tensor([1.0, 0.0, 0.0])
+
+
 class BatchOnly(Small):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward((x - x.mean(0)) / x.std(0)) if len(x) > 1 else super().forward(x[:, :, :4])
@@ -78,6 +106,7 @@ REFUSED = {
     "dropout in training mode": (Small(AlwaysTraining(0.2)), r"dropout is active \(layer net\.1\)"),
     "centred by the batch": (CentredByBatch(), "when the other images of the batch change.*depend on the whole batch"),
     "a batch only": (BatchOnly(), "need a batch.*cannot score an image alone"),
+    "a capacity": (Capacity(), "when the other images of the batch change.*depend on the whole batch"),
 }
 
 
@@ -92,6 +121,78 @@ def test_networks_that_are_no_function_of_one_image(name: str) -> None:
         classifier(model).check_model(IMAGE)
     assert caught.value.parameter == "model"
     assert "not a function of one image" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_they_are_refused_before_their_votes_are_counted(name: str) -> None:
+    model, message = REFUSED[name]
+    for use in (lambda g: g.certify(IMAGE, n0=5, n=100), lambda g: g.predict(IMAGE, n=100)):
+        with pytest.raises(ConfigurationError, match=message):
+            use(classifier(model))
+    classifier(model, check=False).certify(IMAGE, n=100)  # for those who know
+    classifier(model).certify(IMAGE, n=100, check=False)
+
+
+def test_a_function_that_is_no_module_is_checked() -> None:
+    trained = Small(torch.nn.BatchNorm2d(4)).train()
+    with pytest.raises(ConfigurationError, match="not a function of one image"):
+        classifier(lambda x: trained(x)).certify(IMAGE, n=100)
+
+
+@pytest.mark.parametrize("buffer", [False, True])
+def test_a_network_that_drifts_slowly_is_not_certified(buffer: bool) -> None:
+    """It passes every check before the votes are counted."""
+    classifier(Drifting(1e-8, buffer=buffer)).check_model(IMAGE)
+    what = "its parameters or buffers changed|its scores of the same image changed by"
+    with pytest.raises(ConfigurationError, match=f"not one function.*({what}).*since the last check that agreed"):
+        classifier(Drifting(1e-6, buffer=buffer), threads=1).certify(IMAGE, n=4000)
+    patched = PatchClassifier(Drifting(1e-3, buffer=buffer), 3, 2, 3)
+    with pytest.raises(ConfigurationError, match="not a function of one image|not one function"):
+        patched.certify(IMAGE)
+
+
+def test_a_network_may_be_trained_between_two_certificates() -> None:
+    model = Small()
+    g = classifier(model)
+    before = g.certify(IMAGE, n=100)
+    with torch.no_grad():
+        model.net[-1].bias += torch.tensor([50.0, 0.0, 0.0])
+    assert g.certify(IMAGE, n=100).counts.tolist() == [100, 0, 0] != before.counts.tolist()
+
+
+def test_checking_costs_few_passes_and_changes_no_votes() -> None:
+    passes = []
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        passes.append(len(x))
+        return x.flatten(1)[:, :3]
+
+    checked, unchecked = classifier(model), classifier(model, check=False)
+    certificate = checked.certify(IMAGE, n0=100, n=1000)
+    assert sum(passes) <= 1100 + 4
+    assert len(passes) <= -(-100 // 64) + -(-1000 // 64) + 3
+    passes.clear()
+    assert unchecked.certify(IMAGE, n0=100, n=1000) == certificate
+    assert sum(passes) == 1100
+    passes.clear()
+    assert checked.certify(IMAGE, n0=100, n=1000) == certificate  # it is checked once, and confirmed each time
+    assert sum(passes) <= 1100 + 1
+
+
+def test_a_batch_that_the_network_cannot_take() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        if len(x) > 20:
+            raise RuntimeError("too many")
+        return x.flatten(1)[:, :3]
+
+    with pytest.raises(ConfigurationError, match=r"cannot score 64 images together.*too many.*give 16 as `batch_size`"):
+        classifier(model).check_model(IMAGE)
+    classifier(model, batch_size=16).check_model(IMAGE)
+    with pytest.raises(ConfigurationError, match="give 16 as `batch_size`"):
+        certify_dataset(
+            Model(FunctionModule(model), "net", 3), images(2), noise=NOISE, progress=False, engine="torch",
+            sampling=Sampling(10, 50),
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -129,7 +230,7 @@ def test_no_batch_is_larger_than_those_of_a_run() -> None:
         sizes.clear()
         classifier(model, batch_size=batch_size).check_model(IMAGE)
         assert max(sizes) <= batch_size
-        assert sum(sizes) <= 64  # it costs little
+        assert sum(sizes) <= 7 * batch_size + 5  # it costs little
 
 
 def test_rounding_is_allowed_and_settled_alone() -> None:
@@ -143,7 +244,8 @@ def test_rounding_is_allowed_and_settled_alone() -> None:
     reference = classifier(model, batch_size=1).counts(IMAGE.mul(0).add(0.5), n=4000).tolist()
     checked = classifier(model)
     assert 1e-4 < check_function_of_one_image(checked.votes, torch.rand(8, 1, 8, 8)) < MAX_DIFFERENCE
-    assert checked.counts(IMAGE.mul(0).add(0.5), n=4000).tolist() != reference
+    unchecked = classifier(model, check=False)
+    assert unchecked.counts(IMAGE.mul(0).add(0.5), n=4000).tolist() != reference
     checked.check_model(IMAGE)
     assert checked.counts(IMAGE.mul(0).add(0.5), n=4000).tolist() == reference
 

@@ -24,7 +24,7 @@ from pprs.data import fair_order
 from pprs.data.arrays import Arrays
 from pprs.errors import ConfigurationError
 from pprs.runners import Done, Execution, Failed, Item, ProcessPool, run_images
-from pprs.runners.pool import MAX_FAILED_STARTS, WorkerEvent, WorkerPool
+from pprs.runners.pool import EVERY, MAX_FAILED_STARTS, WorkerEvent, WorkerPool
 from pprs.runners.processes import _run_worker
 from pprs.runners.worker import Assignment, ImageArray, Job, Worker
 from pprs.runs import FILE, Run, RunFile, RunSettings, RunWriter
@@ -163,6 +163,9 @@ class ScriptedPool(WorkerPool):
         self.tasks.append((worker, task))
         self.most = max(self.most, len(self.tasks))
 
+    def _ask(self, worker: int) -> None:
+        self.events.append(WorkerEvent(worker, "confirmed"))
+
     def _receive_events(self, seconds: float) -> list[WorkerEvent]:
         events, self.events = self.events, []
         for worker, task in list(self.tasks):
@@ -232,6 +235,22 @@ def test_no_image_is_lost_or_repeated_when_workers_die() -> None:
     assert sum(drawn) == 19 * 10
 
 
+def test_workers_that_died_with_results_that_were_not_confirmed() -> None:
+    """What a worker finishes after it was asked is confirmed the next time."""
+    job, _ = job_for(Sampling())
+    pool = ScriptedPool(job, 2, finish)
+    results = pool.certify(items(20, []), lambda _: None)
+    first = [next(results) for _ in range(4)]
+    assert {result.worker for result in first if isinstance(result, Done)} == {1, 2}
+    assert pool.confirm() == set()
+    second = [next(results) for _ in range(3)]
+    pool.events.append(WorkerEvent(1, "died", value="for no reason"))
+    rest = list(results)
+    assert pool.confirm() == {1, EVERY}
+    assert pool.confirm() == set()
+    assert sorted(result.index for result in (*first, *second, *rest)) == list(range(20))
+
+
 def test_workers_that_never_start_end_the_run() -> None:
     job, _ = job_for(Sampling())
 
@@ -290,6 +309,9 @@ def test_quick_failures_do_not_end_a_run_whose_first_images_are_in_progress(tmp_
             taken = [item.index for item in items if item is not None and item.read() is not None]
             yield from (Failed(i, "bad") for i in taken if i % 2 or everything)
             yield from (Failed(i, "in time") for i in taken if not i % 2)
+
+        def confirm(self) -> tuple[int, ...]:
+            return ()
 
     everything = False
     with RunWriter(tmp_path / "a", RunSettings()) as run:

@@ -280,6 +280,8 @@ def _advance(request: Request, task: _Task, queue: FairQueue, halt: threading.Ev
                 task.seconds += turn.seconds_held
     except Stopped:
         pass
+    if task.certification.stopped is not None and task.checked:
+        task.classifier.confirm()
     if task.certification.begun:
         certificate = task.certification.certificate()
         if not task.trail or task.trail[-1][0] < certificate.n:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -11,7 +12,14 @@ import torch
 from pprs.dataset import fit_in_memory
 from pprs.errors import ConfigurationError
 from pprs.label_sets.calibration import Promise
-from pprs.label_sets.scoring import SetRequest, check_label, name_image, open_votes, score_images
+from pprs.label_sets.scoring import (
+    SetRequest,
+    check_label,
+    confirm_unchanged,
+    name_image,
+    open_votes,
+    score_images,
+)
 from pprs.label_sets.settings import Calibration, SetSettings, shorten_digest, sorted_scores
 from pprs.label_sets.store import ScoreStore
 from pprs.model import Model
@@ -63,7 +71,8 @@ def calibrate(
         data=task.data.source,
         split=task.data.split,
     )
-    scored = _score_calibration(task, votes, settings, ScoreStore(store, settings, binding), progress)
+    scores = ScoreStore(store, settings, binding, confirm=partial(confirm_unchanged, votes))
+    scored = _score_calibration(task, votes, settings, scores, progress)
     settings = replace(settings, dim=scored.dim)
     calibration = Calibration(settings, sorted_scores(scored.scores), tuple(sorted(scored.digests)), binding)
     calibration.threshold  # noqa: B018  refuses too few images

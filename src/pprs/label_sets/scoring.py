@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pprs.consistency import check_function_of_one_image
+from pprs.consistency import FirstBatch, check_function_of_one_image
 from pprs.dataset import EngineOptions
 from pprs.domain import SIGNAL
 from pprs.engine import choose_engine
@@ -164,6 +164,9 @@ def open_votes(
     # A function is called from one thread only.
     votes = make_votes(module.function if isinstance(module, FunctionModule) else module)
     check_function_of_one_image(votes, trials)
+    check = FirstBatch()
+    check.accept(votes, trials[-1:])
+    votes.batch_check = check
     with torch.inference_mode():
         probe = Probe.of(votes.scores(trials.to(votes.device)))
     return votes, Binding({"engine": choice.engine, **identify(model, engine=choice.engine)}, probe)
@@ -173,10 +176,18 @@ def reseed(votes: LocalVotes, seed: int) -> LocalVotes:
     """Return the same classifier with another seed."""
     if seed == votes.seed:
         return votes
-    return LocalVotes(
+    other = LocalVotes(
         votes.model, votes.num_classes, votes.noise, votes.partition, seed=seed, threads=votes.threads,
         device=votes.device, arithmetic=votes.requested_arithmetic,
     )  # fmt: skip
+    other.batch_check = votes.batch_check
+    return other
+
+
+def confirm_unchanged(votes: LocalVotes) -> None:
+    """Raise an error if the model has changed since it was opened: scores before and after would not be comparable."""
+    if votes.batch_check is not None:
+        votes.batch_check.confirm(votes)
 
 
 def score_images(

@@ -25,6 +25,7 @@ from pprs.label_sets.scoring import (
     FunctionModule,
     SetRequest,
     check_label,
+    confirm_unchanged,
     name_image,
     open_any_model,
     open_votes,
@@ -499,7 +500,10 @@ class LabelSets:
 
         return Prediction(
             task, prepare, partial(self.score_inputs, seed=seed), self.calibration.digest_set.__contains__,
-            ScoreStore(store, self.settings, self.calibration.binding, seed, temporary=False),
+            ScoreStore(
+                store, self.settings, self.calibration.binding, seed,
+                confirm=partial(confirm_unchanged, self.votes), temporary=False,
+            ),
         )  # fmt: skip
 
     def save(self, path: str | Path) -> None:

@@ -6,12 +6,14 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import IO
 
 from pprs._files import cannot_write
 from pprs.label_sets.settings import SetSettings
+from pprs.runners import Held
 from pprs.runs.binding import Binding
 
 ALL = -1  # in the place of a label
@@ -26,6 +28,7 @@ class ScoreStore:
         settings: What the scores depend on. Scores of other settings are not used.
         binding: The identity of the model.
         seed: The random seed of the noise, if it is not that of the settings.
+        confirm: Raises an error if the model has changed. Scores are kept when it was called after them.
         temporary: Whether to remove the file when all images are scored. Otherwise the caller does.
     """
 
@@ -36,6 +39,7 @@ class ScoreStore:
         binding: Binding,
         seed: int | None = None,
         *,
+        confirm: Callable[[], None] = lambda: None,
         temporary: bool = True,
     ) -> None:
         values = {key: value for key, value in dataclasses.asdict(settings).items() if key not in PROMISED}
@@ -43,6 +47,7 @@ class ScoreStore:
         self._path, self._key, self._temporary = path, hashlib.sha256(text.encode()).hexdigest(), temporary
         self._known: dict[tuple[int, int, str], list[float]] = {}
         self._file: IO[str] | None = None
+        self._held = Held(confirm, self._write)
 
     def find(self, index: int, label: int, digest: str) -> list[float] | None:
         """Return the scores that were kept for this image and label, or None."""
@@ -50,9 +55,12 @@ class ScoreStore:
 
     def add(self, index: int, label: int, digest: str, scores: list[float]) -> None:
         """Keep the scores of an image: that of one label, or those of all labels, which `ALL` stands for."""
+        self._held.add(json.dumps([index, label, digest, *scores]))
+
+    def _write(self, line: str) -> None:
         if self._file is not None:
             try:
-                self._file.write(json.dumps([index, label, digest, *scores]) + "\n")
+                self._file.write(line + "\n")
                 self._file.flush()
             except OSError as error:
                 raise cannot_write(Path(self._file.name), error) from error
@@ -73,8 +81,11 @@ class ScoreStore:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._file is not None:
-            self._file.close()
+        try:
+            self._held.release()
+        finally:
+            if self._file is not None:
+                self._file.close()
         if self._path is not None and self._temporary and kind is None:
             self._path.unlink(missing_ok=True)
 

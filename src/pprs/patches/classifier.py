@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from pprs import _threads
-from pprs.consistency import check_function_of_one_image
+from pprs.consistency import FirstBatch, Watch, check_function_of_one_image, checked
 from pprs.errors import PprsError, check_integer, check_type
 from pprs.patches import double_masking
 from pprs.patches.double_masking import Predictions
@@ -17,7 +17,7 @@ from pprs.patches.fills import Fill, parse_fill
 from pprs.patches.masks import MIN_MASKS, Box, MaskGrid
 from pprs.scores import near_ties
 from pprs.space import describe_shape
-from pprs.voting import NEAR_TIE, TIES_PER_DIFFERENCE, TRIAL_SIZE, OnSamples, Scorer, check_image
+from pprs.voting import TRIAL_SIZE, OnSamples, Scorer, check_image
 
 MASKS, FILL = 6, "diffusion"
 
@@ -82,6 +82,7 @@ class PatchClassifier:
         batch_size: The number of masked images per call of the base classifier. By default it depends on the image
             size and the device.
         device: The torch device on which to run the base classifier.
+        check: Whether to check that the base classifier is a function of one image, as for `SmoothedClassifier`.
 
     Raises:
         PprsError: If an argument is out of range.
@@ -103,12 +104,13 @@ class PatchClassifier:
         *,
         batch_size: int | None = None,
         device: str | torch.device = "cpu",
+        check: bool = True,
     ) -> None:
         self._fill = parse_fill(fill) if isinstance(fill, str) else fill
         check_type(self._fill, Fill, "fill", '"diffusion"')
         self._patch, self._masks = check_integer(patch, "patch", 1), check_integer(masks, "masks", MIN_MASKS)
-        self._scorer = Scorer(model, num_classes, batch_size=batch_size, device=device)
-        self._near_tie = NEAR_TIE
+        self._scorer, self._check = Scorer(model, num_classes, batch_size=batch_size, device=device), FirstBatch()
+        self._scorer.batch_check = self._check if check else None
 
     @property
     def num_classes(self) -> int:
@@ -143,7 +145,8 @@ class PatchClassifier:
             PprsError: If the image is invalid, or if the base classifier fails.
         """
         image = self._check_image(x)
-        return double_masking.predict(lambda pairs: self._look(image, pairs), len(self.grid_for(image)))
+        with checked(self._scorer):
+            return double_masking.predict(lambda pairs: self._look(image, pairs), len(self.grid_for(image)))
 
     def certify(self, x: torch.Tensor, *, on_passes: OnSamples | None = None) -> PatchCertificate:
         """Return the label of the double-masked classifier, and whether any patch can change it.
@@ -160,7 +163,8 @@ class PatchClassifier:
         """
         image = self._check_image(x)
         grid, step = self.grid_for(image), self._images_at_once(image)
-        verdict = double_masking.certify(lambda pairs: self._look(image, pairs, on_passes), len(grid), step)
+        with checked(self._scorer):
+            verdict = double_masking.certify(lambda pairs: self._look(image, pairs, on_passes), len(grid), step)
         channels, height, width = image.shape
         first, second = verdict.worst
         return PatchCertificate(
@@ -204,8 +208,13 @@ class PatchClassifier:
             ConfigurationError: If the scores of an image depend on the batch, on earlier calls or on random numbers.
             PprsError: If the image is invalid, or if the base classifier fails.
         """
-        difference = check_function_of_one_image(self._scorer, self.trial_inputs(x))
-        self._near_tie = max(NEAR_TIE, TIES_PER_DIFFERENCE * difference)
+        inputs = self.trial_inputs(x)
+        self._scorer.settle_alone(check_function_of_one_image(self._scorer, inputs))
+        self._check.accept(self._scorer, inputs[-1:])
+
+    def watch(self, x: torch.Tensor) -> Watch:
+        """Return what tells whether the base classifier changes, on masked copies of an image."""
+        return Watch(self._scorer, self.trial_inputs(x))
 
     def trial_inputs(self, x: torch.Tensor) -> torch.Tensor:
         """Return a few masked and filled copies of an image, on which to try a network."""
@@ -241,7 +250,7 @@ class PatchClassifier:
         together = torch.cat(scores)
         if bool(together.isnan().any()):
             raise PprsError("the model returned NaN scores. Check its weights, and that it takes images in [0, 1].")
-        return Predictions(pairs, together, ~near_ties(together, self._near_tie, self._scorer.rounding))
+        return Predictions(pairs, together, ~near_ties(together, self._scorer.near_tie, self._scorer.rounding))
 
     def _score(self, image: torch.Tensor, pairs: torch.Tensor) -> list[torch.Tensor]:
         """Return the scores of the image under pairs of masks, batch by batch."""
@@ -251,7 +260,7 @@ class PatchClassifier:
         def task(first: int, stop: int) -> None:
             with torch.inference_mode():
                 for i in range(first, stop):
-                    scores[i] = self._scorer.scores(self.mask(image, batches[i])).cpu()
+                    scores[i] = self._scorer.vote_scores(self.mask(image, batches[i])).cpu()
 
         if isinstance(self._scorer.model, torch.nn.Module) and self._scorer.device.type == "cpu":
             _threads.parallel_for_on_pool(task, len(batches))

@@ -24,7 +24,7 @@ from pprs.patches.masks import MIN_MASKS
 from pprs.patches.pictures import draw_masks
 from pprs.patches.store import FILE, PatchRow, PatchRun, PatchSettings, PatchWriter, open_patch_run
 from pprs.progress import Progress, as_progress, stage
-from pprs.runners import Local
+from pprs.runners import Held, Local
 from pprs.space import NETWORK
 from pprs.task import Task, load_task
 
@@ -195,16 +195,23 @@ def _certify(
     if len(todo) < len(wanted):
         progress.message(f"resuming: {len(wanted) - len(todo)} of {len(wanted)} rows are done in {writer.folder}")
     classifiers: dict[int, PatchClassifier] = {}
+    for _, side in todo:
+        if side not in classifiers:
+            classifiers[side] = make.make(choice.model.module, side)
+            classifiers[side].check_model(task.sample.image)
+    watch = next((classifier.watch(task.sample.image) for classifier in classifiers.values()), None)
     certified = 0
-    with stage(progress, "certify", len(todo), "images"):
+
+    def write(row: PatchRow) -> None:
+        writer.add(row)
+        if writer.wants_picture(row):
+            writer.add_picture(row, _draw(task.data[row.idx].image, classifiers[row.patch], row))
+
+    confirm = watch.confirm if watch is not None else lambda: None
+    with stage(progress, "certify", len(todo), "images"), Held(confirm, write) as held:
         for index, side in todo:
-            if side not in classifiers:
-                classifiers[side] = make.make(choice.model.module, side)
-                classifiers[side].check_model(task.sample.image)
             row = certify_image(task, classifiers[side], index)
-            writer.add(row)
-            if writer.wants_picture(row):
-                writer.add_picture(row, _draw(task.data[index].image, classifiers[side], row))
+            held.add(row)
             certified += row.certified
             progress.advance(1, f"{certified} certified")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pprs.runners.base import Done, Execution, Failed, Item, Runner, Work
 from pprs.runners.budget import FIRST_ROUND, Budget, parse_budget, run_budget
 from pprs.runners.driver import GALLERY, Recorder, RunProgress, run_images
+from pprs.runners.held import Held
 from pprs.runners.local import Local, LocalExecution
 from pprs.runners.processes import Processes, ProcessPool
 from pprs.runners.ray import Ray, RayPool
@@ -21,6 +22,7 @@ __all__ = [
     "Done",
     "Execution",
     "Failed",
+    "Held",
     "Item",
     "Job",
     "Local",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -12,6 +12,7 @@ import torch
 
 from pprs.certificate import Certificate
 from pprs.classifier import Certification, SmoothedClassifier
+from pprs.consistency import Watch
 from pprs.engine import EngineChoice
 from pprs.errors import ConfigurationError
 from pprs.runs import Row
@@ -32,11 +33,12 @@ class Item:
 
 @dataclass(frozen=True)
 class Done:
-    """The certificate of an image."""
+    """The certificate of an image. `worker` is the number of the worker that made it, if there are workers."""
 
     index: int
     certificate: Certificate
     seconds: float
+    worker: int | None = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Work:
     choice: EngineChoice
     classifier: SmoothedClassifier
     sampling: Sampling
+    watch: Watch | None = None  # tells whether the classifier changes. None if it fails on the first image.
     device: str = "cpu"
     autocast: bool = False
     channels_last: bool = False
@@ -109,6 +112,17 @@ class Execution(ABC):
 
         An item is only taken when a worker is free, so memory does not grow with the number of items. An item of None
         means that there is none at the moment: ask again after the next result.
+        """
+
+    @abstractmethod
+    def confirm(self) -> Collection[int]:
+        """Check that what made the results so far is still the classifier that it was.
+
+        Returns:
+            The workers that have died since they returned results, which nothing can confirm any more.
+
+        Raises:
+            ConfigurationError: If a classifier has changed.
         """
 
     def rates(self) -> list[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from pprs.classifier import SmoothedClassifier
@@ -56,6 +56,7 @@ def run_budget(
     run: RunWriter,
     progress: RunProgress,
     budget: Budget,
+    confirm: Callable[[], Collection[int] | None] = lambda: None,
 ) -> None:
     """Certify images in rounds until the budget is spent. Each round doubles the samples of the undecided images.
 
@@ -75,7 +76,7 @@ def run_budget(
         progress.samples(samples)
 
     reader = ImageReader(data, classifier.num_classes, progress.message)
-    with Recorder(reader, images, run, progress) as recorder:
+    with Recorder(reader, images, run, progress, confirm) as recorder:
         while undecided and not spent():
             for image in undecided:
                 if not spent() and image.certification.samples < goal:

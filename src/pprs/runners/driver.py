@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from typing import Self
 
 import torch
@@ -20,6 +20,7 @@ from pprs.errors import ConfigurationError
 from pprs.metrics import accuracy_error
 from pprs.progress import Progress
 from pprs.runners.base import Done, Execution, Failed, Item
+from pprs.runners.held import Held
 from pprs.runs import Failure, Row, RunWriter
 from pprs.sampling import Sampling
 
@@ -100,16 +101,24 @@ def run_images(
     With a target error, stop when certified accuracy is known to within it. Then the images should be in random order,
     and an existing row counts when its image's turn comes.
     """
-    with Recorder(ImageReader(data, num_classes, progress.message), images, run, progress) as recorder:
+    reader = ImageReader(data, num_classes, progress.message)
+    with Recorder(reader, images, run, progress, execution.confirm) as recorder:
         if target_error is not None:
             max_started = 4 * execution.workers
             return _UntilAccurate(recorder, images, run, target_error, sampling, max_started).certify(execution)
         done = run.file.completed()
-        items = (recorder.item(i) for i in images if i not in done)
+        _certify_all(execution, [i for i in images if i not in done], recorder)
+        return list(images)
+
+
+def _certify_all(execution: Execution, images: Sequence[int], recorder: Recorder) -> None:
+    """Certify these images, and those again whose worker died before its network was found unchanged."""
+    while images:
+        items = (recorder.item(i) for i in images)
         with contextlib.closing(_results(execution, items, recorder)) as results:
             for result in results:
                 recorder.record(result)
-        return list(images)
+        images = recorder.release()
 
 
 def _results(execution: Execution, items: Iterator[Item | None], recorder: Recorder) -> Generator[Done | Failed]:
@@ -164,9 +173,19 @@ class ImageReader:
 
 
 class Recorder:
-    """Writes the results of images to the run: rows, thumbnails and failures."""
+    """Writes the results of images to the run: rows, thumbnails and failures.
 
-    def __init__(self, reader: ImageReader, images: Sequence[int], run: RunWriter, progress: RunProgress) -> None:
+    Rows are written when `confirm` has found the classifier unchanged after them, as `Held` says.
+    """
+
+    def __init__(
+        self,
+        reader: ImageReader,
+        images: Sequence[int],
+        run: RunWriter,
+        progress: RunProgress,
+        confirm: Callable[[], Collection[int] | None],
+    ) -> None:
         self.reader, self.progress = reader, progress
         file = run.file
         # Thumbnails of the first images, in whichever order they finish.
@@ -175,12 +194,25 @@ class Recorder:
         self._any_succeeded = bool(file.completed())
         self._failed: set[int] = set()
         self._buffer = RowBuffer(run)
+        self._lost: list[int] = []
+        self._held = Held[tuple[Row, bytes | None]](
+            confirm, lambda result: self._buffer.add(*result), lambda result: self._lost.append(result[0].idx)
+        )
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._buffer.close()
+        try:
+            self._held.release()
+        finally:
+            self._buffer.close()
+
+    def release(self) -> list[int]:
+        """Keep the rows so far, and return the images whose rows are lost, since their worker died before the check."""
+        self._held.release()
+        lost, self._lost = self._lost, []
+        return lost
 
     def item(self, index: int) -> Item:
         return Item(index, functools.partial(self.reader.read, index), self._partial.get(index))
@@ -195,7 +227,7 @@ class Recorder:
         row = Row.of(index, label, result.certificate, result.seconds, self.reader.file_shapes.pop(index, None))
         store = index in self._gallery and index not in self._stored and len(self._stored) < GALLERY
         store = store and math.prod(result.certificate.shape[1:]) <= MAX_THUMBNAIL
-        self._buffer.add(row, self.reader.png(index) if store else None)
+        self._held.add((row, self.reader.png(index) if store else None), result.worker)
         if store:
             self._stored.add(index)
         self._any_succeeded = True
@@ -310,6 +342,7 @@ class _UntilAccurate:
                 self._count_next()
                 if self._accurate:
                     break
+        _certify_all(execution, self._recorder.release(), self._recorder)
         return list(self._counted)
 
     def _items(self) -> Iterator[Item | None]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from pprs.classifier import Certification
+from pprs.consistency import Watch
 from pprs.errors import ConfigurationError, describe_error
 from pprs.runners.base import Done, Execution, Failed, Item, OnSamples, Runner, Work, certify_image
 from pprs.runs import Row
@@ -24,14 +25,19 @@ class Local(Runner):
         return False
 
     def start(self, work: Work) -> Execution:
-        return LocalExecution(lambda index, partial: work.classifier.start(work.sampling, index, partial))
+        return LocalExecution(lambda index, partial: work.classifier.start(work.sampling, index, partial), work.watch)
 
 
 class LocalExecution(Execution):
-    """Certify images one by one. `start` decides where their samples are drawn."""
+    """Certify images one by one. `start` decides where their samples are drawn, and `watch` by which classifier."""
 
-    def __init__(self, start: Start) -> None:
-        self._start = start
+    def __init__(self, start: Start, watch: Watch | None = None) -> None:
+        self._start, self._watch = start, watch
+
+    def confirm(self) -> Collection[int]:
+        if self._watch is not None:
+            self._watch.confirm()
+        return ()
 
     def certify(self, items: Iterator[Item | None], count: OnSamples) -> Iterator[Done | Failed]:
         for item in items:

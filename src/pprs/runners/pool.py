@@ -11,8 +11,8 @@ import math
 import time
 from abc import abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Generator, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -31,6 +31,7 @@ ATTEMPTS = 6  # workers that may die over an image before it has failed
 MAX_FAILED_STARTS = 5  # consecutive workers that may die before they are ready
 QUICK_TASK = 0.25  # seconds; a worker with quicker tasks gets the next one in advance, so that it never waits
 MAX_SLICE = 32  # chunks per task when an image is split
+EVERY = -1  # in the place of a worker: the votes of an image were counted by all of them
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,11 @@ class WorkerEvent:
 
     A task has "finished" or "raised" an error, with the number of samples it took, or reports its "samples" so far. A
     worker has "refused" the job, which would be the same for any worker, or was "unable" to load the model, which
-    another worker may be able to.
+    another worker may be able to. One that was asked has "confirmed" that its network did not change.
     """
 
     worker: int
-    kind: Literal["ready", "refused", "unable", "samples", "finished", "raised", "died"]
+    kind: Literal["ready", "refused", "unable", "samples", "finished", "raised", "died", "confirmed"]
     task: int = -1
     samples: int = 0
     value: Any = None
@@ -66,6 +67,9 @@ class _State:
     pending: dict[int, _PendingTask] = field(default_factory=dict)  # the first one is in progress
     reported: dict[int, int] = field(default_factory=dict)  # samples so far, by pending task
     samples: int = 0
+    finished: int = 0  # tasks
+    asked: int | None = None  # how many of them were finished when it was asked whether its network changed
+    confirmed: int = 0  # how many of them were finished before its network was found unchanged
 
 
 class WorkerPool(Execution):
@@ -79,6 +83,9 @@ class WorkerPool(Execution):
         self._failed_starts = self._started = self._last_task = 0
         self._any_ready = False  # whether any worker has ever been ready
         self._seconds = math.inf  # moving average per task
+        self._unread: list[tuple[Assignment, Any]] = []  # results that arrived while workers were asked
+        self._lost: set[int] = set()  # workers that died with results that were not confirmed
+        self._count: OnSamples = lambda count: None
 
     @abstractmethod
     def _start(self, worker: int, slot: int) -> None:
@@ -86,6 +93,10 @@ class WorkerPool(Execution):
 
     @abstractmethod
     def _send(self, worker: int, task: Assignment, array: ImageArray) -> None: ...
+
+    @abstractmethod
+    def _ask(self, worker: int) -> None:
+        """Ask a worker whether its network has changed. The answer is an event."""
 
     @abstractmethod
     def _receive_events(self, seconds: float) -> list[WorkerEvent]:
@@ -104,13 +115,30 @@ class WorkerPool(Execution):
             del self._workers[worker]
             self._end(worker)
 
+    def confirm(self) -> Collection[int]:
+        for worker, state in self._workers.items():
+            if state.finished > state.confirmed:
+                state.asked = state.finished
+                self._ask(worker)
+        while any(state.asked is not None for state in self._workers.values()):
+            self._unread += self._receive(self._count)
+        lost, self._lost = self._lost, set()
+        return {*lost, EVERY} if lost else lost
+
     def certify(self, items: Iterator[Item | None], count: OnSamples) -> Iterator[Done | Failed]:
+        self._count = count
         while len(self._workers) < self.workers:
             self._start_worker()
         if self._split:
-            source, sampling = PoolVotes(self, self._job), self._job.sampling
-            return LocalExecution(lambda i, partial: Certification(source, sampling, i, partial)).certify(items, count)
+            return self._certify_split(items, count)
         return self._certify_images(items, count)
+
+    def _certify_split(self, items: Iterator[Item | None], count: OnSamples) -> Iterator[Done | Failed]:
+        """Certify images one after the other, each on all workers."""
+        source, sampling = PoolVotes(self, self._job), self._job.sampling
+        execution = LocalExecution(lambda i, partial: Certification(source, sampling, i, partial))
+        for result in execution.certify(items, count):
+            yield replace(result, worker=EVERY) if isinstance(result, Done) else result
 
     def _certify_images(self, items: Iterator[Item | None], count: OnSamples) -> Iterator[Done | Failed]:
         """Certify each image on one worker."""
@@ -131,7 +159,7 @@ class WorkerPool(Execution):
                 failed = self._dispatch(pending_task)
                 if failed is not None:
                     yield failed
-            if not (more or self._retries or self._any_busy()):
+            if not (more or self._retries or self._any_busy() or self._unread):
                 return
             for _, result in self._wait(count):
                 yield result
@@ -210,7 +238,11 @@ class WorkerPool(Execution):
         self._start(self._started, slot)
 
     def _wait(self, count: OnSamples) -> list[tuple[Assignment, Any]]:
-        """Wait up to a second for events, and return the finished tasks with their results or failures."""
+        """Return the finished tasks with their results or failures. Wait up to a second if there are none."""
+        unread, self._unread = self._unread, []
+        return unread or self._receive(count)
+
+    def _receive(self, count: OnSamples) -> list[tuple[Assignment, Any]]:
         finished: list[tuple[Assignment, Any]] = []
         events = self._receive_events(1.0)
         count(0)  # progress also shows the time
@@ -224,6 +256,8 @@ class WorkerPool(Execution):
                 state.ready, self._failed_starts, self._any_ready = time.monotonic(), 0, True
             elif event.kind in ("died", "unable"):
                 finished += self._replace_dead(event, state, count)
+            elif event.kind == "confirmed":
+                state.confirmed, state.asked = state.asked or 0, None
             elif event.task in state.pending:
                 new = event.samples - state.reported.get(event.task, 0)
                 if new > 0:
@@ -241,6 +275,9 @@ class WorkerPool(Execution):
         if event.kind == "raised":
             return task, Failed(task.index, event.value)
         result, seconds = event.value
+        state.finished += 1
+        if isinstance(result, Done):
+            result = replace(result, worker=event.worker)
         self._seconds = seconds if self._seconds == math.inf else 0.8 * self._seconds + 0.2 * seconds
         return task, result
 
@@ -248,6 +285,8 @@ class WorkerPool(Execution):
         """Replace a dead worker and retry its tasks, except an image over which too many workers have died."""
         del self._workers[event.worker]
         self._end(event.worker)
+        if state.finished > state.confirmed:
+            self._lost.add(event.worker)
         if state.ready is None:
             self._failed_starts += 1
             if self._failed_starts >= MAX_FAILED_STARTS:

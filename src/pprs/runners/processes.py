@@ -9,7 +9,7 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
@@ -79,6 +79,10 @@ class ProcessPool(WorkerPool):
         with contextlib.suppress(OSError):  # it has died, which `_receive_events` will notice
             self._processes[worker][1].send((task, array))
 
+    def _ask(self, worker: int) -> None:
+        with contextlib.suppress(OSError):
+            self._processes[worker][1].send(None)
+
     def _receive_events(self, seconds: float) -> list[WorkerEvent]:
         numbers = {connection: worker for worker, (_, connection) in self._processes.items()}
         events: list[WorkerEvent] = []
@@ -137,19 +141,23 @@ def _run_worker(connection: Connection, job: Job, number: int, environment: dict
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.update(environment)  # the server may have been started for an earlier run
 
+    sending = threading.Lock()
+
     def send(message: tuple[Any, ...]) -> None:
         try:
-            connection.send(message)
+            with sending:
+                connection.send(message)
         except OSError:  # the driver is gone
             os._exit(0)
 
-    inbox: queue.SimpleQueue[tuple[Assignment, ImageArray]] = queue.SimpleQueue()
-    threading.Thread(target=_receive_tasks, args=(connection, inbox), daemon=True).start()
     try:
         worker = Worker(job, number)
     except Exception as error:  # loading a model may raise anything
         send((start_failure(error), -1, 0, describe_error(error)))
         return
+    inbox: queue.SimpleQueue[tuple[Assignment, ImageArray]] = queue.SimpleQueue()
+    answer = (connection, inbox, lambda: send(worker.confirm()))
+    threading.Thread(target=_receive_tasks, args=answer, daemon=True).start()
     send(("ready",))
     while True:
         task, array = inbox.get()
@@ -170,10 +178,19 @@ def _run_worker(connection: Connection, job: Job, number: int, environment: dict
             send(("finished", task.number, drawn, (result, time.monotonic() - started)))
 
 
-def _receive_tasks(connection: Connection, inbox: queue.SimpleQueue[tuple[Assignment, ImageArray]]) -> None:
-    """Receive tasks at once, so that the driver never waits. Exit the worker when the driver is gone."""
+def _receive_tasks(
+    connection: Connection, inbox: queue.SimpleQueue[tuple[Assignment, ImageArray]], confirm: Callable[[], None]
+) -> None:
+    """Receive tasks at once, so that the driver never waits. Exit the worker when the driver is gone.
+
+    The question whether the network has changed is answered at once too, while the worker works.
+    """
     while True:
         try:
-            inbox.put(connection.recv())
+            message = connection.recv()
         except (EOFError, OSError):
             os._exit(0)
+        if message is None:
+            confirm()
+        else:
+            inbox.put(message)

@@ -186,6 +186,9 @@ class RayPool(WorkerPool):
         self._contacted[worker] = time.monotonic()
         self._refs[self._handles[worker].run.remote(task, array)] = worker, "finished", task.number
 
+    def _ask(self, worker: int) -> None:
+        self._refs[self._handles[worker].confirm.remote()] = worker, "confirm", -1
+
     def _receive_events(self, seconds: float) -> list[WorkerEvent]:
         self._request_progress()
         ready, _ = self._ray.wait(list(self._refs), num_returns=1, timeout=seconds)
@@ -283,6 +286,10 @@ def _actor(ray: Any) -> Any:
             except Exception as error:  # a user's model may raise anything
                 return task_failure(error), task.number, self._progress[1], describe_error(error)
             return "finished", task.number, self._progress[1], (result, time.monotonic() - started)
+
+        @ray.method(concurrency_group="pulse")  # type: ignore[untyped-decorator]
+        def confirm(self) -> tuple[Any, ...]:
+            return self._worker.confirm()
 
         @ray.method(concurrency_group="pulse")  # type: ignore[untyped-decorator]
         def pulse(self) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +19,9 @@ import torch
 from pprs import _threads
 from pprs._version import __version__
 from pprs.classifier import SmoothedClassifier
+from pprs.consistency import Watch
 from pprs.engine import Accelerated
-from pprs.errors import ConfigurationError, PprsError
+from pprs.errors import ConfigurationError, PprsError, describe_error
 from pprs.model import Preprocess, load_model
 from pprs.model.base import Restricted
 from pprs.model.file_input import FileInput
@@ -147,8 +149,21 @@ class Worker:
         if os.path.isdir(job.folder):
             os.chdir(job.folder)
         self._sampling, self._classifier = job.sampling, _classifier(job, slot)
+        self._watch = None
         if job.probe is not None:
-            _check_scores(self._classifier, *job.probe)
+            noisy, expected = job.probe
+            inputs = torch.from_numpy(noisy.copy())
+            _check_scores(self._classifier, inputs, expected)
+            self._watch = Watch(self._classifier.votes, inputs)
+
+    def confirm(self) -> tuple[Any, ...]:
+        """Return the event that says whether the network is still the one that it was at the start."""
+        try:
+            if self._watch is not None:
+                self._watch.confirm()
+        except Exception as error:  # a user's model may raise anything
+            return "refused", -1, 0, describe_error(error)
+        return ("confirmed",)
 
     def run(self, task: Assignment, array: ImageArray, report: Callable[[int], None]) -> Done | list[Votes]:
         """Run a task, calling `report` with the number of samples so far."""
@@ -201,9 +216,9 @@ def _take_probe(work: Work) -> tuple[ImageArray, Probe] | None:
         return None  # the run reports which images it fails on
 
 
-def _check_scores(classifier: SmoothedClassifier, noisy: ImageArray, expected: Probe) -> None:
+def _check_scores(classifier: SmoothedClassifier, inputs: torch.Tensor, expected: Probe) -> None:
     """Check that this worker's network is the driver's, and that its scores do not depend on the batch here either."""
-    inputs, votes = torch.from_numpy(noisy.copy()), classifier.votes
+    votes = classifier.votes
     classifier.check_inputs(inputs)
     with torch.inference_mode():
         found = Probe.of(votes.scores(inputs.to(votes.device)))

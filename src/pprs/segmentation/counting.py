@@ -30,7 +30,7 @@ class PixelVotes(LocalVotes):
 
     # Smaller than for classifiers: among thousands of pixels, one is nearly always as close as theirs may be. On a
     # CPU, batches change scores by about 1e-6 of their spread, and `settle_alone` takes what is measured elsewhere.
-    near_tie = 1e-5
+    least_near_tie = 1e-5
 
     def scores(self, images: torch.Tensor) -> torch.Tensor:
         """Return the network's scores [B, num_classes, H, W], enlarged to the size of the images if they are coarser.
@@ -75,10 +75,10 @@ class PixelVotes(LocalVotes):
         return torch.cat([self._label_batch(batch, alone=batch_size == 1) for batch in images.split(batch_size)])
 
     def _label_batch(self, images: torch.Tensor, *, alone: bool) -> torch.Tensor:
-        scores = self.scores(images)
+        scores = self.vote_scores(images)
         best, labels = scores.max(1)
         self._scale = max(self._scale, _half_range(scores))
-        tolerance = max(self._near_tie, self.rounding) * self._scale
+        tolerance = max(self.near_tie, self.rounding) * self._scale
         limit = (best.abs() * max(ROUNDING, self.rounding)).clamp_(min=tolerance)
         runner_up = scores.scatter_(1, labels[:, None], -math.inf).amax(1)
         close = ~(best - runner_up > limit)  # a negation, so that NaN counts as close

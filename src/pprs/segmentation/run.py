@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 
 from pprs._threads import get_threads, keep_memory
+from pprs.consistency import Watch
 from pprs.data import Selection, check_indices
 from pprs.dataset import EngineOptions, report_reused_images
 from pprs.engine import choose_engine
@@ -27,10 +28,11 @@ from pprs.model.identity import identify
 from pprs.noise import Noise, QuantisedImage, digest_image, parse_noise
 from pprs.partition import Partition, parse_partition
 from pprs.progress import Progress, as_progress, stage
-from pprs.runners import Local
+from pprs.runners import Held, Local
+from pprs.segmentation.certificate import SegmentationCertificate
 from pprs.segmentation.data import as_masked_set, open_masked
 from pprs.segmentation.holm import check_attainable
-from pprs.segmentation.masks import MaskedSet, Prepared
+from pprs.segmentation.masks import MaskedExample, MaskedSet, Prepared
 from pprs.segmentation.segmenter import SegmentationSampling, SmoothedSegmenter, split_alpha
 from pprs.segmentation.store import (
     MAX_PICTURES,
@@ -137,6 +139,7 @@ def segment_dataset(
         threads=options.threads, device=device, arithmetic=arithmetic,
     )  # fmt: skip
     segmenter.check_model(sample.image, index=sample.index)
+    watch = Watch(segmenter.votes, inputs)
     settings = SegmentationSettings(
         model=text or net.source,
         model_digest=net.digest(),
@@ -159,7 +162,7 @@ def segment_dataset(
         arithmetic=arithmetic,
     )
     with SegmentationWriter(folder, settings) as writer:
-        _certify(segmenter, prepared, indices, sampling, writer, options, reporter)
+        _certify(segmenter, watch, prepared, indices, sampling, writer, options, reporter)
     run = SegmentationRun(folder, keep=scratch)
     if not set(indices) & set(run.completed()):
         raise PprsError(f"no image could be certified. {describe_failures(run.failures())}")
@@ -262,6 +265,7 @@ def _check_first(image: torch.Tensor | QuantisedImage, noise: Noise, sampling: S
 
 def _certify(
     segmenter: SmoothedSegmenter,
+    watch: Watch,
     data: Prepared,
     indices: Sequence[int],
     sampling: SegmentationSampling,
@@ -277,7 +281,17 @@ def _certify(
         _check_unchanged(segmenter, data, {i: done[i] for i in indices if i in done})
     todo = [i for i in indices if i not in done]
     stored, threads = len(done), options.threads or get_threads()
-    with stage(progress, "segment", len(todo) * (sampling.n0 + sampling.n), "samples"):
+
+    def write(result: tuple[MaskedExample, SegmentationCertificate, float]) -> None:
+        nonlocal stored
+        example, certificate, seconds = result
+        writer.write(example.index, certificate, None if example.mask is None else example.mask.numpy(), seconds)
+        if stored < MAX_PICTURES and max(example.image.shape[1:]) <= MAX_PICTURE_SIDE:
+            writer.write_picture(example.index, _encode(example.image))
+            stored += 1
+
+    total = len(todo) * (sampling.n0 + sampling.n)
+    with stage(progress, "segment", total, "samples"), Held(watch.confirm, write) as held:
         for position, index in enumerate(todo):
             began, note = time.perf_counter(), f"image {position + 1}/{len(todo)}"
             try:
@@ -291,11 +305,7 @@ def _certify(
                 failed = data.mask_alone(index)
                 writer.write_failure(index, describe_error(error), None if failed is None else failed.numpy())
                 continue
-            mask = None if example.mask is None else example.mask.numpy()
-            writer.write(index, certificate, mask, time.perf_counter() - began)
-            if stored < MAX_PICTURES and max(example.image.shape[1:]) <= MAX_PICTURE_SIDE:
-                writer.write_picture(index, _encode(example.image))
-                stored += 1
+            held.add((example, certificate, time.perf_counter() - began))
 
 
 def _check_unchanged(segmenter: SmoothedSegmenter, data: MaskedSet, digests: dict[int, str]) -> None:

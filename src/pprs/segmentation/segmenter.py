@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from pprs.consistency import check_function_of_one_image
+from pprs.consistency import FirstBatch, check_function_of_one_image, checked
 from pprs.errors import ConfigurationError, PprsError, check_integer, check_type
 from pprs.noise import Noise, Quantisation, QuantisedImage, digest_image, parse_noise
 from pprs.partition import Partition, parse_partition
@@ -66,6 +66,7 @@ class SmoothedSegmenter:
         threads: The number of batches that run in parallel on a CPU. Defaults to the number of cores.
         device: The torch device on which to run the network.
         arithmetic: "auto", "exact", "8-bit", "16-bit", "rounded" or "real", as for `SmoothedClassifier`.
+        check: Whether to check that the network is a function of one image, as for `SmoothedClassifier`.
 
     Raises:
         PprsError: If `num_classes`, `seed`, `batch_size` or `threads` is out of range.
@@ -83,11 +84,14 @@ class SmoothedSegmenter:
         threads: int | None = None,
         device: str | torch.device = "cpu",
         arithmetic: str = "auto",
+        check: bool = True,
     ) -> None:
         self.votes = PixelVotes(
             model, num_classes, noise, partition, seed=seed, batch_size=batch_size, threads=threads, device=device,
             arithmetic=arithmetic,
         )  # fmt: skip
+        self._check = FirstBatch()
+        self.votes.batch_check = self._check if check else None
 
     def certify(
         self,
@@ -112,7 +116,7 @@ class SmoothedSegmenter:
             PprsError: If an argument or the image is invalid, or if the network fails.
         """
         sampling, votes = sampling or SegmentationSampling(), self.votes
-        with error_context(x, index, votes.partition):
+        with checked(votes), error_context(x, index, votes.partition):
             image = votes.quantise(check_image(x, votes.device))
             quantisation = image.quantisation if isinstance(image, QuantisedImage) else None
             groups = self._draw_groups(image, sampling, index)
@@ -154,6 +158,7 @@ class SmoothedSegmenter:
             image = votes.quantise(check_image(x, votes.device))
             inputs = trial_inputs(image, votes.noise, votes.partition, votes.seed, index)
             votes.settle_alone(check_function_of_one_image(votes, inputs))
+            self._check.accept(votes, inputs[-1:])
 
     def _draw_groups(
         self, image: torch.Tensor | QuantisedImage, sampling: SegmentationSampling, index: int
@@ -272,6 +277,7 @@ def certify_segmentation(
     threads: int | None = None,
     device: str | torch.device = "cpu",
     arithmetic: str = "auto",
+    check: bool = True,
     progress: bool | Progress | None = None,
 ) -> SegmentationCertificate:
     """Certify the label map that a segmentation network gives to an image.
@@ -297,6 +303,7 @@ def certify_segmentation(
         threads: The number of batches that run in parallel on a CPU.
         device: The torch device on which to run the network.
         arithmetic: "auto", "exact", "8-bit", "16-bit", "rounded" or "real", as for `SmoothedClassifier`.
+        check: Whether to check that the network is a function of one image, as for `SmoothedClassifier`.
         progress: True to show a progress bar, or a `Progress` object to report to.
 
     Returns:
@@ -325,10 +332,8 @@ def certify_segmentation(
     sampling = SegmentationSampling(tau, n0, n, alpha, groups)
     segmenter = SmoothedSegmenter(
         model, num_classes, noise, partition, seed=seed, batch_size=batch_size, threads=threads, device=device,
-        arithmetic=arithmetic,
+        arithmetic=arithmetic, check=check,
     )  # fmt: skip
-    if segmenter.votes.device.type != "cpu":
-        segmenter.check_model(x, index=index)  # a GPU may multiply with fewer bits, so near ties must be measured
     reporter = as_progress(progress)
     with stage(reporter, "segment", sampling.n0 + sampling.n, "samples"):
         return segmenter.certify(x, sampling, index=index, on_samples=reporter.advance)

@@ -23,6 +23,8 @@ except ImportError as error:
 from pprs.testing.model_source import ModelSourceContract
 from pprs.testing.noise import NoiseContract
 from pprs.testing.partition import PartitionContract
-from pprs.testing.runner import ContractNetwork, RunnerContract
+from pprs.testing.runner import ChangingNetwork, ContractNetwork, RunnerContract
 
-__all__ = ["ContractNetwork", "ModelSourceContract", "NoiseContract", "PartitionContract", "RunnerContract"]
+__all__ = [
+    "ChangingNetwork", "ContractNetwork", "ModelSourceContract", "NoiseContract", "PartitionContract", "RunnerContract",
+]  # fmt: skip

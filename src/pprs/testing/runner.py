@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 
 from pprs.dataset import certify_dataset
+from pprs.errors import ConfigurationError
 from pprs.noise import Gaussian
 from pprs.partition import Grid
 from pprs.progress import Silent
@@ -42,6 +43,19 @@ class ContractNetwork(torch.nn.Module):
             raise ValueError("this network refuses black images")
         score = x.mean((1, 2, 3)) - self.threshold
         return torch.stack([-score, score], 1)
+
+
+class ChangingNetwork(ContractNetwork):
+    """A network that gives another label from its 2,000th image on, as one that adapts itself may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen += len(x)
+        scores = super().forward(x)
+        return scores if self.seen < 2000 else -scores
 
 
 class ContractImages:
@@ -111,6 +125,19 @@ class RunnerContract(ABC):
         kept = {row.idx: row for row in outcome.run.rows() if row.idx in before}
         assert kept == before, "rows that were there before the interrupt were lost or certified again"
 
+    def test_a_network_that_changes_is_refused(self) -> None:
+        with tempfile.TemporaryDirectory(prefix="pprs-") as folder:
+            out, refused = Path(folder) / "run", None
+            try:
+                _certify(self.make_runner(), out, model="pprs.testing:ChangingNetwork")
+            except ConfigurationError as error:
+                refused = str(error)
+            assert refused is not None, "a network that changed during the run was not noticed: see Execution.confirm"
+            assert "not one function" in refused, f"the run was refused for another reason: {refused}"
+            expected = {row.idx: row.counts for row in _certify(Local()).rows()}
+            wrong = [row.idx for row in open_run(out).rows() if row.counts != expected[row.idx]]
+            assert not wrong, f"images {wrong} have the rows of a network that had changed"
+
     def _outcome(self) -> Outcome:
         """Certify all images, with an interrupt on the way; once per class, since starting workers takes a while."""
         outcome: Outcome | None = type(self).__dict__.get("_cached")
@@ -126,9 +153,14 @@ class RunnerContract(ABC):
         return outcome
 
 
-def _certify(runner: Runner, out: Path | None = None, progress: Interrupting | None = None) -> Run:
+def _certify(
+    runner: Runner,
+    out: Path | None = None,
+    progress: Interrupting | None = None,
+    model: str = "pprs.testing:ContractNetwork",
+) -> Run:
     return certify_dataset(
-        "pprs.testing:ContractNetwork", ContractImages(), noise=Gaussian(0.25), partition=Grid(4), runner=runner,
+        model, ContractImages(), noise=Gaussian(0.25), partition=Grid(4), runner=runner,
         sampling=Sampling(n0=16, n=300, alpha=0.01, stop="radius:0.1"), progress=progress or Interrupting(),
         out=out, engine="torch",
     )  # fmt: skip
