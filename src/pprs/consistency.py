@@ -22,6 +22,7 @@ from pprs.scores import relative_difference, spread
 from pprs.voting import BaseClassifier, Scorer
 
 ALONE = 4  # images that are also scored alone
+ATTEMPTS = 3  # to score an image again
 # The largest difference, relative to the spread of the scores, that different batches may make. Rounding makes 1e-6 in
 # most networks, and up to 1e-3 where a processor multiplies with fewer bits.
 MAX_DIFFERENCE = 2e-3
@@ -143,6 +144,13 @@ class Watch:
         with torch.inference_mode():
             return self._votes.scores(self._inputs)
 
+    def _score_again(self) -> torch.Tensor:
+        """Return the scores, if need be at a later attempt: a network behind an API may fail to answer once."""
+        for _ in range(ATTEMPTS - 1):
+            with contextlib.suppress(PprsError, MemoryError):
+                return self._score()
+        return self._score()
+
     def confirm(self) -> None:
         """Raise an error if the classifier has changed. What was counted since the last call is then worth nothing.
 
@@ -152,7 +160,7 @@ class Watch:
         with self._lock:
             state = digest_tensors(self._votes.model)
             changed = sorted(name for name in self._state.keys() | state if self._state.get(name) != state.get(name))
-            difference = relative_difference(self._scores, self._score())
+            difference = relative_difference(self._scores, self._score_again())
         if changed:
             more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
             raise _change(self._votes.model, f"its parameters or buffers changed ({changed[0]}{more})")

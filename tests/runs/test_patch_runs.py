@@ -93,7 +93,7 @@ def test_another_model_and_other_images_are_refused(model: str, data: str, tmp_p
     other = save_network(tmp_path / "other.safetensors")
     with pytest.raises(ConfigurationError, match="model_digest"):
         certify(str(other), data, out=tmp_path / "run")
-    with pytest.raises(ConfigurationError, match="image 0 is not the one that was certified"):
+    with pytest.raises(ConfigurationError, match="data_fingerprint: "):
         certify(model, (1 - IMAGES, LABELS), out=tmp_path / "run")
 
 
@@ -184,10 +184,10 @@ def test_a_run_is_verified_by_certifying_again(finished: Path) -> None:
         (1, {"certified": True}, "certified is True, and certifying again gives False"),
         (1, {"certified": True}, "it is certified, but its worst pair of masks has another label"),
         (0, {"certified": False}, "certified is False, and certifying again gives True"),
-        (0, {"prediction": 3, "worst_label": 3}, "prediction is 3, and certifying again gives"),
-        (1, {"plain": 3}, "plain is 3, and certifying again gives"),
-        (0, {"label": 7}, "label is 7, and certifying again gives"),
-        (1, {"worst_label": 4}, "its worst pair of masks has the label"),
+        (0, {"prediction": 2, "worst_label": 2}, "prediction is 2, and certifying again gives"),
+        (1, {"plain": 2}, "plain is 2, and certifying again gives"),
+        (0, {"label": 2}, "label is 2, and that of the data is 0"),
+        (1, {"worst_label": 0}, "its worst pair of masks has the label"),
         (1, {"worst": [[0, 1, 0, 1], [0, 1, 0, 1]]}, "its worst pair of masks is not one of the grid"),
         (0, {"passes": 5}, "passes are 5, and a certificate takes 45"),
         (0, {"image_digest": "0"}, "the image is not the one that was certified"),
@@ -210,8 +210,9 @@ def test_a_verification_needs_the_model_and_the_images_of_the_run(finished: Path
     other = str(save_network(tmp_path / "other.safetensors"))
     assert "this is not the model of the run" in str(verify_patches(finished, model=other, progress=False))
     found = verify_patches(finished, data=(1 - IMAGES, LABELS), progress=False)
-    assert len(found.mismatches) == 2
-    assert all("the image is not the one that was certified" in mismatch.text for mismatch in found.mismatches)
+    assert [mismatch.idx for mismatch in found.mismatches] == [None, 0, 1]
+    assert "this is not the data of the run" in found.mismatches[0].text
+    assert all("the image is not the one that was certified" in mismatch.text for mismatch in found.mismatches[1:])
     images = IMAGES.clone()
     images[1] = torch.nan
     assert "patch 2: certifying again fails" in str(verify_patches(finished, data=images, progress=False))

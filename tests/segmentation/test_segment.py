@@ -367,7 +367,7 @@ def test_an_adapted_network_is_certified_and_verified(
     run = ("segment", *common, "--data", folder, "--n", 55, "--limit", 1, "--adapted", adapted, "--engine", "torch")
     pprs(*run, "--out", tmp_path / "run")
     assert SegmentationRun(tmp_path / "run").settings.model == f"{unet}+adapted:{adapted}"
-    assert "1 are the same" in pprs("verify", tmp_path / "run", "--replay", 1).stdout
+    assert "whole certificates compared (1 row)" in pprs("verify", tmp_path / "run", "--replay", 1).stdout
     progress = Record()
     segment(str(folder), str(unet), adapted=adapted, partition="blur:size=3", images=[0], progress=progress)
     assert "adapted to the partition none, and is used with blur:size=3" in " ".join(progress.messages)
@@ -404,12 +404,16 @@ def test_verification(folder: Path, unet: Path, tmp_path: Path) -> None:
     common = ("segment", "--model", unet, "--data", folder, "--sigma", 0.25, "--n0", 3, "--n", 55, "--limit", 2)
     pprs(*common, "--out", tmp_path / "run")
     out = pprs("verify", tmp_path / "run", "--replay", 1).stdout
-    assert "the claims of 2 rows were derived from their counts" in out
-    assert "the votes of 1 rows were drawn again: 1 are the same" in out
+    assert "claims: derived from the counts (2 rows)" in out
+    assert "images: their digests, masks and pictures (2 rows)" in out
+    assert "votes: drawn again, and whole certificates compared (1 row)" in out
+    seed = re.search("which rows: 1 of 2 rows, 1 of them chosen at random with --seed ([0-9]+)", out)
+    assert seed is not None
+    assert pprs("verify", tmp_path / "run", "--replay", 1, "--seed", seed[1]).stdout == out
     with sqlite3.connect(tmp_path / "run" / FILE) as db:
         db.execute("UPDATE rows SET counts = ? WHERE idx = 1", (zlib.compress(np.full(256, 9, "<i4").tobytes()),))
     out = pprs("verify", tmp_path / "run", "--rows", "0,1", code=1).stdout
-    assert "DOES NOT FOLLOW: image 1: 0 selected labels and" in out
+    assert re.search("mismatch: row 1: counts differ at [0-9]+ of 256 pixels", out)
     assert "no row of image 4" in pprs("verify", tmp_path / "run", "--rows", "4", code=2).stderr
 
 

@@ -14,7 +14,7 @@ from pprs.cli.options import Panel
 from pprs.errors import ConfigurationError
 from pprs.patches import is_patch_run, verify_patches
 from pprs.segmentation.store import is_segmentation_run
-from pprs.segmentation.verification import SegmentationVerification, verify_segmentation
+from pprs.segmentation.verification import verify_segmentation
 from pprs.verification import Verification, verify_run
 
 
@@ -58,15 +58,24 @@ def verify(
     options.set_threads(threads)
     progress = CommandProgress(Console(stderr=True))
     _check_options(run, replay, images)
-    found: Verification | SegmentationVerification
+    found: Verification
     if is_patch_run(run):
         found = verify_patches(
-            run, model=model, adapted=adapted, data=data, images=images, rows=chosen, progress=progress
+            run,
+            model=model,
+            adapted=adapted,
+            data=data,
+            classes=classes,
+            images=images,
+            rows=chosen,
+            seed=seed,
+            progress=progress,
         )
     elif is_segmentation_run(run):
         found = verify_segmentation(
-            run, model=model, adapted=adapted, data=data, replay=replay, rows=chosen, progress=progress
-        )
+            run, model=model, adapted=adapted, data=data, classes=classes, replay=replay, rows=chosen, seed=seed,
+            progress=progress,
+        )  # fmt: skip
     else:
         found = verify_run(
             run, model=model, adapted=adapted, data=data, classes=classes, denoiser=denoiser, replay=replay,

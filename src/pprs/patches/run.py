@@ -22,7 +22,7 @@ from pprs.patches.classifier import FILL, MASKS, PatchClassifier
 from pprs.patches.fills import Fill, parse_fill
 from pprs.patches.masks import MIN_MASKS
 from pprs.patches.pictures import draw_masks
-from pprs.patches.store import FILE, PatchRow, PatchRun, PatchSettings, PatchWriter, open_patch_run
+from pprs.patches.store import FILE, PatchRow, PatchRun, PatchSettings, PatchWriter, has_settings, open_patch_run
 from pprs.progress import Progress, as_progress, stage
 from pprs.runners import Held, Local
 from pprs.space import NETWORK
@@ -110,7 +110,7 @@ def _check_sides(patch: int | Iterable[int]) -> list[int]:
 
 def _find_engine(folder: Path | None, engine: str) -> str:
     """Return the engine of the run that is resumed, unless another one is requested."""
-    if engine != "auto" or folder is None or not (folder / FILE).is_file() or not (folder / FILE).stat().st_size:
+    if engine != "auto" or folder is None or not has_settings(folder / FILE):
         return engine
     return open_patch_run(folder).settings.engine
 
@@ -177,6 +177,7 @@ def describe_run(task: Task, masks: int, fill: Fill, choice: EngineChoice, devic
         device=device,
         labels=task.labels,
         class_names=model.class_names,
+        data_fingerprint=task.data.fingerprint(),
     )
 
 
@@ -190,7 +191,8 @@ def _certify(
 ) -> None:
     """Certify what the run still lacks."""
     done = {key for key, row in writer.rows.items() if row.error is None}
-    _check_unchanged(task, [writer.rows[key] for key in wanted if key in done])
+    # A run of an earlier version does not record its data, so that all its rows are compared with these.
+    _check_unchanged(task, [writer.rows[key] for key in (done if writer.is_unbound else wanted) if key in done])
     todo = [key for key in wanted if key not in done]
     if len(todo) < len(wanted):
         progress.message(f"resuming: {len(wanted) - len(todo)} of {len(wanted)} rows are done in {writer.folder}")
@@ -205,7 +207,7 @@ def _certify(
     def write(row: PatchRow) -> None:
         writer.add(row)
         if writer.wants_picture(row):
-            writer.add_picture(row, _draw(task.data[row.idx].image, classifiers[row.patch], row))
+            writer.add_picture(row, draw_example(task.data[row.idx].image, make.fill, row))
 
     confirm = watch.confirm if watch is not None else lambda: None
     with stage(progress, "certify", len(todo), "images"), Held(confirm, write) as held:
@@ -241,12 +243,12 @@ def certify_image(task: Task, classifier: PatchClassifier, index: int) -> PatchR
         return replace(row, error=describe_error(error))
 
 
-def _draw(image: torch.Tensor, classifier: PatchClassifier, row: PatchRow) -> bytes:
+def draw_example(image: torch.Tensor, fill: Fill, row: PatchRow) -> bytes:
     """Draw an image, the worst pair of masks on it, and how they are filled."""
     hidden = torch.zeros(image.shape[1:], dtype=torch.bool)
     for rows, columns in row.boxes:
         hidden[rows.start : rows.stop, columns.start : columns.stop] = True
-    return draw_masks(image, hidden, classifier.fill.apply(image[None], hidden[None])[0])
+    return draw_masks(image, hidden, fill.apply(image[None], hidden[None])[0])
 
 
 def _check_unchanged(task: Task, rows: Sequence[PatchRow]) -> None:
@@ -254,7 +256,7 @@ def _check_unchanged(task: Task, rows: Sequence[PatchRow]) -> None:
     digests: dict[int, str] = {}
     for row in rows:
         if row.idx not in digests:
-            digests[row.idx] = digest_image(task.data[row.idx].image)
+            digests[row.idx] = digest_image(task.data[row.idx].image) if row.idx < len(task.data) else ""
         if digests[row.idx] != row.image_digest:
             raise ConfigurationError(
                 f"image {row.idx} is not the one that was certified: its content has changed since. Nothing was "

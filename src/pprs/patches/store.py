@@ -9,20 +9,25 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from filelock import FileLock, Timeout
 
 from pprs._checks import validate
 from pprs._files import atomic_write, cannot_write
-from pprs.errors import ConfigurationError, PprsError
-from pprs.patches.masks import Box, Span
+from pprs.engine import check_engine
+from pprs.errors import ConfigurationError, DamagedError, PprsError, check_integer, describe_error
+from pprs.patches.fills import parse_fill
+from pprs.patches.masks import MIN_MASKS, Box, Span
+from pprs.space import check_pixels
 
 FILE, LOCK, FORMAT = "patches.jsonl", ".lock", 1
 PICTURES, PAGE = "pictures", "report.html"  # what stands next to the rows
+MAX_SETTINGS = 2**24  # bytes of the first line
 EXAMPLES = 3  # pictures of certified images, and as many of others, for each patch size
 
 
@@ -44,6 +49,7 @@ class PatchSettings:
         device: The torch device.
         labels: The labels that the classifier chooses among, if not all.
         class_names: The names of the classes, if known.
+        data_fingerprint: Digest of the data. Runs of earlier versions do not record it.
     """
 
     model: str
@@ -59,6 +65,7 @@ class PatchSettings:
     device: str
     labels: tuple[str, ...] | None = None
     class_names: tuple[str, ...] | None = None
+    data_fingerprint: str | None = None
 
     def differences(self, other: PatchSettings) -> list[str]:
         """Describe each setting in which another run differs. Where the model and the data lie does not matter."""
@@ -67,6 +74,8 @@ class PatchSettings:
             old, new = getattr(self, name), getattr(other, name)
             if old != new:
                 lines.append(f"{name}: {old} -> {new}")
+        if self.data_fingerprint not in (None, other.data_fingerprint):
+            lines.append(f"data_fingerprint: {self.data_fingerprint} -> {other.data_fingerprint}")
         for part in dict.fromkeys([*self.identity, *other.identity]):
             old, new = self.identity.get(part, "none"), other.identity.get(part, "none")
             if old != new:
@@ -193,6 +202,7 @@ class PatchWriter:
     folder: Path | None
     settings: PatchSettings
     rows: dict[tuple[int, int], PatchRow] = field(default_factory=dict)
+    is_unbound: bool = False  # whether the rows so far are of an earlier version, which did not record the data
 
     def __enter__(self) -> PatchWriter:
         self._stack = contextlib.ExitStack()
@@ -221,9 +231,11 @@ class PatchWriter:
             ) from None
         except OSError as error:
             raise cannot_write(folder, error) from error
-        if path.exists() and path.stat().st_size:
+        if has_settings(path):
             self._resume(path)
         try:
+            if path.exists() and not has_settings(path):
+                os.truncate(path, 0)  # its creation was interrupted
             self._file = self._stack.enter_context(path.open("a", encoding="utf-8"))
         except OSError as error:
             raise cannot_write(path, error) from error
@@ -233,6 +245,7 @@ class PatchWriter:
     def _resume(self, path: Path) -> None:
         """Read the rows so far, if the settings are the same, and cut off a line that is not complete."""
         settings, self.rows = _read(path)
+        self.is_unbound = settings.data_fingerprint is None
         differences = settings.differences(self.settings)
         if differences:
             raise ConfigurationError(
@@ -252,11 +265,14 @@ class PatchWriter:
             self._write(_to_dict(row))
 
     def _write(self, content: Mapping[str, Any]) -> None:
+        path, length = Path(self._file.name), os.path.getsize(self._file.name)
         try:
             self._file.write(json.dumps(content) + "\n")
             self._file.flush()
         except OSError as error:
-            raise cannot_write(Path(self._file.name), error) from error
+            with contextlib.suppress(OSError):  # a part of a line would spoil the next one
+                os.truncate(path, length)
+            raise cannot_write(path, error) from error
 
     def wants_picture(self, row: PatchRow) -> bool:
         """Return whether there are too few pictures of rows like this one."""
@@ -275,6 +291,14 @@ class PatchWriter:
         return PatchRun(self.settings, _sort(rows), None if self.folder is None else str(self.folder))
 
 
+def has_settings(path: Path) -> bool:
+    """Return whether a file has a complete first line. It has none if its creation was interrupted."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return b"\n" in file.readline(MAX_SETTINGS)
+
+
 def _has_other_files(folder: Path) -> bool:
     return any(entry.name not in (FILE, LOCK, PICTURES, PAGE) for entry in folder.iterdir())
 
@@ -289,13 +313,57 @@ def _read(path: Path) -> tuple[PatchSettings, dict[tuple[int, int], PatchRow]]:
     try:
         lines = path.read_text(encoding="utf-8", errors="strict").split("\n")[:-1]
     except (OSError, UnicodeDecodeError) as error:
-        raise PprsError(f"{path} cannot be read ({error}). The run is damaged: give another `out`.") from error
+        raise DamagedError(f"{path} cannot be read ({error}). The run is damaged: give another `out`.") from error
     values = [_parse(line, path, number) for number, line in enumerate(lines, 1)]
-    if not values or values[0].get("format") != FORMAT:
-        raise PprsError(f"{path} is not a run against patches that this version can read. Give another `out`.")
-    settings = validate(PatchSettings, values[0].get("settings"), f"{path}, line 1")
-    rows = [validate(PatchRow, value, f"{path}, line {number}") for number, value in enumerate(values[1:], 2)]
-    return settings, {(row.idx, row.patch): row for row in rows}
+    if not values:
+        raise ConfigurationError(
+            f"{path.parent} holds no rows yet: its creation was interrupted. Repeat the command that writes it."
+        )
+    if values[0].get("format") != FORMAT:
+        raise ConfigurationError(
+            f"the run {path.parent} has format {values[0].get('format')!r}, and this version of pprs supports format "
+            f"{FORMAT}. Nothing was changed. Upgrade pprs to open it."
+        )
+    try:
+        settings = validate(PatchSettings, values[0].get("settings"), f"{path}, line 1")
+        rows = [validate(PatchRow, value, f"{path}, line {number}") for number, value in enumerate(values[1:], 2)]
+    except PprsError as error:
+        raise DamagedError(f"{error.message}. The run is damaged.") from error
+    _check_settings(settings, f"{path}, line 1")
+    known: dict[tuple[int, int], PatchRow] = {}
+    for number, row in enumerate(rows, 2):
+        _check_row(row, settings, f"{path}, line {number}")
+        if (row.idx, row.patch) in known and known[row.idx, row.patch].error is None:
+            raise DamagedError(f"{path}, line {number}: there is a row with this idx and patch already")
+        known[row.idx, row.patch] = row
+    return settings, known
+
+
+def _check_settings(settings: PatchSettings, where: str) -> None:
+    """Check ranges, which nothing else does for a file that was written by others."""
+    checks: dict[str, Callable[[], object]] = {
+        "fill": lambda: parse_fill(settings.fill),
+        "pixels": lambda: check_pixels(settings.pixels),
+        "engine": lambda: check_engine(settings.engine),
+        "device": lambda: torch.device(settings.device),
+        "num_classes": lambda: check_integer(settings.num_classes, "num_classes", 2),
+        "masks": lambda: check_integer(settings.masks, "masks", MIN_MASKS),
+    }
+    for name, check in checks.items():
+        try:
+            check()
+        except (PprsError, RuntimeError) as error:
+            raise DamagedError(f"{where}: the setting {name} is not valid ({describe_error(error)})") from error
+
+
+def _check_row(row: PatchRow, settings: PatchSettings, where: str) -> None:
+    for name in ("idx", "patch", "passes"):
+        if getattr(row, name) < (name == "patch"):
+            raise DamagedError(f"{where}: {name} is {getattr(row, name)}, which is too small")
+    for name in ("label", "prediction", "plain", "worst_label"):
+        value = getattr(row, name)
+        if value is not None and not 0 <= value < settings.num_classes:
+            raise DamagedError(f"{where}: {name} is {value}, which is not a class")
 
 
 def _parse(line: str, path: Path, number: int) -> dict[str, Any]:
@@ -304,7 +372,7 @@ def _parse(line: str, path: Path, number: int) -> dict[str, Any]:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise PprsError(f"{path}, line {number}: this is not a row. The run is damaged: give another `out`.")
+        raise DamagedError(f"{path}, line {number}: this is not a row. The run is damaged: give another `out`.")
     return value
 
 

@@ -7,22 +7,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
+from pprs.data import Example
+from pprs.data.base import decode_png
+from pprs.dataset import describe_subject
 from pprs.errors import ConfigurationError, PprsError, check_integer, describe_error
 from pprs.model import Model
+from pprs.noise import digest_image
 from pprs.patches.classifier import PatchClassifier
 from pprs.patches.fills import parse_fill
 from pprs.patches.masks import MaskGrid
-from pprs.patches.run import ClassifierMaker, certify_image, describe_run
-from pprs.patches.store import PatchRow, PatchRun, PatchSettings, open_patch_run
+from pprs.patches.run import ClassifierMaker, certify_image, describe_run, draw_example
+from pprs.patches.store import PatchRow, PatchRun, PatchSettings, open_patch_run, picture_path
 from pprs.progress import Progress, as_progress, stage
 from pprs.runners import Local
-from pprs.runs import Mismatch
+from pprs.runs import Mismatch, choose_rows, describe_parts
 from pprs.runs.check import count_rows
 from pprs.task import Task, load_task, reopen_model
 from pprs.verification import Verification
+from pprs.verification.images import describe_setting
 
 SAME = ("label", "prediction", "certified", "plain")  # of a row, whatever the number of threads
 
@@ -33,22 +37,28 @@ def verify_patches(
     model: str | Model | torch.nn.Module | None = None,
     adapted: str | Path | None = None,
     data: Any = None,
+    classes: str | Path | None = None,
     images: int | None = None,
     rows: Iterable[int] | None = None,
+    seed: int | None = None,
     progress: bool | Progress = True,
 ) -> Verification:
     """Check that a run against patches is what it claims to be.
 
     A certificate against patches is exact, so certifying an image again gives the same claim. All rows are checked, or
-    those of some images. A model or data that cannot be opened is no error: the result says what was not checked.
+    those of some images. The settings that follow from the model and the data, the images and the true labels of all
+    rows are compared in any case. A model or data that cannot be opened is no error: the result says what was not
+    checked.
 
     Args:
         run: The run or its folder.
         model: The model, as for `certify_patches`. By default the one that the run names.
         adapted: The file of its adaptation, if it has one. By default the one that the run names.
         data: The data, as for `certify_patches`. By default those that the run names.
-        images: Number of images, chosen at random, that are certified again. By default all.
-        rows: Indices of the images that are certified again, instead of `images`.
+        classes: File with the class names of the data, if the run was made with one.
+        images: Number of images, chosen at random, that are certified again. By default all, or those of `rows`.
+        rows: Indices of images that are certified again in any case.
+        seed: The seed of an earlier choice of images, to repeat it. By default nobody can know the choice in advance.
         progress: True shows a progress bar, as for `certify_patches`.
 
     Returns:
@@ -58,30 +68,21 @@ def verify_patches(
         ConfigurationError: If there is no run, or if it has no row of an index in `rows`.
     """
     opened = run if isinstance(run, PatchRun) else open_patch_run(run)
-    chosen = _choose_rows(opened.rows, images, rows)
+    stored = {row.idx for row in opened.rows}
+    count = images if images is None else check_integer(images, "images", 1)
+    chosen = choose_rows(stored, (len(stored) if rows is None else 0) if count is None else count, rows, seed)
     findings = _Findings(opened, as_progress(progress))
     findings.check_alone()
-    task = findings.open_task(model, adapted, data)
+    task = findings.open_task(model, adapted, data, classes)
     if task is not None:
-        findings.certify_again(task, chosen)
+        findings.check_images(task)
+        findings.certify_again(task, [row for row in opened.rows if row.idx in chosen.indices and row.error is None])
+        if findings.certified and len(chosen.indices) < chosen.total and chosen.seed is not None:
+            findings.checked.append(f"which images: {chosen}")
     return Verification(
         opened.path or "", len(opened.rows), tuple(findings.checked), tuple(findings.mismatches),
-        tuple(findings.not_checked), tuple(sorted(findings.certified)),
+        tuple(findings.not_checked), tuple(sorted(findings.certified)), chosen.seed,
     )  # fmt: skip
-
-
-def _choose_rows(stored: Sequence[PatchRow], images: int | None, rows: Iterable[int] | None) -> list[PatchRow]:
-    """Return the rows of the images to certify again, except for those that failed."""
-    known = sorted({row.idx for row in stored})
-    wanted = set(known)
-    if rows is not None:
-        wanted = {check_integer(index, "rows", 0) for index in rows}
-        for index in sorted(wanted.difference(known)):
-            raise ConfigurationError(f"the run has no row of image {index}", parameter="rows")
-    elif images is not None:
-        count = min(check_integer(images, "images", 1), len(known))
-        wanted = set(np.random.default_rng().choice(known, count, replace=False).tolist())
-    return [row for row in stored if row.idx in wanted and row.error is None]
 
 
 class _Findings:
@@ -105,18 +106,32 @@ class _Findings:
             self.not_checked.append(f"{failed} of images that failed, which count as not certified")
 
     def open_task(
-        self, model: str | Model | torch.nn.Module | None, adapted: str | Path | None, data: Any
+        self,
+        model: str | Model | torch.nn.Module | None,
+        adapted: str | Path | None,
+        data: Any,
+        classes: str | Path | None,
     ) -> Task | None:
         """Open the model and the data, and compare the model with that of the run. None if that is not possible."""
-        settings = self._run.settings
+        settings, given = self._run.settings, model is not None and data is not None
+        data = settings.data if data is None else data
         try:
             model, adapted = reopen_model(settings.model, model, adapted)
             assert model is not None  # since the settings name one
-            data = settings.data if data is None else data
             split = settings.split or None if isinstance(data, str | Path) else None
-            task = load_task(model, data, split=split, labels=settings.labels, pixels=settings.pixels, adapted=adapted)
+            task = load_task(
+                model, data, split=split, classes=classes, labels=settings.labels, pixels=settings.pixels,
+                adapted=adapted,
+            )  # fmt: skip
             digest = task.model.digest()
         except (PprsError, OSError, ImportError) as error:
+            if given and isinstance(error, PprsError):
+                # Both are at hand. If they can be opened, it is the settings of the run that do not fit them.
+                assert model is not None
+                load_task(model, data, classes=classes, adapted=adapted)
+                text = f"its labels, split or pixels do not fit the model and the data ({error.message})"
+                self.mismatches.append(Mismatch(None, text))
+                return None
             self.not_checked.append(f"claims: {describe_error(error)}")
             return None
         if digest != settings.model_digest:
@@ -125,8 +140,68 @@ class _Findings:
             )
             return None
         self.checked.append("model: the digest of its weights")
+        self._check_derived(task)
         present = sorted({row.idx for row in self._run.rows if row.idx < len(task.data)})
         return replace(task, images=present)
+
+    def _check_derived(self, task: Task) -> None:
+        """Compare the settings that follow from the model and the data."""
+        settings, found = self._run.settings, describe_subject(task)
+        for name in ("labels", "num_classes", "class_names", "data_fingerprint", "split"):
+            stored, own = getattr(settings, name), getattr(found, name)
+            if name == "split" and own is None:  # data that are given as arrays have none
+                continue
+            if name == "data_fingerprint" and stored is None:
+                self.not_checked.append("data: this run of an earlier version does not record their fingerprint")
+            elif stored != own:
+                self.mismatches.append(Mismatch(None, describe_setting(name, stored, own)))
+        self.checked.append("settings that follow from the model and the data")
+
+    def check_images(self, task: Task) -> None:
+        """Compare the images, labels and pictures of all rows with those of the data."""
+        compared, examples = 0, dict[int, Example | None]()
+        for row in self._run.rows:
+            if row.idx not in examples:
+                examples[row.idx] = self._read(task, row)
+            example = examples[row.idx]
+            if example is None:
+                continue
+            compared += 1
+            if row.label != example.label:
+                self._mismatch(row, f"label is {row.label}, and that of the data is {example.label}")
+            if row.error is None and row.image_digest != digest_image(example.image):
+                self._mismatch(row, "the image is not the one that was certified: its digest differs")
+            elif row.error is None:
+                self._check_picture(row, example.image)
+        if compared:
+            self.checked.append(f"images, true labels and pictures ({count_rows(compared)})")
+
+    def _read(self, task: Task, row: PatchRow) -> Example | None:
+        """Return an image of the data, or None if there is none that can be read."""
+        if row.idx >= len(task.data):
+            self._mismatch(row, f"the data has no image {row.idx}")
+            return None
+        try:
+            return task.data[row.idx]
+        except (PprsError, OSError) as error:
+            if row.error is None:
+                self.not_checked.append(f"image {row.idx} cannot be read: {describe_error(error)}")
+            return None
+
+    def _check_picture(self, row: PatchRow, image: torch.Tensor) -> None:
+        """Compare the picture of the worst pair of masks, which the report shows, pixel by pixel."""
+        path = None if self._run.path is None else picture_path(self._run.path, row)
+        if path is None or not path.is_file():
+            return
+        own = draw_example(image, parse_fill(self._run.settings.fill), row)
+        try:
+            most = 16 * max(1, image.numel()) * 160**2
+            same = torch.equal(decode_png(path.read_bytes(), most), decode_png(own, most))
+        except (PprsError, OSError) as error:
+            self._mismatch(row, f"its picture cannot be read ({describe_error(error)})")
+            return
+        if not same:
+            self._mismatch(row, "its picture, which reports show, is not that of its worst pair of masks")
 
     def certify_again(self, task: Task, chosen: Sequence[PatchRow]) -> None:
         """Certify the images of rows again, on the recorded engine, and compare."""
@@ -166,7 +241,7 @@ class _Findings:
 
     def _report_settings(self, found: PatchSettings) -> None:
         """Compare what else the scores depend on. Differences do not prove other labels; certifying again does."""
-        differences = self._run.settings.differences(found)
+        differences = describe_parts(self._run.settings.identity, found.identity)
         if differences:
             self.not_checked.append(f"model: it may give other labels, since these differ ({'; '.join(differences)})")
         else:
@@ -182,8 +257,7 @@ class _Findings:
             self._mismatch(row, f"certifying again fails: {again.error}")
             return False
         self.certified.add(row.idx)
-        if again.image_digest != row.image_digest:
-            self._mismatch(row, "the image is not the one that was certified: its digest differs")
+        if again.image_digest != row.image_digest:  # reported already
             return True
         for name in SAME:
             stored, computed = getattr(row, name), getattr(again, name)

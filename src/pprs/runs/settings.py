@@ -198,7 +198,7 @@ class RunSettings:
         """Identity settings in which the two differ, as key -> (own value, wanted value)."""
         own, other = self.to_dict(), wanted.to_dict()
         differing = {key: (own.get(key), other.get(key)) for key in sorted(IDENTITY) if own.get(key) != other.get(key)}
-        if "model" in differing and _without_paths(self.model) == _without_paths(wanted.model):
+        if "model" in differing and without_paths(self.model) == without_paths(wanted.model):
             del differing["model"]  # the digest identifies a file; code, as in module:factory, has only its name
         if "partition" in differing and _same_partition(*differing["partition"]):
             del differing["partition"]
@@ -238,10 +238,10 @@ def describe_labels(labels: Sequence[str] | None) -> str:
     return f"{len(labels)} labels ({', '.join(labels[:LISTED_LABELS])}{more})"
 
 
-def _without_paths(model: str | None) -> str | None:
+def without_paths(model: str | None) -> str | None:
     """The text of a model without the paths of its files: of the network, and of an adaptation of it.
 
-    >>> _without_paths("a/m.onnx:scores"), _without_paths("package.module:factory+adapted:a.safetensors")
+    >>> without_paths("a/m.onnx:scores"), without_paths("package.module:factory+adapted:a.safetensors")
     ('.onnx:scores', 'package.module:factory+adapted:')
     """
     if model is None:

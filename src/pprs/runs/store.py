@@ -12,22 +12,18 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-from filelock import FileLock, Timeout
-
-from pprs._files import cannot_write
-from pprs.errors import ConfigurationError, DamagedError, PprsError
+from pprs.errors import ConfigurationError, DamagedError
 from pprs.runs.binding import Binding
+from pprs.runs.database import Database, DatabaseWriter, has_table
 from pprs.runs.row import PARTIAL, STORED, Failure, Row, from_sql, quote_value, to_sql
 from pprs.runs.settings import RunSettings
 from pprs.runs.size import check_rows_fit
 from pprs.scores import HALF_TOLERANCE, TOLERANCE
 
-FILE, LOCK = "run.sqlite", ".lock"
-VERSION = 1  # of the file format, as `PRAGMA user_version`; earlier versions of pprs wrote 0
-# Limits on what is read, since a run may come from somebody else. What pprs writes is far below them.
-MAX_VALUE_BYTES = 2**25  # of a single value in the file
+FILE = "run.sqlite"
+VERSION = 1  # of the file format; earlier versions of pprs wrote 0
+DATABASE = Database(FILE, ".lock", VERSION, "a run", "`pprs certify` or pprs.certify_dataset")
 MAX_SETTINGS = 1000
 MAX_THUMBNAILS, MAX_THUMBNAIL_BYTES = 16, 2**23  # others are not read
 _COLUMNS = ", ".join(column.field for column in STORED)
@@ -47,35 +43,10 @@ class RunFile:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()  # the program may change its working directory
-        if not (folder / FILE).is_file():
-            raise ConfigurationError(
-                f"{folder} is not a run: it has no {FILE}. A run is a folder that `pprs certify` or "
-                "pprs.certify_dataset wrote."
-            )
-        with self._open() as db:
-            _check_version(db, folder)
-            _check_schema(db, folder)
+        DATABASE.check(folder)
 
-    @contextlib.contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
-        path = self.folder / FILE
-        with _explained(self.folder):
-            db = sqlite3.connect(f"file:{quote(path.resolve().as_posix())}?mode=ro", uri=True)
-            try:
-                db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
-                try:
-                    db.execute("SELECT count(*) FROM settings").fetchone()
-                except sqlite3.OperationalError as error:
-                    if "readonly" not in str(error):
-                        raise
-                    # The writer was killed during a transaction, which must be rolled back first. That is a write.
-                    db.close()
-                    db = sqlite3.connect(path)
-                    db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
-                    db.execute("SELECT count(*) FROM settings").fetchone()
-                yield db
-            finally:
-                db.close()
+    def _open(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
+        return DATABASE.read(self.folder)
 
     @property
     def settings(self) -> RunSettings:
@@ -117,7 +88,7 @@ class RunFile:
     def failures(self) -> list[Failure]:
         """The images that failed and have no row."""
         with self._open() as db:
-            if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'failed'").fetchone():
+            if not has_table(db, "failed"):
                 return []  # a run of an earlier version
             failures = db.execute(
                 "SELECT idx, label, error FROM failed WHERE idx NOT IN (SELECT idx FROM rows) ORDER BY idx"
@@ -127,7 +98,7 @@ class RunFile:
     def fair_order(self) -> list[int] | None:
         """The images that count, in random order, if the run had a target error. The last ones may have no row."""
         with self._open() as db:
-            if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'fair_order'").fetchone():
+            if not has_table(db, "fair_order"):
                 return None
             order = [idx for (idx,) in db.execute("SELECT idx FROM fair_order ORDER BY place")]
         if wrong := [idx for idx in order if type(idx) is not int or idx < 0]:
@@ -165,47 +136,27 @@ class RunWriter:
     def __init__(
         self, folder: Path, settings: RunSettings, binding: Binding | None = None, *, tolerance: float = TOLERANCE
     ) -> None:
-        file = folder / FILE
-        if folder.exists() and not file.exists() and (not folder.is_dir() or _has_other_files(folder)):
-            raise ConfigurationError(
-                f"{folder} exists and is not a run. Nothing was changed. Give another `out`.", parameter="out"
-            )
+        self.folder = folder
+        self._writer = DatabaseWriter(DATABASE, folder)
+        self._db = self._writer.db
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise cannot_write(folder, error) from error
-        self.folder, self._lock = folder, FileLock(folder / LOCK)
-        try:
-            self._lock.acquire(timeout=0)
-        except Timeout:
-            raise ConfigurationError(
-                f"another process is writing the run {folder}. Wait for it, or give another `out`.",
-                parameter="out",
-            ) from None
-        except OSError as error:
-            raise cannot_write(folder, error) from error
-        try:
-            with _explained(folder, "out"):
-                # Rows are written from a separate thread, which is the only one that writes.
-                self._db = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
-                self._prepare(settings, binding, tolerance)
+            self._prepare(settings, binding, tolerance)
         except BaseException:
-            self._lock.release()
+            self.close()
             raise
 
     def _prepare(self, settings: RunSettings, binding: Binding | None, tolerance: float) -> None:
-        _check_version(self._db, self.folder)
-        _check_schema(self._db, self.folder)
-        with self._transaction():
-            if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'settings'").fetchone():
-                for statement in (*_TABLES, _FAILED):
-                    self._db.execute(statement)
-                rows = [(key, json.dumps(value)) for key, value in settings.to_dict().items()]
-                self._db.executemany("INSERT INTO settings VALUES (?, ?)", rows)
+        with self._writer.transaction():
+            if self._writer.is_new:
+                values: list[tuple[str, tuple[str, ...]]] = [
+                    ("INSERT INTO settings VALUES (?, ?)", (key, json.dumps(value)))
+                    for key, value in settings.to_dict().items()
+                ]
+                tables = [*_TABLES, _FAILED]
                 if binding is not None:
-                    self._db.execute(_BINDING)
-                    self._db.execute("INSERT INTO binding VALUES (?)", (binding.to_text(),))
-                self._db.execute(f"PRAGMA user_version = {VERSION}")
+                    tables.append(_BINDING)
+                    values.append(("INSERT INTO binding VALUES (?)", (binding.to_text(),)))
+                self._writer.create(tables, values)
                 return
             differing = _read_settings(self._db).differences(settings)
             if differing:
@@ -250,7 +201,7 @@ class RunWriter:
 
         A row only replaces the row of an image whose sampling a budget ended early. A failure removes no row.
         """
-        with _explained(self.folder, "out"), self._transaction():
+        with self._writer.transaction():
             for row, thumbnail in rows:
                 self._add(row, thumbnail)
             for failure in failures:
@@ -269,7 +220,7 @@ class RunWriter:
 
     def set_fair_order(self, images: Iterable[int]) -> None:
         """Set what `RunFile.fair_order` returns."""
-        with _explained(self.folder, "out"), self._transaction():
+        with self._writer.transaction():
             self._db.execute(_FAIR)
             self._db.execute("DELETE FROM fair_order")
             self._db.executemany("INSERT INTO fair_order VALUES (?, ?)", enumerate(images))
@@ -302,29 +253,17 @@ class RunWriter:
 
     def set_upload_id(self, upload_id: int) -> None:
         """Set what `RunFile.upload_id` returns, a positive integer of 31 bits."""
-        with _explained(self.folder, "out"):
+        with DATABASE.explained(self.folder, "out"):
             self._db.execute(f"PRAGMA application_id = {upload_id:d}")
 
     def close(self) -> None:
-        self._db.close()
-        self._lock.release()
+        self._writer.close()
 
     def __enter__(self) -> RunWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._db.execute("COMMIT")
-        except BaseException:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            raise
 
 
 def _read_settings(db: sqlite3.Connection) -> RunSettings:
@@ -338,7 +277,7 @@ def _read_settings(db: sqlite3.Connection) -> RunSettings:
 
 
 def _read_binding(db: sqlite3.Connection) -> Binding | None:
-    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'binding'").fetchone():
+    if not has_table(db, "binding"):
         return None
     return Binding.from_text(db.execute("SELECT value FROM binding").fetchone()[0])
 
@@ -371,49 +310,3 @@ def _default_value(sql: str) -> str:
     ("'n'", 'NULL')
     """
     return sql.partition("DEFAULT ")[2] or "NULL"
-
-
-def _check_version(db: sqlite3.Connection, folder: Path) -> None:
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    if version > VERSION:
-        raise ConfigurationError(
-            f"the run {folder} has format {version}, and this version of pprs supports formats up to {VERSION}. "
-            "Nothing was changed. Upgrade pprs to open it."
-        )
-
-
-def _check_schema(db: sqlite3.Connection, folder: Path) -> None:
-    """Reject a file that computes values when it is read: a few bytes could stand for any number of rows."""
-    computed = db.execute("SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE '%VIRTUAL%'")
-    found = computed.fetchone()
-    for table in ("settings", "rows", "pictures", "failed", "fair_order"):
-        hidden = db.execute("SELECT name FROM pragma_table_xinfo(?) WHERE hidden != 0", (table,))
-        found = found or hidden.fetchone()
-    if found:
-        raise ConfigurationError(
-            f"the run {folder} holds {quote_value(found[0])}, which is computed instead of stored. pprs writes no such "
-            "file, so it is not read."
-        )
-
-
-def _has_other_files(folder: Path) -> bool:
-    """Whether the folder holds more than the lock that a run killed at its start leaves behind."""
-    return any(path.name != LOCK for path in folder.iterdir())
-
-
-@contextlib.contextmanager
-def _explained(folder: Path, parameter: str | None = None) -> Iterator[None]:
-    """Turn errors of SQLite into messages with a remedy. `parameter` is the argument that `folder` came from."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        text, other = str(error), "another run" if parameter is None else f"another `{parameter}`"
-        if "full" in text or "disk I/O" in text:
-            remedy = "The disk is full or failing. Free some space and repeat: the rows so far are kept."
-        elif "too big" in text:
-            remedy = f"A value takes more than {MAX_VALUE_BYTES / 1e6:.0f} MB, which pprs does not write: give {other}."
-        elif "readonly" in text or "unable to open" in text:
-            remedy = f"You may lack permission to use it: give {other}."
-        else:
-            remedy = f"The file is damaged or is not a run: give {other}."
-        raise PprsError(f"the run {folder}: {text}. {remedy}", parameter=parameter) from error

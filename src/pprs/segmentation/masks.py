@@ -102,6 +102,11 @@ class Prepared(MaskedSet):
         self._data, self._model, self._num_classes = data, model, num_classes
         self.class_names, self.source, self.split = data.class_names, data.source, data.split
 
+    @property
+    def original(self) -> MaskedSet:
+        """The images and masks before they are brought to the input size."""
+        return self._data
+
     def __len__(self) -> int:
         return len(self._data)
 

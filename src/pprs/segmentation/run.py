@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
@@ -12,13 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image
 
 from pprs._threads import get_threads, keep_memory
 from pprs.consistency import Watch
 from pprs.data import Selection, check_indices
+from pprs.data.thumbnail import encode_thumbnail
 from pprs.dataset import EngineOptions, report_reused_images
 from pprs.engine import choose_engine
 from pprs.errors import ConfigurationError, PprsError, check_integer, check_type, describe_error
@@ -35,11 +33,11 @@ from pprs.segmentation.holm import check_attainable
 from pprs.segmentation.masks import MaskedExample, MaskedSet, Prepared
 from pprs.segmentation.segmenter import SegmentationSampling, SmoothedSegmenter, split_alpha
 from pprs.segmentation.store import (
+    DATABASE,
     MAX_PICTURES,
     SegmentationRun,
     SegmentationSettings,
     SegmentationWriter,
-    is_segmentation_run,
 )
 from pprs.task import Task, find_usable, open_model
 from pprs.voting import choose_arithmetic, fix_levels, prepare_image, trial_inputs
@@ -110,23 +108,23 @@ def segment_dataset(
     device = Local().check_device(options.device)
     choose_arithmetic(arithmetic, noise)
     reporter = as_progress(progress)
-    masked = _open_data(data, split, classes)
-    indices = _choose_images(images, len(masked))
-    net, text, num_classes = open_network(model, masked, indices, adapted)
-    prepared = Prepared(masked, net, num_classes)
+    subject = open_subject(model, data, images=images, split=split, classes=classes, adapted=adapted)
+    net, prepared, indices = subject.model, subject.data, subject.images
+    assert isinstance(prepared, Prepared)
+    assert net.num_classes is not None
     check_masks(prepared, indices, reporter)
     keep_memory()
     scratch = None
     if out is None:
         scratch = tempfile.TemporaryDirectory(prefix="pprs-")
     folder = Path(scratch.name) / "run" if scratch is not None else Path(str(out))
-    recorded = SegmentationRun(folder).settings if is_segmentation_run(folder) else None
+    recorded = SegmentationRun(folder).settings if DATABASE.is_in(folder) else None
     sample = find_usable(prepared, indices)
     arithmetic = _fix_arithmetic(prepared, sample.image, noise, arithmetic, recorded)
     image = prepare_image(sample.image, noise, arithmetic)
     partition = None if partition is None else partition.bind_files().resolve(noise.sigma, tuple(image.shape))
     _check_first(image, noise, sampling)
-    _report_adaptation(Task(net, prepared, indices, None, text), noise, partition, reporter)
+    _report_adaptation(subject, noise, partition, reporter)
     inputs = trial_inputs(image, noise, partition, seed, sample.index)
     if recorded is not None and options.engine == "auto":
         options = replace(options, engine=recorded.engine)
@@ -135,20 +133,14 @@ def segment_dataset(
         message=reporter.message,
     )  # fmt: skip
     segmenter = SmoothedSegmenter(
-        choice.model.module, num_classes, noise, partition, seed=seed, batch_size=options.batch_size,
+        choice.model.module, net.num_classes, noise, partition, seed=seed, batch_size=options.batch_size,
         threads=options.threads, device=device, arithmetic=arithmetic,
     )  # fmt: skip
     segmenter.check_model(sample.image, index=sample.index)
     watch = Watch(segmenter.votes, inputs)
     settings = SegmentationSettings(
-        model=text or net.source,
-        model_digest=net.digest(),
+        **describe_subject(subject),
         model_parts=identify(net, engine=choice.engine),
-        data=masked.source or type(masked).__name__,
-        split=masked.split or "",
-        data_fingerprint=masked.fingerprint(),
-        num_classes=num_classes,
-        class_names=net.class_names or masked.class_names or (),
         noise=str(noise),
         partition=str(partition or "none"),
         tau=sampling.tau,
@@ -167,6 +159,48 @@ def segment_dataset(
     if not set(indices) & set(run.completed()):
         raise PprsError(f"no image could be certified. {describe_failures(run.failures())}")
     return run
+
+
+def open_subject(
+    model: str | Model | torch.nn.Module,
+    data: Any,
+    *,
+    images: Iterable[int] | Selection | None = None,
+    split: str | None = None,
+    classes: str | Path | None = None,
+    adapted: str | Path | None = None,
+) -> Task:
+    """Open a network and the images with masks that it labels, at its input size, and choose the images.
+
+    Args:
+        model: The network, as for `segment_dataset`.
+        data: The images, as for `segment_dataset`.
+        images: Indices of the images. All images by default.
+        split: Split of the data.
+        classes: File with the class names of the data.
+        adapted: File with an adaptation of the network.
+
+    Returns:
+        The network with the number of its classes, and its images.
+    """
+    masked = _open_data(data, split, classes)
+    indices = _choose_images(images, len(masked))
+    net, text, num_classes = open_network(model, masked, indices, adapted)
+    return Task(replace(net, num_classes=num_classes), Prepared(masked, net, num_classes), indices, None, text)
+
+
+def describe_subject(subject: Task) -> dict[str, Any]:
+    """Return the settings that follow from the network and the data."""
+    net, data = subject.model, subject.data
+    return {
+        "model": subject.model_text or net.source,
+        "model_digest": net.digest(),
+        "data": data.source or "arrays",
+        "split": data.split or "",
+        "data_fingerprint": data.fingerprint(),
+        "num_classes": subject.num_classes,
+        "class_names": net.class_names or data.class_names or (),
+    }
 
 
 def _report_adaptation(task: Task, noise: Noise, partition: Partition | None, progress: Progress) -> None:
@@ -287,7 +321,7 @@ def _certify(
         example, certificate, seconds = result
         writer.write(example.index, certificate, None if example.mask is None else example.mask.numpy(), seconds)
         if stored < MAX_PICTURES and max(example.image.shape[1:]) <= MAX_PICTURE_SIDE:
-            writer.write_picture(example.index, _encode(example.image))
+            writer.write_picture(example.index, encode_thumbnail(example.image))
             stored += 1
 
     total = len(todo) * (sampling.n0 + sampling.n)
@@ -319,14 +353,6 @@ def _check_unchanged(segmenter: SmoothedSegmenter, data: MaskedSet, digests: dic
             )
 
 
-def _encode(image: torch.Tensor) -> bytes:
-    """Return an image [C, H, W] as PNG with 8 bits per channel."""
-    pixels = np.rint(image.clamp(0, 1).numpy() * 255).astype(np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
 def describe_failures(failures: dict[int, str], most: int = 5) -> str:
     """List the images that failed, and why."""
     lines = [f"failed: {len(failures)} images, counted as abstained. Repeat to try again."]
@@ -334,4 +360,6 @@ def describe_failures(failures: dict[int, str], most: int = 5) -> str:
     return "\n".join(lines + ([f"  and {len(failures) - most} more"] if len(failures) > most else []))
 
 
-__all__ = ["check_masks", "describe_failures", "open_network", "segment_dataset"]
+__all__ = [
+    "check_masks", "describe_failures", "describe_subject", "open_network", "open_subject", "segment_dataset",
+]  # fmt: skip

@@ -7,32 +7,35 @@ killed at any moment holds only complete rows, and the same call resumes it.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import sqlite3
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
-from filelock import FileLock, Timeout
+import torch
 
 from pprs._checks import validate
-from pprs._files import cannot_write
-from pprs.errors import ConfigurationError, PprsError
+from pprs.engine import check_engine
+from pprs.errors import ConfigurationError, DamagedError, PprsError, check_integer, describe_error
 from pprs.noise import Noise, Quantisation, parse_noise
-from pprs.partition import parse_partition
+from pprs.noise.quantised import EIGHT_BIT, SIXTEEN_BIT
+from pprs.partition import Partition, parse_partition
+from pprs.runs.database import Database, DatabaseWriter
+from pprs.runs.row import quote_value
+from pprs.runs.settings import without_paths
 from pprs.segmentation.certificate import ABSTAINED, SegmentationCertificate
-from pprs.segmentation.groups import Groups
+from pprs.segmentation.groups import Groups, make_groups
 from pprs.segmentation.metrics import Confusion
-from pprs.segmentation.segmenter import SegmentationSampling, conclude
+from pprs.segmentation.segmenter import SegmentationSampling, conclude, resolve_groups
+from pprs.voting import choose_arithmetic
 
-FILE, LOCK, VERSION = "segmentation.sqlite", ".segmentation.lock", 1
+FILE = "segmentation.sqlite"
+DATABASE = Database(FILE, ".segmentation.lock", 1, "a segmentation run", "`pprs segment`")
 MAX_PIXELS = 2**26  # of an image that is read from a run, which may come from somebody else
 MAX_PICTURES, MAX_PICTURE_BYTES = 8, 2**23  # images that are stored for the report
 _TABLES = (
@@ -76,13 +79,43 @@ class SegmentationSettings:
         return SegmentationSampling(self.tau, self.n0, self.n, self.alpha, parse_partition(self.groups))
 
     @property
+    def parsed_partition(self) -> Partition | None:
+        """The partition, or None for plain smoothing."""
+        return parse_partition(self.partition)
+
+    @property
     def parsed_noise(self) -> Noise:
         """The noise."""
         return parse_noise(self.noise)
 
+    def check(self, where: str) -> None:
+        """Check values, which nothing else does for a file that was written by others.
+
+        Raises:
+            DamagedError: If one of them is not valid.
+        """
+        checks: dict[str, Callable[[], object]] = {
+            "noise": lambda: self.parsed_noise,
+            "partition": lambda: self.parsed_partition,
+            "tau, n0, n, alpha or groups": lambda: self.sampling,
+            "num_classes": lambda: check_integer(self.num_classes, "num_classes", 2),
+            "seed": lambda: check_integer(self.seed, "seed"),
+            "arithmetic": lambda: choose_arithmetic(self.arithmetic, self.parsed_noise),
+            "engine": lambda: check_engine(self.engine),
+            "device": lambda: torch.device(self.device),
+        }
+        for name, check in checks.items():
+            try:
+                check()
+            except (PprsError, RuntimeError) as error:
+                raise DamagedError(f"the settings of {where}: {name} is not valid ({describe_error(error)})") from error
+
     def differences(self, other: SegmentationSettings) -> list[str]:
-        """List the settings that differ, as lines such as "n: 100 -> 200"."""
+        """List the settings that differ, as lines such as "n: 100 -> 200". Where model and data lie does not matter."""
         ours, theirs = asdict(self), asdict(other)
+        del ours["data"]
+        if without_paths(self.model) == without_paths(other.model):
+            del ours["model"]  # the digest identifies a file; code, as in module:factory, has only its name
         return [f"{name}: {ours[name]} -> {theirs[name]}" for name in ours if ours[name] != theirs[name]]
 
 
@@ -136,35 +169,26 @@ class SegmentationRun:
 
     def __init__(self, folder: str | Path, *, keep: object = None) -> None:
         self.folder, self._keep = Path(folder).absolute(), keep
-        if not is_segmentation_run(self.folder):
-            raise ConfigurationError(
-                f"{folder} is not a segmentation run: it has no {FILE}. `pprs segment` writes such a folder."
-            )
+        DATABASE.check(self.folder)
         self.settings = self._read_settings()
 
-    @contextlib.contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
-        with _explained(self.folder):
-            db = sqlite3.connect(f"file:{quote((self.folder / FILE).as_posix())}?mode=ro", uri=True)
-            try:
-                yield db
-            finally:
-                db.close()
-
     def _read_settings(self) -> SegmentationSettings:
-        with self._open() as db:
-            (version,) = db.execute("PRAGMA user_version").fetchone()
-            if version != VERSION:
-                raise PprsError(f"{self.folder} has version {version}, and this version of pprs reads {VERSION}")
-            (text,) = db.execute("SELECT value FROM settings").fetchone()
+        with DATABASE.read(self.folder) as db:
+            stored = db.execute("SELECT value FROM settings").fetchone()
         try:
-            return validate(SegmentationSettings, json.loads(text), f"the settings of {self.folder}")
-        except ValueError as error:
-            raise PprsError(f"the settings of {self.folder} are not JSON ({error})") from error
+            values = json.loads(stored[0])
+        except (ValueError, TypeError, RecursionError) as error:
+            raise DamagedError(f"the settings of {self.folder} are not JSON. The run is damaged.") from error
+        try:
+            settings = validate(SegmentationSettings, values, f"the settings of {self.folder}")
+        except PprsError as error:
+            raise DamagedError(error.message) from error
+        settings.check(str(self.folder))
+        return settings
 
     def iter_rows(self) -> Iterator[SegmentationRow]:
         """Iterate over the rows by index, and derive what their counts prove."""
-        with self._open() as db:
+        with DATABASE.read(self.folder) as db:
             cursor = db.execute("SELECT * FROM rows ORDER BY idx")
             names = [column[0] for column in cursor.description]
             for values in cursor:
@@ -172,27 +196,45 @@ class SegmentationRun:
 
     def completed(self) -> dict[int, str]:
         """Return the digests of the images that have a row, by index."""
-        with self._open() as db:
-            return dict(db.execute("SELECT idx, image_digest FROM rows"))
+        with DATABASE.read(self.folder) as db:
+            stored = dict(db.execute("SELECT idx, image_digest FROM rows"))
+        for idx, digest in stored.items():
+            where = f"the row of image {quote_value(idx)} of {self.folder}"
+            if type(idx) is not int or idx < 0:
+                raise DamagedError(f"{where}: idx is not an index")
+            if not isinstance(digest, str):
+                raise DamagedError(f"{where}: image_digest is not a text")
+        return stored
 
     def failures(self) -> dict[int, str]:
         """Return why images failed that have no row, by index."""
-        with self._open() as db:
-            return dict(
+        with DATABASE.read(self.folder) as db:
+            stored = dict(
                 db.execute("SELECT idx, error FROM failed WHERE idx NOT IN (SELECT idx FROM rows) ORDER BY idx")
             )
+        for idx, error in stored.items():
+            if type(idx) is not int or idx < 0 or not isinstance(error, str):
+                raise DamagedError(
+                    f"the failed image {quote_value((idx, error))} of {self.folder} is not an index and an error"
+                )
+        return stored
 
-    def _failed_masks(self, indices: Sequence[int]) -> Iterator[Map]:
-        """Iterate over the masks of images that failed, as far as they are known."""
-        with self._open() as db:
+    def failed_masks(self) -> Iterator[tuple[int, Map]]:
+        """Iterate over the indices and masks of images that failed, as far as the masks are known."""
+        with DATABASE.read(self.folder) as db:
             for idx, height, width, data in db.execute("SELECT idx, height, width, mask FROM failed"):
-                if idx in indices and data is not None:
-                    yield _read_mask(data, height, width, self.settings.num_classes, f"image {idx} of {self.folder}")
+                if data is not None:
+                    where = f"failed image {idx} of {self.folder}"
+                    _check_sizes(where, height=height, width=width)
+                    yield idx, _read_mask(data, height, width, self.settings.num_classes, where)
 
     def pictures(self) -> dict[int, bytes]:
         """Return the images that are stored for the report, as PNG, by index."""
-        with self._open() as db:
-            stored = "SELECT idx, png FROM pictures WHERE length(png) <= ? ORDER BY idx LIMIT ?"
+        with DATABASE.read(self.folder) as db:
+            stored = (
+                "SELECT idx, png FROM pictures WHERE typeof(idx) = 'integer' AND typeof(png) = 'blob' "
+                "AND length(png) <= ? ORDER BY idx LIMIT ?"
+            )
             return dict(db.execute(stored, (MAX_PICTURE_BYTES, MAX_PICTURES)))
 
     def summary(self, images: set[int] | None = None) -> SegmentationSummary:
@@ -207,7 +249,9 @@ class SegmentationRun:
         failed = [i for i in self.failures() if images is None or i in images]
         count, pixels, claimed, radius, num_classes = 0, 0, 0, math.inf, self.settings.num_classes
         certified = selected = Confusion.none(num_classes)
-        for mask in self._failed_masks(failed):
+        for index, mask in self.failed_masks():
+            if index not in failed:
+                continue
             pixels += mask.size
             certified += Confusion.of(np.full(mask.shape, ABSTAINED), mask, num_classes)
             selected += Confusion.of(np.full(mask.shape, ABSTAINED), mask, num_classes)
@@ -232,52 +276,31 @@ class SegmentationWriter:
 
     def __init__(self, folder: Path, settings: SegmentationSettings) -> None:
         self.folder = folder
+        self._writer = DatabaseWriter(DATABASE, folder)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._lock = FileLock(folder / LOCK)
-            self._lock.acquire(timeout=0)
-        except Timeout:
-            raise ConfigurationError(
-                f"another process is writing {folder}. Wait for it, or give another `out`.", parameter="out"
-            ) from None
-        except OSError as error:
-            raise cannot_write(folder, error) from error
-        try:
-            self._db = self._create(settings)
+            self._prepare(settings)
         except BaseException:
-            self._lock.release()
+            self._writer.close()
             raise
 
-    def _create(self, settings: SegmentationSettings) -> sqlite3.Connection:
-        if is_segmentation_run(self.folder):
-            differences = SegmentationRun(self.folder).settings.differences(settings)
-            if differences:
-                raise ConfigurationError(
-                    f"{self.folder} holds a run with other settings:\n  " + "\n  ".join(differences) + "\nNothing was "
-                    "changed. Repeat the call with the settings of the run, or give another `out`.",
-                    parameter="out",
-                )
-            return sqlite3.connect(self.folder / FILE)
-        if any(entry.name not in (LOCK, FILE) for entry in self.folder.iterdir()):
+    def _prepare(self, settings: SegmentationSettings) -> None:
+        if self._writer.is_new:
+            with self._writer.transaction():
+                self._writer.create(_TABLES, [("INSERT INTO settings VALUES (?)", (json.dumps(asdict(settings)),))])
+            return
+        differences = SegmentationRun(self.folder).settings.differences(settings)
+        if differences:
             raise ConfigurationError(
-                f"{self.folder} holds other files and no segmentation run. Give an empty or a new folder as `out`.",
+                f"{self.folder} holds a run with other settings:\n  " + "\n  ".join(differences) + "\nNothing was "
+                "changed. Repeat the call with the settings of the run, or give another `out`.",
                 parameter="out",
             )
-        with _explained(self.folder):
-            db = sqlite3.connect(self.folder / FILE)
-            with db:
-                for table in _TABLES:
-                    db.execute(table)
-                db.execute("INSERT INTO settings VALUES (?)", (json.dumps(asdict(settings)),))
-                db.execute(f"PRAGMA user_version = {VERSION}")
-        return db
 
     def __enter__(self) -> SegmentationWriter:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._db.close()
-        self._lock.release()
+        self._writer.close()
 
     def write(self, idx: int, certificate: SegmentationCertificate, mask: Map | None, seconds: float) -> None:
         """Write the row of an image, and forget that it failed."""
@@ -288,39 +311,29 @@ class SegmentationWriter:
             "mask": None if mask is None else _pack(mask), "levels": c.levels, "moved": c.moved,
             "mean_segments": c.mean_segments, "image_digest": c.image_digest, "seconds": seconds,
         }  # fmt: skip
-        with _explained(self.folder), self._db:
-            self._db.execute(
+        with self._writer.transaction() as db:
+            db.execute("DELETE FROM failed WHERE idx = ?", (idx,))
+            db.execute(
                 f"INSERT INTO rows ({', '.join(values)}) VALUES ({', '.join('?' * len(values))})", list(values.values())
             )
-            self._db.execute("DELETE FROM failed WHERE idx = ?", (idx,))
 
     def write_failure(self, idx: int, error: str, mask: Map | None) -> None:
         """Record why an image failed, and its mask, all of whose pixels count as abstained."""
         stored = (None, None, None) if mask is None else (*mask.shape, _pack(mask))
-        with _explained(self.folder), self._db:
-            self._db.execute("INSERT OR REPLACE INTO failed VALUES (?, ?, ?, ?, ?)", (idx, error, *stored))
+        with self._writer.transaction() as db:
+            db.execute("INSERT OR REPLACE INTO failed VALUES (?, ?, ?, ?, ?)", (idx, error, *stored))
 
     def write_picture(self, idx: int, png: bytes) -> None:
         """Store an image for the report, unless there are enough already."""
-        with _explained(self.folder), self._db:
-            (stored,) = self._db.execute("SELECT count(*) FROM pictures").fetchone()
+        with self._writer.transaction() as db:
+            (stored,) = db.execute("SELECT count(*) FROM pictures").fetchone()
             if stored < MAX_PICTURES:
-                self._db.execute("INSERT OR REPLACE INTO pictures VALUES (?, ?)", (idx, png))
+                db.execute("INSERT OR REPLACE INTO pictures VALUES (?, ?)", (idx, png))
 
 
 def is_segmentation_run(folder: str | Path) -> bool:
     """Return whether a folder holds a segmentation run."""
-    file = Path(folder) / FILE
-    return file.is_file() and file.stat().st_size > 0
-
-
-@contextlib.contextmanager
-def _explained(folder: Path) -> Iterator[None]:
-    """Turn errors of SQLite into errors that name the run."""
-    try:
-        yield
-    except (sqlite3.Error, TypeError) as error:
-        raise PprsError(f"{folder / FILE} cannot be read or written ({error}). Check the disk and the file.") from error
+    return (Path(folder) / FILE).is_file()  # false for a url
 
 
 def _pack(values: Map) -> bytes:
@@ -328,60 +341,106 @@ def _pack(values: Map) -> bytes:
     return zlib.compress(np.ascontiguousarray(values, "<i4").tobytes(), 6)
 
 
-def _unpack(data: bytes, pixels: int, name: str) -> npt.NDArray[np.int32]:
+def _unpack(data: Any, pixels: int, name: str) -> npt.NDArray[np.int32]:
     """Return a map [pixels]. No more is expanded than it may have."""
     size = 4 * pixels
-    unpacker = zlib.decompressobj()
     try:
-        content = unpacker.decompress(data, size + 1)
-    except zlib.error as error:
-        raise PprsError(f"{name} is damaged ({error})") from error
+        content = zlib.decompressobj().decompress(data, size + 1)
+    except (zlib.error, TypeError) as error:
+        raise DamagedError(f"{name} is damaged ({error})") from error
     if len(content) != size:
-        raise PprsError(f"{name} holds {len(content)} bytes instead of {size}")
+        raise DamagedError(f"{name} holds {len(content)} bytes instead of {size}")
     return np.frombuffer(content, "<i4").astype(np.int32)
 
 
 def _read_row(values: Mapping[str, Any], settings: SegmentationSettings, folder: Path) -> SegmentationRow:
     """Return a row with what its counts prove."""
     idx, shape = values["idx"], (values["channels"], values["height"], values["width"])
-    pixels, where = shape[1] * shape[2], f"image {idx} of {folder}"
-    if not (0 < pixels <= MAX_PIXELS and 0 < shape[0] <= 4):
-        raise PprsError(f"{where} claims the shape {shape}, which is not that of an image")
+    where = f"the row of image {quote_value(idx)} of {folder}"
+    _check_scalars(values, settings, where)
+    pixels = shape[1] * shape[2]
     maps = {name: _unpack(values[name], pixels, f"{where}: {name}") for name in ("selected", "counts")}
     mask = values["mask"]
     mask = None if mask is None else _read_mask(mask, shape[1], shape[2], settings.num_classes, where)
-    sampling, groups = settings.sampling, None
-    in_range = {"selected": settings.num_classes - 1, "counts": sampling.n}
-    for name, most in in_range.items():
+    sampling = settings.sampling
+    for name, most in {"selected": settings.num_classes - 1, "counts": sampling.n}.items():
         if maps[name].min() < 0 or maps[name].max() > most:
-            raise PprsError(f"{where}: {name} must lie between 0 and {most}")
-    if (sampling.groups is None) != (values["cells"] is None):
-        raise PprsError(f"{where}: its groups do not match the settings of the run")
-    if sampling.groups is not None:
-        groups = Groups(_unpack(values["cells"], pixels, f"{where}: cells").reshape(shape[1:]), sampling.groups.static)
+            raise DamagedError(f"{where}: {name} must lie between 0 and {most}")
+    groups = _read_groups(values["cells"], shape, settings, where)
+    if groups is not None:
         maps = _by_group(maps, groups, where)
-    quantisation = None
-    if values["levels"] is not None:
-        if settings.arithmetic == "real" or values["levels"] not in (255, 65535) or not values["moved"] >= 0:
-            raise PprsError(f"{where}: its levels do not match the settings of the run")
-        quantisation = Quantisation(values["levels"], values["moved"])
-    elif settings.arithmetic != "real":
-        raise PprsError(f"{where}: its levels do not match the settings of the run")
-    certificate = conclude(
-        sampling, noise=settings.parsed_noise, partition=settings.partition, num_classes=settings.num_classes,
-        shape=shape, groups=groups, quantisation=quantisation, mean_segments=values["mean_segments"],
-        image_digest=values["image_digest"], selected=maps["selected"], counts=maps["counts"],
-    )  # fmt: skip
+    try:
+        certificate = conclude(
+            sampling, noise=settings.parsed_noise, partition=settings.partition, num_classes=settings.num_classes,
+            shape=shape, groups=groups, quantisation=_read_quantisation(values, settings, where),
+            mean_segments=values["mean_segments"], image_digest=values["image_digest"], selected=maps["selected"],
+            counts=maps["counts"],
+        )  # fmt: skip
+    except PprsError as error:
+        raise DamagedError(f"{where}: its certificate is not valid ({error.message})") from error
     return SegmentationRow(idx, certificate, mask, values["seconds"])
 
 
-def _read_mask(data: bytes, height: int, width: int, num_classes: int, where: str) -> npt.NDArray[np.int32]:
+def _check_scalars(values: Mapping[str, Any], settings: SegmentationSettings, where: str) -> None:
+    """Check types and ranges, which nothing else does for a file that was written by others."""
+    if type(values["idx"]) is not int or values["idx"] < 0:
+        raise DamagedError(f"{where}: idx is not an index")
+    _check_sizes(where, **{name: values[name] for name in ("channels", "height", "width")})
+    if not 0 < values["channels"] <= 4:
+        raise DamagedError(f"{where}: channels are {values['channels']}, which is not an image")
+    for name in ("seconds", "moved", "mean_segments"):
+        value = values[name]
+        is_number = isinstance(value, int | float) and 0 <= value < math.inf
+        if not is_number and not (value is None and name == "mean_segments"):
+            raise DamagedError(f"{where}: {name} is {quote_value(value)}, which is not a non-negative number")
+    if not isinstance(values["image_digest"], str):
+        raise DamagedError(f"{where}: image_digest is not a text")
+    if (values["mean_segments"] is None) != (settings.parsed_partition is None) and values["mean_segments"] is not None:
+        raise DamagedError(f"{where}: it has mean_segments, and the run has no partition")
+
+
+def _check_sizes(where: str, **sizes: Any) -> None:
+    for name, size in sizes.items():
+        if type(size) is not int or not 0 < size <= MAX_PIXELS:
+            raise DamagedError(f"{where}: {name} is {quote_value(size)}, which is not the size of an image")
+    if math.prod(sizes.values()) > 4 * MAX_PIXELS:
+        raise DamagedError(f"{where} claims the height and width {sizes}, which is not the size of an image")
+
+
+def _read_quantisation(values: Mapping[str, Any], settings: SegmentationSettings, where: str) -> Quantisation | None:
+    levels, moved = values["levels"], values["moved"]
+    if settings.arithmetic == "real":
+        if levels is not None or moved:
+            raise DamagedError(f"{where}: it has levels, but the run is in real arithmetic")
+        return None
+    if levels not in (EIGHT_BIT, SIXTEEN_BIT):
+        raise DamagedError(f"{where}: levels are {quote_value(levels)}, which cannot occur in exact arithmetic")
+    quantisation = Quantisation(levels, moved)
+    if moved > quantisation.max_moved(values["channels"] * values["height"] * values["width"]):
+        raise DamagedError(f"{where}: moved is {moved:g}, more than rounding can move it")
+    return quantisation
+
+
+def _read_groups(cells: Any, shape: tuple[int, int, int], settings: SegmentationSettings, where: str) -> Groups | None:
+    """Return the groups of pixels. Those that are the same for every image follow from the settings."""
+    partition = settings.sampling.groups
+    if (partition is None) != (cells is None):
+        raise DamagedError(f"{where}: its cells do not match the groups of the run")
+    if partition is None:
+        return None
+    stored = Groups(_unpack(cells, shape[1] * shape[2], f"{where}: cells").reshape(shape[1:]), partition.static)
+    if partition.static:
+        resolved = resolve_groups(partition, settings.parsed_noise, shape)
+        if not np.array_equal(make_groups(resolved, np.zeros(shape, np.float32)).cells, stored.cells):
+            raise DamagedError(f"{where}: its cells are not the groups that follow from the settings")
+    return stored
+
+
+def _read_mask(data: Any, height: int, width: int, num_classes: int, where: str) -> npt.NDArray[np.int32]:
     """Return a mask [height, width]."""
-    if not 0 < height * width <= MAX_PIXELS:
-        raise PprsError(f"{where} claims {height}x{width} pixels, which is not the size of an image")
     mask = _unpack(data, height * width, f"{where}: mask").reshape(height, width)
     if mask.min() < ABSTAINED or mask.max() >= num_classes:
-        raise PprsError(f"{where}: the mask has labels that the network does not have")
+        raise DamagedError(f"{where}: the mask has labels that the network does not have")
     return mask
 
 
@@ -389,11 +448,11 @@ def _by_group(maps: Mapping[str, npt.NDArray[np.int32]], groups: Groups, where: 
     """Return one value per group of maps [pixels] that are constant in each group."""
     cells = groups.cells.ravel()
     if cells.min() < 0 or not np.array_equal(np.unique(cells), np.arange(cells.max() + 1)):
-        raise PprsError(f"{where}: its groups are not numbered from 0 without gaps")
+        raise DamagedError(f"{where}: its cells are not numbered from 0 without gaps")
     by_group = {}
     for name, values in maps.items():
         by_group[name] = np.zeros(groups.count, np.int32)
         by_group[name][cells] = values
         if not np.array_equal(by_group[name][cells], values):
-            raise PprsError(f"{where}: {name} differ within a group")
+            raise DamagedError(f"{where}: {name} differ within a group")
     return by_group

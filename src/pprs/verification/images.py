@@ -37,13 +37,16 @@ def check_subject(task: Task, settings: RunSettings, findings: Findings) -> None
         stored, own = getattr(settings, name), getattr(found, name)
         if stored == own:
             continue
-        if name == "data_fingerprint":
-            text = "this is not the data of the run: labels or images differ from those of its fingerprint"
-        else:
-            text = f"{name} is {quote_value(stored)}, and that of the model and the data is {quote_value(own)}"
-            text += ". If the run was made with a file of class names, give it" if name == "class_names" else ""
-        findings.mismatch(None, text)
+        findings.mismatch(None, describe_setting(name, stored, own))
     findings.checked.append("settings that follow from the model and the data")
+
+
+def describe_setting(name: str, stored: Any, own: Any) -> str:
+    """Describe a setting that differs from that of the model and the data."""
+    if name == "data_fingerprint":
+        return "this is not the data of the run: labels or images differ from those of its fingerprint"
+    text = f"{name} is {quote_value(stored)}, and that of the model and the data is {quote_value(own)}"
+    return text + (". If the run was made with a file of class names, give it" if name == "class_names" else "")
 
 
 def check_binding(binding: Binding | None, task: Task, settings: RunSettings, findings: Findings) -> None:
@@ -107,19 +110,10 @@ class _Comparison:
             self.bound += 1
             found += compare_image(row, image, example)
         if row.idx in self.thumbnails and row.image_digest in (None, digest_image(image)):
-            found += self._compare_picture(row.idx, example.image)
+            self.pictures += 1
+            found += compare_picture(self.thumbnails[row.idx], example.image)
         for text in found:
             self.findings.mismatch(row.idx, text)
-
-    def _compare_picture(self, index: int, image: torch.Tensor) -> list[str]:
-        """Compare the picture that reports show. Its bytes depend on the version of the encoder."""
-        self.pictures += 1
-        try:
-            stored = decode_thumbnail(self.thumbnails[index], image.numel())
-            own = decode_thumbnail(encode_thumbnail(image), image.numel())
-        except PprsError as error:
-            return [f"its picture cannot be read ({error.message})"]
-        return [] if torch.equal(stored, own) else ["its picture, which reports show, is not that of the image"]
 
     def finish(self) -> None:
         """Say what was compared, and what was not."""
@@ -153,6 +147,16 @@ def compare_image(row: Row, image: torch.Tensor | QuantisedImage, example: Examp
     return found
 
 
+def compare_picture(picture: bytes, image: torch.Tensor) -> list[str]:
+    """Return in what the picture that reports show differs from an image. Its bytes depend on the encoder's version."""
+    try:
+        stored = decode_thumbnail(picture, image.numel())
+        own = decode_thumbnail(encode_thumbnail(image), image.numel())
+    except PprsError as error:
+        return [f"its picture cannot be read ({error.message})"]
+    return [] if torch.equal(stored, own) else ["its picture, which reports show, is not that of the image"]
+
+
 def _check_failure(failure: Failure, task: Task, findings: Findings) -> None:
     """Compare the label of an image that failed. Why it failed is not stated as a fact about the classifier."""
     if failure.idx >= len(task.data) or failure.idx < 0:
@@ -181,4 +185,4 @@ def _check_order(order: Sequence[int] | None, task: Task, settings: RunSettings,
         )
 
 
-__all__ = ["check_binding", "check_images", "check_subject", "compare_image"]
+__all__ = ["check_binding", "check_images", "check_subject", "compare_image", "compare_picture", "describe_setting"]
