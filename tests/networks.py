@@ -11,6 +11,7 @@ from pprs.model.adaptation import Adaptation, StepRecord
 from pprs.model.changes import Changes
 from pprs.model.overlay import Overlay
 from pprs.model.resnet import Architecture
+from pprs.model.unet import UNetArchitecture
 from pprs.model.weights import save
 
 IMAGES = (torch.arange(60 * 64).reshape(60, 1, 8, 8) * 37 % 251).float() / 255
@@ -35,6 +36,13 @@ def save_network(path: Path) -> Path:
     """Write a network of ours for images [1, 8, 8], with random weights."""
     arch = Architecture((1,), 2, 1, 3, (0.5,), (0.5,))
     save(path, arch.build(), arch, input_shape=(1, 8, 8), class_names=("a", "b", "c"), training={})
+    return path
+
+
+def save_unet(path: Path, side: int = 16) -> Path:
+    """Write a segmentation network of ours for images [1, side, side], with random weights."""
+    arch = UNetArchitecture(2, 1, 3, (0.5,), (0.5,))
+    save(path, arch.build().eval(), arch, input_shape=(1, side, side), class_names=None, training={})
     return path
 
 

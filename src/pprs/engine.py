@@ -126,9 +126,9 @@ def _compare_engines(model: Model, inputs: torch.Tensor, samples: int, forced: b
     if not forced:
         torch_time = _seconds_per_image(model.module, few_inputs)
         work = samples * torch_time / _threads.get_threads()
-        if work < MIN_EXPORT_SECONDS and not path.exists():
+        if work < MIN_EXPORT_SECONDS and not os.path.exists(path):  # false too where it must not be read
             return EngineChoice(model, "torch", f"about {work:.0f} s of work, too little to export the network")
-    if not path.exists():
+    if not os.path.exists(path):
         message("exporting the network to ONNX Runtime, once ...")
         _export(unrestricted, inputs, path)
     net: torch.nn.Module = OnnxNetwork(str(path), str(path))

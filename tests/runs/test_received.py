@@ -19,7 +19,7 @@ from pprs import PprsError, Run, open_run, verify_run, write_report
 from pprs.bounds import clopper_pearson_lower
 from pprs.noise import Gaussian
 from pprs.partition import parse_partition
-from pprs.runs import FILE, Row, RunSettings, RunWriter, StoredRun, read_frame, size, store
+from pprs.runs import FILE, Row, RunSettings, RunWriter, StoredRun, database, read_frame, size, store
 from pprs.runs.export import FORMATS, export
 
 # What 99 of 100 votes certify at alpha = 0.01 under Gaussian noise of sigma 0.5.
@@ -178,7 +178,7 @@ def test_a_file_that_computes_its_values_is_refused(run: Path, statement: str) -
 
 
 def test_a_very_large_value_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "MAX_VALUE_BYTES", 10_000)
+    monkeypatch.setattr(database, "MAX_VALUE_BYTES", 10_000)
     assert len(open_run(run).rows()) == 3
     change(run, "UPDATE rows SET counts = ? WHERE idx = 1", json.dumps([0] * 10_000))
     with pytest.raises(PprsError, match=r"too big. A value takes more than"):

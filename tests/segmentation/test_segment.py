@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import Record, pprs
+from networks import save_unet
 from PIL import Image
 
 from pprs import Gaussian, Model, PprsError, adapt, load_model
@@ -20,9 +21,7 @@ from pprs.adaptation.criterion import FIRST_INDEX, judge
 from pprs.adaptation.distillation import distil
 from pprs.adaptation.problem import Problem
 from pprs.errors import ConfigurationError
-from pprs.model import weights
 from pprs.model.changes import Changes
-from pprs.model.unet import UNetArchitecture
 from pprs.progress import Silent
 from pprs.segmentation import SegmentationSampling
 from pprs.segmentation.data import MaskedArrays, MaskedFolder, as_masked_set, open_masked
@@ -225,12 +224,6 @@ def test_images_that_fail_are_recorded(folder: Path, tmp_path: Path) -> None:
 
 
 # ---- model sources
-
-
-def save_unet(path: Path, side: int = 16) -> Path:
-    arch = UNetArchitecture(2, 1, 3, (0.5,), (0.5,))
-    weights.save(path, arch.build().eval(), arch, input_shape=(1, side, side), class_names=None, training={})
-    return path
 
 
 def test_networks_in_files(tmp_path: Path) -> None:

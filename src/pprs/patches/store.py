@@ -18,7 +18,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from pprs._checks import validate
-from pprs._files import atomic_write, cannot_write
+from pprs._files import append_line, atomic_write, cannot_write
 from pprs.engine import check_engine
 from pprs.errors import ConfigurationError, DamagedError, PprsError, check_integer, describe_error
 from pprs.patches.fills import parse_fill
@@ -236,7 +236,7 @@ class PatchWriter:
         try:
             if path.exists() and not has_settings(path):
                 os.truncate(path, 0)  # its creation was interrupted
-            self._file = self._stack.enter_context(path.open("a", encoding="utf-8"))
+            self._file = self._stack.enter_context(path.open("ab", buffering=0))
         except OSError as error:
             raise cannot_write(path, error) from error
         if not self._file.tell():
@@ -265,14 +265,7 @@ class PatchWriter:
             self._write(_to_dict(row))
 
     def _write(self, content: Mapping[str, Any]) -> None:
-        path, length = Path(self._file.name), os.path.getsize(self._file.name)
-        try:
-            self._file.write(json.dumps(content) + "\n")
-            self._file.flush()
-        except OSError as error:
-            with contextlib.suppress(OSError):  # a part of a line would spoil the next one
-                os.truncate(path, length)
-            raise cannot_write(path, error) from error
+        append_line(self._file, json.dumps(content))
 
     def wants_picture(self, row: PatchRow) -> bool:
         """Return whether there are too few pictures of rows like this one."""

@@ -24,7 +24,9 @@ from pprs.testing.model_source import ModelSourceContract
 from pprs.testing.noise import NoiseContract
 from pprs.testing.partition import PartitionContract
 from pprs.testing.runner import ChangingNetwork, ContractNetwork, RunnerContract
+from pprs.testing.store import StoreContract
 
 __all__ = [
     "ChangingNetwork", "ContractNetwork", "ModelSourceContract", "NoiseContract", "PartitionContract", "RunnerContract",
+    "StoreContract",
 ]  # fmt: skip

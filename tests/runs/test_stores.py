@@ -1,0 +1,154 @@
+"""Every store of rows keeps the same promises."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from networks import save_network, save_unet
+
+from pprs import Sampling, certify_dataset
+from pprs.dataset import EngineOptions
+from pprs.errors import ConfigurationError
+from pprs.label_sets import LabelSets, SetRequest
+from pprs.label_sets.store import read_key
+from pprs.noise import Gaussian
+from pprs.patches import certify_patches, open_patch_run
+from pprs.patches.store import FILE as PATCH_FILE
+from pprs.progress import Progress, Silent
+from pprs.runs import FILE, RunFile
+from pprs.segmentation import SegmentationSampling
+from pprs.segmentation.run import segment_dataset
+from pprs.segmentation.store import FILE as SEGMENTATION_FILE
+from pprs.segmentation.store import SegmentationRun
+from pprs.task import load_task
+from pprs.testing import StoreContract
+from pprs.testing.store import COUNT
+
+COMMON: dict[str, Any] = {"engine": "torch"}
+
+
+def write_images(path: Path, **arrays: Any) -> Path:
+    images = np.random.default_rng(0).integers(0, 256, (40, 1, 8, 8), dtype=np.uint8)
+    np.savez(path, x=images, **arrays)
+    return path
+
+
+def make_network(folder: Path) -> Path:
+    torch.manual_seed(0)
+    return save_network(folder / "m.safetensors")
+
+
+def make_future_lines(file: Path) -> None:
+    """Give a file of lines the format of a later version."""
+    first, _, rest = file.read_text().partition("\n")
+    file.write_text("\n".join([json.dumps({**json.loads(first), "format": 1000}), rest]))
+
+
+class Classified:
+    """A model and data to classify."""
+
+    def make_inputs(self, folder: Path) -> tuple[Path, Path]:
+        return make_network(folder), write_images(folder / "d.npz", y=np.arange(40) % 3)
+
+
+class TestRuns(Classified, StoreContract):
+    file = FILE
+
+    def run(self, out: Path, model: Path, data: Path, count: int, progress: Progress) -> None:
+        certify_dataset(
+            str(model), str(data), noise="gaussian:sigma=0.25", sampling=Sampling(10, 20, 0.05), out=out,
+            images=range(count), progress=progress, **COMMON,
+        )  # fmt: skip
+
+    def read(self, out: Path) -> Mapping[Any, Any]:
+        return {row.idx: replace(row, seconds=0.0) for row in RunFile(out).iter_rows()}
+
+
+class TestSegmentations(StoreContract):
+    file = SEGMENTATION_FILE
+
+    def make_inputs(self, folder: Path) -> tuple[Path, Path]:
+        masks = np.zeros((40, 8, 8), np.uint8)
+        return save_unet(folder / "u.safetensors"), write_images(folder / "d.npz", masks=masks)
+
+    def run(self, out: Path, model: Path, data: Path, count: int, progress: Progress) -> None:
+        segment_dataset(
+            str(model), str(data), noise="gaussian:sigma=0.25", sampling=SegmentationSampling(n0=4, n=40, alpha=0.05),
+            out=out, images=range(count), progress=progress, **COMMON,
+        )  # fmt: skip
+
+    def read(self, out: Path) -> Mapping[Any, Any]:
+        return {row.idx: row.certificate for row in SegmentationRun(out).iter_rows()}
+
+
+class TestPatches(Classified, StoreContract):
+    file, is_text = PATCH_FILE, True
+
+    def run(self, out: Path, model: Path, data: Path, count: int, progress: Progress) -> None:
+        certify_patches(
+            str(model), str(data), patch=2, masks=3, fill="mean", out=out, images=range(count), progress=progress,
+            **COMMON,
+        )  # fmt: skip
+
+    def read(self, out: Path) -> Mapping[Any, Any]:
+        return {(row.idx, row.patch): row for row in open_patch_run(out).rows}
+
+    def make_future(self, file: Path) -> None:
+        make_future_lines(file)
+
+    def damage(self, file: Path) -> None:
+        file.write_text(file.read_text().replace('"passes": ', '"passes": "garbage", "was": '))
+
+
+class TestScores(Classified, StoreContract):
+    """Scores of label sets lie in a file of their own. Lines that cannot be read are scored again."""
+
+    file, is_text = "scores", True
+
+    def run(self, out: Path, model: Path, data: Path, count: int, progress: Progress) -> None:
+        request = SetRequest(Gaussian(0.25), None, 0.05, 0.4, options=EngineOptions("torch"))
+        sets = LabelSets.of_task(load_task(str(model), str(data), images=range(8, 40)), request)
+        task = sets.open_task(str(data))
+        kept = len(self.read(out)) if (out / self.file).exists() else 0
+        if kept:
+            progress.message(f"resuming: {kept} scores")  # the commands do not say so
+        sets.evaluate_task(replace(task, images=range(count)), progress=progress, store=out / self.file)
+        assert len(self.read(out)) - kept <= count - kept, "scores were drawn again"
+
+    def read(self, out: Path) -> Mapping[Any, Any]:
+        rows = {}
+        first, *lines = (out / self.file).read_text().splitlines(keepends=True) or [""]
+        read_key(first, out / self.file)
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                index, label, digest, *scores = json.loads(line)
+                rows[index, label, digest] = scores
+        return rows
+
+    def make_future(self, file: Path) -> None:
+        make_future_lines(file)
+
+    def test_a_folder_with_other_files_is_left_alone(self) -> None:
+        with self._scratch() as (folder, model, data):
+            (folder / "scores").write_text("my notes\n")
+            with pytest.raises(ConfigurationError, match=r"exists and holds no scores\. Nothing was changed"):
+                self.run(folder, model, data, COUNT, Silent())
+            assert (folder / "scores").read_text() == "my notes\n"
+
+    def test_a_damaged_row_is_named(self) -> None:
+        """It is no claim, and is scored again."""
+        with self._scratch() as (folder, model, data):
+            expected = self._finish(folder, model, data)
+            file = folder / "finished" / self.file
+            file.write_text(file.read_text().replace("[1, -1", "[garbage, -1"))
+            assert len(self.read(folder / "finished")) == COUNT - 1
+            self.run(folder / "finished", model, data, COUNT, Silent())
+            assert self.read(folder / "finished") == expected
