@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from forging import (
     LinesFormat,
     Verdict,
     check_expectations,
+    damage,
     documented,
     find_surprises,
     forge,
@@ -25,6 +28,7 @@ from forging import (
 from pprs import PprsError
 from pprs.errors import DamagedError
 from pprs.patches import PatchRun, certify_patches, open_patch_run, verify_patches
+from pprs.patches.report import write_patch_report
 from pprs.patches.store import FILE, PICTURES
 
 SIDE, REFUSED = 12, 5  # the index of an image that the network refuses
@@ -208,6 +212,31 @@ def test_a_run_whose_creation_was_interrupted_is_created_again(folder: Path, tmp
     write_data(tmp_path / "data.npz")
     again = certify(tmp_path, "run", MODEL)
     assert again.rows == open_patch_run(folder / "run").rows
+
+
+def test_damaged_patch_runs_are_refused_with_the_field(folder: Path, tmp_path: Path) -> None:
+    form, run, refused, silent = LinesFormat(FILE), tmp_path / "run", 0, []
+    document = form.read(folder / "run")
+    run.mkdir()
+    readers: list[Callable[[], object]] = [
+        lambda: verify_patches(run, model=MODEL, data=str(folder / "data.npz"), images=1, progress=False),
+        lambda: write_patch_report([open_patch_run(run)], tmp_path / "page.html"),
+    ]
+    for forgery in damage(document):
+        with suppress(TypeError):  # no JSON can hold it
+            form.write(run, forgery.document)
+            for read in readers if "'garbage'" in forgery.what else readers[:1]:
+                try:
+                    read()
+                except PprsError as error:
+                    refused += 1
+                    name = forgery.field.rpartition(".")[2]
+                    if not isinstance(error, DamagedError) and name != "format":
+                        silent.append(f"{forgery}: not a DamagedError: {error}")
+                    if name not in error.message:
+                        silent.append(f"{forgery}: {error}")
+    assert not silent, "\n".join(silent)
+    assert refused > 100
 
 
 @pytest.mark.parametrize(
