@@ -11,6 +11,7 @@ import hashlib
 import mmap
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -164,9 +165,7 @@ class Watch:
         if changed:
             more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
             raise _change(self._votes.model, f"its parameters or buffers changed ({changed[0]}{more})")
-        # Labels that a smaller difference could change are near ties, whose images are scored alone.
-        if difference > max(self._votes.near_tie, self._votes.rounding):
-            raise _change(self._votes.model, _describe_drift(difference))
+        _check_drift(self._votes, difference)
 
 
 def digest_tensors(model: BaseClassifier) -> dict[str, bytes]:
@@ -180,68 +179,96 @@ def digest_tensors(model: BaseClassifier) -> dict[str, bytes]:
     return digests
 
 
-class FirstBatch:
-    """Checks a base classifier on the first batch that it scores for votes, before they are counted.
+@dataclass(frozen=True)
+class _Probe:
+    """A noisy image [1, C, H, W], its scores when it was first scored, and the mean spread of the scores then."""
 
-    The scores of that batch are needed anyway, so the check costs only a few images that are scored again. It is done
-    again if a later batch is larger. One image is scored once more when the votes are counted.
+    image: torch.Tensor
+    scores: torch.Tensor
+    scale: float
+
+    def difference(self, scores: torch.Tensor) -> float:
+        return relative_difference(self.scores, scores, self.scale)
+
+
+class FirstBatch:
+    """Checks a base classifier while it scores batches for votes, at hardly any cost.
+
+    One image of the first batch is scored once more in a later batch, among other images, and again in the last batch
+    of each certificate. On a device that multiplies with fewer bits it is also scored alone.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._size = 0  # of the largest batch that was checked
         self._versions: list[tuple[int, int | None]] = []  # of the tensors when it was checked
-        self._probe: tuple[torch.Tensor, torch.Tensor, float] | None = None  # an image, its scores, and their scale
+        self._probe: _Probe | None = None
+        self._checked = False  # whether the probe was scored among other images
+        self._fresh = False  # whether the probe was scored in the last batch so far
 
     def begin(self, votes: Scorer) -> None:
-        """Check the classifier anew if it was changed since the last check: the caller may have trained it."""
+        """Prepare for a certificate. Check the classifier anew if it was changed: the caller may have trained it."""
         if self._versions != _list_versions(votes.model):
-            self._size, self._probe = 0, None
+            self._probe, self._checked = None, False
+        self._fresh = False
 
     def accept(self, votes: Scorer, image: torch.Tensor) -> None:
         """Take the classifier as checked, and remember its scores of an image [1, C, H, W]."""
         versions, image = _list_versions(votes.model), image.to(votes.device)
         with torch.inference_mode():
             scores = votes.scores(image)
-        self._probe, self._versions = (image, scores, float(spread(scores).mean())), versions
-        self._size = votes.images_per_batch(image[0])
+        self._probe, self._versions, self._checked = _Probe(image, scores, _scale(scores)), versions, True
 
-    def check(self, votes: Scorer, images: torch.Tensor, scores: torch.Tensor) -> None:
-        """Check the classifier, unless that is done: score some images of a batch again among fewer others.
+    def score(self, votes: Scorer, images: torch.Tensor, *, last: bool = False) -> torch.Tensor:
+        """Return the scores of a batch whose votes are counted, and check the classifier with it if that is due.
 
         Args:
             votes: The source of votes whose classifier is checked.
-            images: A batch whose votes will be counted.
-            scores: Its scores.
+            images: The batch.
+            last: Whether it is the last batch of a series.
 
         Raises:
-            ConfigurationError: If the classifier is not a function of one image.
+            ConfigurationError: If the classifier is not a function of one image, or no longer the same one.
         """
-        if len(images) <= self._size:
-            return
+        probe = self._probe
+        if probe is None or probe.image.shape[1:] != images.shape[1:]:
+            return self._remember(votes, images)
+        self._fresh = False
+        if self._checked and not last:
+            return votes.scores(images)
+        if votes.batch_size is not None and len(images) >= votes.batch_size:  # the caller allows no larger batch
+            self._compare(votes, probe, votes.scores(probe.image), images, last=last)
+            return votes.scores(images)
+        scores = votes.scores(torch.cat([images, probe.image]))
+        self._compare(votes, probe, scores[-1:], images, last=last)
+        return scores[:-1]
+
+    def _remember(self, votes: Scorer, images: torch.Tensor) -> torch.Tensor:
+        """Score a batch and remember one of its images, unless another thread has just done so."""
+        versions, scores = _list_versions(votes.model), votes.scores(images)
         with self._lock:
-            if len(images) <= self._size:
-                return
-            versions, last, scale = _list_versions(votes.model), images[-1:].clone(), float(spread(scores).mean())
-            try:
-                alone = votes.scores(last)
-            except PprsError:
-                check_function_of_one_image(votes, images)  # says that it needs a batch
-                raise
-            difference = relative_difference(scores[-1:], alone, scale)
-            if len(images) > 2:  # scored together, which costs hardly more than one alone
-                pair = [0, len(images) // 2]
-                difference = max(difference, relative_difference(scores[pair], votes.scores(images[pair]), scale))
-            if difference > _find_allowed(votes):
-                check_function_of_one_image(votes, images)  # finds the cause
-                raise _refusal(
-                    votes.model, f"change by {difference:.2g} of their spread when it is scored among other images",
-                    "its scores depend on the whole batch or on earlier calls",
-                )  # fmt: skip
+            if self._probe is None or self._probe.image.shape[1:] != images.shape[1:]:
+                probe = _Probe(images[:1].clone(), scores[:1].clone(), _scale(scores))
+                if votes.device.type != "cpu" or votes.rounding:
+                    self._compare(votes, probe, votes.scores(probe.image), images)
+                self._probe, self._versions, self._checked = probe, versions, False
+        return scores
+
+    def _compare(
+        self, votes: Scorer, probe: _Probe, scores: torch.Tensor, images: torch.Tensor, *, last: bool = False
+    ) -> None:
+        """Compare the scores of the probe with those it had at first."""
+        difference = probe.difference(scores)
+        if self._checked:
+            _check_drift(votes, difference)
+        elif difference > _find_allowed(votes):
+            check_function_of_one_image(votes, images)  # finds the cause
+            raise _refusal(
+                votes.model, f"change by {difference:.2g} of their spread when it is scored among other images",
+                "its scores depend on the whole batch or on earlier calls",
+            )  # fmt: skip
+        else:
             votes.settle_alone(difference)
-            if self._probe is None:
-                self._probe, self._versions = (last, alone, scale), versions
-            self._size = len(images)
+        self._checked, self._fresh = True, last
 
     def confirm(self, votes: Scorer) -> None:
         """Raise an error if the classifier has changed since it was checked.
@@ -249,20 +276,23 @@ class FirstBatch:
         Raises:
             ConfigurationError: If it has. What was counted since is then worth nothing.
         """
-        if self._probe is None:
+        probe = self._probe
+        if probe is None:
             return
-        image, expected, scale = self._probe
-        with torch.inference_mode():
-            difference = relative_difference(expected, votes.scores(image), scale)
-        if difference > max(votes.near_tie, votes.rounding):
-            raise _change(votes.model, _describe_drift(difference))
+        if not self._fresh:
+            with torch.inference_mode():
+                self._compare(votes, probe, votes.scores(probe.image), probe.image)
         if self._versions != _list_versions(votes.model):
             raise _change(votes.model, "its parameters or buffers changed")
 
 
+def _scale(scores: torch.Tensor) -> float:
+    return float(spread(scores).mean())
+
+
 @contextlib.contextmanager
 def checked(votes: Scorer) -> Iterator[None]:
-    """Check a classifier on the first batch that is scored for votes in this block, and once more at its end.
+    """Check a classifier on batches that are scored for votes in this block, and at its end.
 
     Raises:
         ConfigurationError: If it is not a function of one image, or not the same one at the end.
@@ -283,8 +313,10 @@ def _list_versions(model: BaseClassifier) -> list[tuple[int, int | None]]:
     return [(id(tensor), None if tensor.is_inference() else tensor._version) for tensor in tensors]
 
 
-def _describe_drift(difference: float) -> str:
-    return f"its scores of the same image changed by {difference:.2g} of their spread"
+def _check_drift(votes: Scorer, difference: float) -> None:
+    # Labels that a smaller difference could change are near ties, whose images are scored alone.
+    if difference > max(votes.near_tie, votes.rounding):
+        raise _change(votes.model, f"its scores of the same image changed by {difference:.2g} of their spread")
 
 
 def _change(model: Any, finding: str) -> ConfigurationError:

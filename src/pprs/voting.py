@@ -278,16 +278,16 @@ def trial_inputs(
 
 
 class BatchCheck(Protocol):
-    """Checks a base classifier on the first batch that it scores for votes, and when they are counted."""
+    """Checks a base classifier on batches that it scores for votes, and when they are counted."""
 
     def begin(self, votes: Scorer) -> None:
-        """Have the next batch checked if the classifier was changed since the last check."""
+        """Prepare for a certificate, whose first batches are checked if the classifier was changed since the last."""
 
     def confirm(self, votes: Scorer) -> None:
         """Raise an error if the classifier has changed since it was checked."""
 
-    def check(self, votes: Scorer, images: torch.Tensor, scores: torch.Tensor) -> None:
-        """Raise an error if the scores depend on more than the images. Later batches are not checked."""
+    def score(self, votes: Scorer, images: torch.Tensor, *, last: bool = False) -> torch.Tensor:
+        """Return the scores of a batch. Raise an error if they depend on more than the images."""
 
 
 class Scorer:
@@ -295,7 +295,7 @@ class Scorer:
 
     Attributes:
         near_tie: The share of the spread of the scores below which the difference of the two best is a near tie.
-        batch_check: Checks the first batch that is scored for votes. None if nothing does.
+        batch_check: Checks batches that are scored for votes. None if nothing does.
     """
 
     least_near_tie: ClassVar[float] = NEAR_TIE
@@ -354,12 +354,9 @@ class Scorer:
         self._check_output(scores, len(images))
         return scores.float()  # type: ignore[no-any-return]
 
-    def vote_scores(self, images: torch.Tensor) -> torch.Tensor:
-        """Return the scores of a batch whose votes are counted."""
-        scores = self.scores(images)
-        if self.batch_check is not None:
-            self.batch_check.check(self, images, scores)
-        return scores
+    def vote_scores(self, images: torch.Tensor, *, last: bool = False) -> torch.Tensor:
+        """Return the scores of a batch whose votes are counted. `last` says that it is the last one of a series."""
+        return self.scores(images) if self.batch_check is None else self.batch_check.score(self, images, last=last)
 
     def settle_alone(self, difference: float) -> None:
         """Score images alone whose label could change if a batch changes scores by this share of their spread."""
@@ -382,6 +379,31 @@ class Scorer:
                 f"{self.num_classes} requires ({batch}, {self.num_classes}). Check num_classes and the model's last "
                 "layer."
             )
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """A few chunks of partitioned noisy samples of an image.
+
+    Attributes:
+        noisy: The samples [B, C, H, W].
+        segments: The number of segments of each, None for a partition without segments.
+        batch_size: The number of samples per call of the network.
+        chunk: The number of samples per chunk.
+        last: Whether these are the last samples of a series.
+    """
+
+    noisy: torch.Tensor
+    segments: torch.Tensor | None
+    batch_size: int
+    chunk: int
+    last: bool
+
+    def batches(self) -> Iterator[tuple[torch.Tensor, bool]]:
+        """Yield the batches for the network, and whether each is the last one of the series."""
+        *others, end = self.noisy.split(self.batch_size)
+        yield from ((batch, False) for batch in others)
+        yield end, self.last
 
 
 class LocalVotes(Scorer):
@@ -438,15 +460,14 @@ class LocalVotes(Scorer):
         samples: range,
         index: int,
         phase: int,
-        task: Callable[[torch.Tensor, torch.Tensor | None, int, int], T],
+        task: Callable[[Samples], T],
         *,
         eager: bool = True,
         more: Callable[[], bool] = lambda: True,
     ) -> Generator[T]:
         """Yield the results of a task on the partitioned noisy samples, a few chunks at a time, in order.
 
-        The task is called with the samples, their numbers of segments or None, the number of samples per call of the
-        network, and the number of samples per chunk. It must not keep the samples: their memory is used again.
+        The task must not keep the samples: their memory is used again.
         """
         if isinstance(self.model, torch.nn.Module):
             self.model.eval()  # not only in __init__: the caller may have trained it further since
@@ -467,15 +488,16 @@ class LocalVotes(Scorer):
                 noisy, segments = buffer.flatten(0, 1)[: n - first], None
                 if partition is not None:
                     noisy, segments = partition.run(noisy) if levels is None else partition.run_quantised(noisy, levels)
-                return task(noisy, segments, batch_size, chunk)
+                return task(Samples(noisy, segments, batch_size, chunk, first + step >= n))
 
         yield from self._map(run, samples[::step], eager=eager, more=more)
 
-    def _count(self, noisy: torch.Tensor, segments: torch.Tensor | None, batch_size: int, chunk: int) -> list[Votes]:
+    def _count(self, samples: Samples) -> list[Votes]:
         """Classify partitioned noisy samples, and count the votes of each chunk."""
-        scores = torch.cat([self.vote_scores(batch) for batch in noisy.split(batch_size)])
-        chunks = zip(noisy.split(chunk), scores.split(chunk), strict=True)
-        labels = torch.cat([self._choose_labels(*pair, alone=batch_size == 1) for pair in chunks])
+        chunk, segments = samples.chunk, samples.segments
+        scores = torch.cat([self.vote_scores(batch, last=last) for batch, last in samples.batches()])
+        chunks = zip(samples.noisy.split(chunk), scores.split(chunk), strict=True)
+        labels = torch.cat([self._choose_labels(*pair, alone=samples.batch_size == 1) for pair in chunks])
         counts = [np.bincount(part, minlength=self.num_classes) for part in labels.cpu().split(chunk)]
         totals = [None] * len(counts) if segments is None else [int(part.sum()) for part in segments.split(chunk)]
         return [Votes(*chunk_votes) for chunk_votes in zip(counts, totals, strict=True)]

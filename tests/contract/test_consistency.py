@@ -169,14 +169,15 @@ def test_checking_costs_few_passes_and_changes_no_votes() -> None:
 
     checked, unchecked = classifier(model), classifier(model, check=False)
     certificate = checked.certify(IMAGE, n0=100, n=1000)
-    assert sum(passes) <= 1100 + 4
-    assert len(passes) <= -(-100 // 64) + -(-1000 // 64) + 3
+    assert sum(passes) <= 1100 + 3  # below 1%
+    calls = len(passes)
     passes.clear()
     assert unchecked.certify(IMAGE, n0=100, n=1000) == certificate
     assert sum(passes) == 1100
+    assert calls == len(passes)  # no image is scored alone, which takes long for some networks
     passes.clear()
-    assert checked.certify(IMAGE, n0=100, n=1000) == certificate  # it is checked once, and confirmed each time
-    assert sum(passes) <= 1100 + 1
+    assert checked.certify(IMAGE, n0=100, n=1000) == certificate  # it is confirmed each time
+    assert sum(passes) <= 1100 + 2
 
 
 def test_a_batch_that_the_network_cannot_take() -> None:

@@ -19,7 +19,7 @@ from pprs.errors import ConfigurationError, PprsError
 from pprs.noise import QuantisedImage
 from pprs.scores import ROUNDING
 from pprs.segmentation.groups import Groups
-from pprs.voting import ESTIMATE, SELECT, LocalVotes, OnSamples
+from pprs.voting import ESTIMATE, SELECT, LocalVotes, OnSamples, Samples
 
 Ints = npt.NDArray[Any]
 Count = tuple[Ints, int, int | None]  # labels or agreeing samples, samples, and the sum of their segments or None
@@ -66,16 +66,16 @@ class PixelVotes(LocalVotes):
     def _is_single(scores: torch.Tensor) -> bool:
         return scores.ndim == 4 and scores.shape[1] == 1
 
-    def label_pixels(self, images: torch.Tensor, batch_size: int) -> torch.Tensor:
+    def label_pixels(self, samples: Samples) -> torch.Tensor:
         """Return the label of each pixel of partitioned noisy images, int64 [B, H, W].
 
         An image in which the two best scores of any pixel are so close that the batch could decide between them is
         scored again alone. So labels depend on nothing but the image.
         """
-        return torch.cat([self._label_batch(batch, alone=batch_size == 1) for batch in images.split(batch_size)])
+        return torch.cat([self._label_batch(batch, last=last) for batch, last in samples.batches()])
 
-    def _label_batch(self, images: torch.Tensor, *, alone: bool) -> torch.Tensor:
-        scores = self.vote_scores(images)
+    def _label_batch(self, images: torch.Tensor, *, last: bool) -> torch.Tensor:
+        scores = self.vote_scores(images, last=last)
         best, labels = scores.max(1)
         self._scale = max(self._scale, _half_range(scores))
         tolerance = max(self.near_tie, self.rounding) * self._scale
@@ -149,8 +149,8 @@ class PixelVotes(LocalVotes):
     ) -> Any:
         """Yield what `reduce` makes of the labels [B, U] of a few chunks, with the numbers of samples and segments."""
 
-        def task(noisy: torch.Tensor, segments: torch.Tensor | None, batch_size: int, chunk: int) -> Count:
-            labels = self.label_pixels(noisy, batch_size).cpu().numpy()
+        def task(samples: Samples) -> Count:
+            labels, segments = self.label_pixels(samples).cpu().numpy(), samples.segments
             units = labels.reshape(len(labels), -1) if groups is None else groups.majority(labels, self.num_classes)
             return reduce(units), len(labels), None if segments is None else int(segments.sum())
 
