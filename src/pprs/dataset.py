@@ -355,7 +355,8 @@ def _recorded_settings(folder: Path) -> RunSettings | None:
     file = folder / FILE
     if not file.is_file() or not file.stat().st_size:  # empty if the run was killed when it was created
         return None
-    return RunFile(folder).settings
+    settings: RunSettings = RunFile(folder).settings
+    return settings
 
 
 def _choose_arithmetic(arithmetic: str, task: Task, noise: Noise, recorded: RunSettings | None) -> str:

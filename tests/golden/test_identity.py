@@ -62,7 +62,7 @@ RESOLVED = {
 }
 # Settings and columns that were added after the first expected rows were written. The old rows lack them.
 ADDED_SETTINGS = {"bit_depth": None, "arithmetic": "real", "pixels": "network"}
-ADDED_COLUMNS = ("shape", "file_shape", "levels", "moved", "image_digest")
+ADDED_COLUMNS = ("shape", "file_shape", "levels", "moved", "image_digest", "name")
 PARTITIONS = ("none", "blur:size=3", "grid:size=4", "slic", "slic/soft/shifts:k=2", "felzenszwalb", "quickshift")
 NOISES = ("gaussian", "exponential", "powerlaw")
 STOPS = (None, "radius:0.25,0.5", "width:0.1")

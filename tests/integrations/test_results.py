@@ -15,8 +15,7 @@ from helpers import pprs
 
 from pprs import Run, open_run, write_report
 from pprs.runs import COLUMNS, RunSettings, digest_run, export, list_runs
-from pprs.runs.export import LABELS, PLACE
-from pprs.runs.settings import EXPORTED
+from pprs.runs.export import EXPORTED, LABELS, PLACE
 
 KINDS = {"int64": "integer", "double": "number", "string": "string"}
 

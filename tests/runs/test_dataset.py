@@ -103,7 +103,7 @@ def test_a_run_as_tables(digits_model: Path, tmp_path: Path) -> None:
         "data": "string", "noise": "string", "partition": "string", "n0": "int64", "n": "int64", "alpha": "double",
         "bound": "string", "stop": "string", "seed": "int64", "engine": "string", "shape": "string",
         "file_shape": "string", "levels": "int64", "moved": "double", "image_digest": "string", "preprocess": "string",
-        "arithmetic": "string", "pixels": "string",
+        "arithmetic": "string", "pixels": "string", "name": "string",
     }  # fmt: skip
     frame = run.to_pandas()
     assert list(frame["idx"]) == [0, 1, 2, 3, 4]

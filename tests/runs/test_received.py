@@ -20,6 +20,7 @@ from pprs.bounds import clopper_pearson_lower
 from pprs.noise import Gaussian
 from pprs.partition import parse_partition
 from pprs.runs import FILE, Row, RunSettings, RunWriter, StoredRun, database, read_frame, size, store
+from pprs.runs.columns import Schema
 from pprs.runs.export import FORMATS, export
 
 # What 99 of 100 votes certify at alpha = 0.01 under Gaussian noise of sigma 0.5.
@@ -189,7 +190,7 @@ def test_a_failure_with_a_wrong_index(run: Path) -> None:
     change(run, "DROP TABLE failed")
     change(run, "CREATE TABLE failed (idx, label, error)")
     change(run, "INSERT INTO failed VALUES ('seven', NULL, 'why')")
-    with pytest.raises(PprsError, match="the failed image .*'seven'.* is not an index"):
+    with pytest.raises(PprsError, match="the failed image .*'seven'.* its key is no index"):
         open_run(run).failures()
 
 
@@ -215,7 +216,7 @@ def test_a_run_with_too_many_rows_is_refused_before_they_are_read(
         "fair_order": "place, idx) SELECT x, x",
     }
     change(run, f"{numbers} INSERT INTO {table} ({values[table]} FROM c")
-    monkeypatch.setattr(store, "from_sql", lambda *_: pytest.fail("a row was read"))
+    monkeypatch.setattr(Schema, "from_sql", lambda *_: pytest.fail("a row was read"))
     expected = r"run holds 99\d rows, which take about 0.0 GB of memory, but at most half of this machine's"
     uses = (StoredRun.rows, StoredRun.outcomes, Run.to_arrow, read_frame, verify_run)
     for use in (*uses, lambda run: write_report([run], "r.html")):

@@ -23,9 +23,8 @@ from pprs.app.comparison import open_runs
 from pprs.metrics import certified_accuracy
 from pprs.noise import Quantisation
 from pprs.runs import FILE, Row, RunFrame, RunSettings, check_row, check_rows
-from pprs.runs.export import JOINED
+from pprs.runs.export import EXPORTED, JOINED
 from pprs.runs.row import from_record
-from pprs.runs.settings import EXPORTED
 from pprs.sampling import Evidence, Sampling
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"

@@ -126,10 +126,12 @@ EXPECTED = {
     "rows.levels": ALONE,
     "rows.moved": ALONE,
     "rows.image_digest": ALONE,
+    "rows.name": ALONE,
     # beside the rows
     "failed.idx": UNCHECKED,
     "failed.label": ALONE,
     "failed.error": UNCHECKED,
+    "failed.name": ALONE,
     "fair_order.place": ALONE,
     "fair_order.idx": ALONE,
     "pictures.idx": ALONE,

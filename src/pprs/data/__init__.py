@@ -123,6 +123,9 @@ class _Relabelled(ImageSet):
     def __len__(self) -> int:
         return len(self._data)
 
+    def name_of(self, index: int) -> str | None:
+        return self._data.name_of(index)
+
     def label_of(self, index: int) -> int | None:
         label = self._data.label_of(index)
         return None if label is None else self._new_labels[label]

@@ -198,7 +198,10 @@ class SingleImage(Arrays):
 
     def __init__(self, path: Path) -> None:
         super().__init__(read_image(path).numpy()[None], None)
-        self._lost_depth = find_lost_depth(path)
+        self._lost_depth, self._name = find_lost_depth(path), path.name
 
     def lost_depth(self, index: int) -> str | None:
         return self._lost_depth
+
+    def name_of(self, index: int) -> str | None:
+        return self._name

@@ -102,6 +102,17 @@ class ImageSet(ABC):
         """
         return None
 
+    def name_of(self, index: int) -> str | None:
+        """Return the name of an image in its data: its file, relative to the folder, or its key.
+
+        Args:
+            index: The index of the image.
+
+        Returns:
+            The name, which does not depend on where the data lie. None if the index is all that there is.
+        """
+        return None
+
     def fingerprint(self) -> str:
         """Return a digest of the labels and of the first, middle and last images, to detect changed data."""
         sha = hashlib.sha256(str(len(self)).encode())
@@ -149,6 +160,18 @@ class ImageSet(ABC):
             images.append(example.image)
             labels.append(example.label)
         return torch.stack(images), torch.tensor(labels)
+
+
+def name_file(path: str | Path, root: Path | None = None) -> str:
+    """Return the name of a file: its path in a folder, or its last part if it lies elsewhere.
+
+    >>> name_file("/data/cats/tom.png", Path("/data")), name_file("/elsewhere/tom.png", Path("/data"))
+    ('cats/tom.png', 'tom.png')
+    """
+    path = Path(path)
+    if root is not None and path.is_relative_to(root):
+        return path.relative_to(root).as_posix()
+    return path.name
 
 
 def to_tensor(image: Any) -> torch.Tensor:
@@ -231,6 +254,9 @@ class View(ImageSet):
 
     def lost_depth(self, index: int) -> str | None:
         return self._data.lost_depth(index)
+
+    def name_of(self, index: int) -> str | None:
+        return self._data.name_of(index)
 
     def _get(self, index: int) -> tuple[torch.Tensor, int | None]:
         example = self[index]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pprs.data.base import UNREADABLE, ImageSet, refuse_bombs, to_tensor
+from pprs.data.base import UNREADABLE, ImageSet, name_file, refuse_bombs, to_tensor
 from pprs.data.depth import find_lost_depth
 from pprs.data.signals import AUDIO_SUFFIXES, Signals, open_audio_folder, read_audio
 from pprs.errors import ConfigurationError, PprsError, suggest
@@ -21,7 +21,13 @@ SPLIT_FOLDERS = {"train", "training", "test", "testing", "val", "valid", "valida
 
 
 class HubSet(ImageSet):
-    """One split of a `datasets` data set. The image and label columns are found by their types."""
+    """One split of a `datasets` data set. The image and label columns are found by their types.
+
+    Attributes:
+        root: The folder of the files, relative to which they are named. None if they come from elsewhere.
+    """
+
+    root: Path | None = None
 
     def __init__(self, table: Any, name: str) -> None:
         import datasets
@@ -70,6 +76,10 @@ class HubSet(ImageSet):
         file = self._files[index][self._image_column]
         return find_lost_depth(file["path"] if file["bytes"] is None else io.BytesIO(file["bytes"]))
 
+    def name_of(self, index: int) -> str | None:
+        path = self._files[index][self._image_column]["path"]
+        return None if not path else name_file(path, self.root)
+
     def label_of(self, index: int) -> int | None:
         label = None if self._label_column is None else self._all_labels[index]
         return None if label is None or label < 0 else int(label)
@@ -109,6 +119,10 @@ class AudioHubSet(Signals):
 
     def __len__(self) -> int:
         return len(self._files)
+
+    def name_of(self, index: int) -> str | None:
+        path = self._files[index][self._column]["path"]
+        return None if not path else name_file(path)
 
     def _read(self, index: int) -> tuple[Any, int]:
         file = self._files[index][self._column]
@@ -151,11 +165,15 @@ def open_folder(path: Path, split: str | None, prefer: str) -> HubSet | Signals:
             parameter="data",
         )
     subfolders = {p.relative_to(path).parts[0] for p in images if p.parent != path}
-    if subfolders and subfolders <= SPLIT_FOLDERS:
-        return _load("imagefolder", split, prefer, str(path), data_dir=str(path.resolve()))
-    # List every file: otherwise the library takes a word such as "test" in a file name for a split.
-    listed = {split or prefer: sorted(str(p.resolve()) for p in images)}
-    return _load("imagefolder", split, prefer, str(path), data_files=listed, drop_labels=not subfolders)
+    options: dict[str, Any] = {"data_dir": str(path.resolve())}
+    if not subfolders or not subfolders <= SPLIT_FOLDERS:
+        # List every file: otherwise the library takes a word such as "test" in a file name for a split.
+        listed = {split or prefer: sorted(str(p.resolve()) for p in images)}
+        options = {"data_files": listed, "drop_labels": not subfolders}
+    opened = _load("imagefolder", split, prefer, str(path), **options)
+    if isinstance(opened, HubSet):
+        opened.root = path.resolve()
+    return opened
 
 
 def open_hub(name: str, split: str | None, prefer: str) -> HubSet | AudioHubSet:

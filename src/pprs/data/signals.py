@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from pprs.data.arrays import NPZ_NAMES, Array, read_npz
-from pprs.data.base import ImageSet
+from pprs.data.base import ImageSet, name_file
 from pprs.errors import ConfigurationError, PprsError, suggest
 
 Signal = npt.NDArray[np.float64]
@@ -84,6 +84,9 @@ class AudioFolder(Signals):
 
     def __len__(self) -> int:
         return len(self._files)
+
+    def name_of(self, index: int) -> str | None:
+        return name_file(self._files[index], self._root)
 
     def image_of(self, index: int) -> torch.Tensor:
         path = self._files[index]

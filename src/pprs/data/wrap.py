@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from PIL import Image
 
 from pprs.data.arrays import from_arrays
-from pprs.data.base import ImageSet, to_tensor
+from pprs.data.base import ImageSet, name_file, to_tensor
 from pprs.data.depth import lost_depth
 from pprs.errors import ConfigurationError, PprsError, describe_error
 
@@ -69,6 +70,13 @@ class MapDataset(ImageSet):
     def image_of(self, index: int) -> torch.Tensor:
         with _name_image(index):
             return self._read(index, self._data[index])
+
+    def name_of(self, index: int) -> str | None:
+        samples = getattr(self._data, "samples", None)  # (file, label), as torchvision lists them
+        if not isinstance(samples, list) or not isinstance(samples[index], tuple):
+            return None
+        path, root = samples[index][0], getattr(self._data, "root", None)
+        return name_file(path, None if root is None else Path(root)) if isinstance(path, str) else None
 
     def _read(self, index: int, item: Any) -> torch.Tensor:
         image = _find_image(item)

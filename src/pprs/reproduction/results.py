@@ -24,10 +24,9 @@ from pprs._files import atomic_write, cannot_write
 from pprs.errors import PprsError
 from pprs.reproduction.plan import Cell
 from pprs.runs import COLUMNS, RunFrame, RunSettings
-from pprs.runs.export import JOINED, write_parquet
+from pprs.runs.export import EXPORTED, JOINED, write_parquet
 from pprs.runs.names import method_name
 from pprs.runs.row import from_record
-from pprs.runs.settings import EXPORTED
 
 MANIFEST = "manifest.json"
 FORMAT = 1

@@ -64,7 +64,7 @@ def run_budget(
     most promising first. After each round an image's row holds the radius proved so far, from which a run resumes.
     """
     deadline, done, partial = time.monotonic() + budget.seconds, run.file.completed(), run.file.partial()
-    undecided = [_ImageInRounds(classifier, sampling, i, partial.get(i)) for i in images if i not in done]
+    undecided = [_ImageInRounds(classifier, sampling, i, partial.get((i,))) for i in images if i not in done]
     goal, drawn = FIRST_ROUND, 0
 
     def spent() -> bool:

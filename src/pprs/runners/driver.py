@@ -168,6 +168,12 @@ class ImageReader:
                 return self._data.label_of(index)
         return self._labels.pop(index, None)
 
+    def name_of(self, index: int) -> str | None:
+        """The name of an image in its data. None if it has none, or none that can be found."""
+        with contextlib.suppress(Exception):  # image libraries raise many types
+            return self._data.name_of(index)
+        return None
+
     def png(self, index: int) -> bytes:
         return encode_thumbnail(self._data[index].image)
 
@@ -215,16 +221,17 @@ class Recorder:
         return lost
 
     def item(self, index: int) -> Item:
-        return Item(index, functools.partial(self.reader.read, index), self._partial.get(index))
+        return Item(index, functools.partial(self.reader.read, index), self._partial.get((index,)))
 
     def record(self, result: Done | Failed) -> Row | None:
         """Record a result and return the row, final or partial, or None if the image failed."""
         index = result.index
         label = self.reader.take_label(index)
         if isinstance(result, Failed):
-            self._fail(Failure(index, label, result.error))
+            self._fail(Failure(index, label, result.error, self.reader.name_of(index)))
             return None
-        row = Row.of(index, label, result.certificate, result.seconds, self.reader.file_shapes.pop(index, None))
+        file_shape = self.reader.file_shapes.pop(index, None)
+        row = Row.of(index, label, result.certificate, result.seconds, file_shape, self.reader.name_of(index))
         store = index in self._gallery and index not in self._stored and len(self._stored) < GALLERY
         store = store and math.prod(result.certificate.shape[1:]) <= MAX_THUMBNAIL
         self._held.add((row, self.reader.png(index) if store else None), result.worker)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pprs.errors import DamagedError
-from pprs.runs.row import quote_value
+from pprs.runs.columns import quote_value
 from pprs.scores import TOLERANCE, Probe
 
 

@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 
 from pprs._files import cannot_write
 from pprs.errors import ConfigurationError, DamagedError, PprsError
-from pprs.runs.row import quote_value
+from pprs.runs.columns import quote_value
 
 # Limits on what is read, since a run may come from somebody else. What pprs writes is far below them.
 MAX_VALUE_BYTES = 2**25  # of a single value in the file

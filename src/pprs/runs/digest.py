@@ -7,7 +7,6 @@ import json
 
 from pprs.runs.row import to_record
 from pprs.runs.run import Run
-from pprs.runs.settings import IDENTITY
 
 
 def digest_run(run: Run) -> str:
@@ -17,13 +16,13 @@ def digest_run(run: Run) -> str:
     as json have the digest of their run. Other formats do not hold all settings.
     """
     stored = run.settings.to_dict()
-    settings = {key: stored[key] for key in sorted(IDENTITY) if key in stored and key != "model"}
+    settings = {key: stored[key] for key in run.settings.identity() if key in stored and key != "model"}
     partition = None if settings["partition"] is None else run.settings.partition
     if partition is not None and partition.files:
         settings["partition"] = str(partition.without_paths())
     sha = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for row in run.outcomes():
         record = to_record(row)
-        del record["seconds"]
+        del record["seconds"], record["name"]
         sha.update(json.dumps(record, sort_keys=True).encode())
     return sha.hexdigest()[:32]

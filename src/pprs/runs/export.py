@@ -18,8 +18,9 @@ import pyarrow.parquet
 
 from pprs._files import atomic_write
 from pprs.errors import ConfigurationError, DamagedError, PprsError, suggest
-from pprs.runs.row import COLUMNS, LISTS, Column, Row, parse_integers, quote_value, to_record
-from pprs.runs.settings import EXPORTED, RunSettings
+from pprs.runs.columns import SCALAR, Column, parse_integers, quote_value
+from pprs.runs.row import COLUMNS, Row, to_record
+from pprs.runs.settings import RunSettings
 from pprs.runs.size import JSON_FACTOR, TEXT_FACTOR, check_rows_fit, check_size
 
 # Columns that only some runs have: the labels that the classifier was restricted to, as JSON, and the places of the
@@ -28,6 +29,7 @@ LABELS, PLACE = "labels", "fair_place"
 FORMATS = ("tsv", "csv", "parquet", "json")
 # In a file that joins the rows of several runs: columns that `pprs reproduce` writes under another name.
 JOINED = {"model": "model_source", "data": "data_source", "noise": "noise_text", "partition": "partition_text"}
+EXPORTED = RunSettings.exported
 _COHEN = [column for column in COLUMNS if column.cohen is not None]
 _KNOWN = {
     *(column.name for column in COLUMNS),
@@ -77,7 +79,7 @@ def to_arrow(rows: Sequence[Row], settings: RunSettings, order: Sequence[int] | 
 
 def records_to_arrow(records: Sequence[Mapping[str, Any]]) -> pyarrow.Table:
     """Exported rows as a table with fixed column types."""
-    kinds = {column.name: column.arrow for column in COLUMNS} | EXPORTED
+    kinds = {**{column.name: column.arrow for column in COLUMNS}, **EXPORTED}
     schema = pyarrow.schema([(name, pyarrow.type_for_alias(kind)) for name, kind in kinds.items()])
     return pyarrow.Table.from_pylist(list(records), schema=schema)
 
@@ -251,8 +253,8 @@ def _convert(value: Any, column: Column) -> str | int | float:
     """A value as its column's type. Raises ValueError or OverflowError if it is something else."""
     text = str(value)
     if column.arrow == "string":
-        if column.name in LISTS:
-            parse_integers(column.name, text)
+        if column.codec is not SCALAR:
+            column.codec.read(text, column.name)
         return text
     if column.name == "seconds" and ":" in text:  # Cohen's times are h:mm:ss
         return math.fsum(60.0**power * float(part) for power, part in enumerate(reversed(text.split(":"))))

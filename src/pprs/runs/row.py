@@ -1,19 +1,18 @@
-"""The row of a certified image, and the table of columns behind SQLite, Arrow, csv and Cohen's tsv."""
+"""The row of a certified image, and the table of its columns."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pprs.certificate import Certificate, round_down
 from pprs.domain import IMAGE, SIGNAL
-from pprs.errors import DamagedError, PprsError
+from pprs.errors import PprsError
+from pprs.runs.columns import INTEGERS, Column, Schema, parse_integers, quote_value
+from pprs.runs.provenance import Provenance
 
 Status = Literal["done", "partial", "failed"]
-MAX_QUOTED = 80  # characters of a value that is quoted in a message
 PARTIAL, FAILED = "budget", "failed"  # values of `stopped` for images that are not done
 
 
@@ -39,6 +38,7 @@ class Row:
         levels: Levels of the image in exact arithmetic, as in `Certificate`. None in real arithmetic.
         moved: How far rounding to these levels moved the image, as in `Certificate`.
         image_digest: Digest of the image as it was certified.
+        name: Name of the image in its data, such as its file.
     """
 
     idx: int
@@ -58,6 +58,14 @@ class Row:
     levels: int | None = None
     moved: float | None = None
     image_digest: str | None = None
+    name: str | None = None
+
+    def check_values(self) -> None:
+        """Check what the types of the columns do not say. Raises ValueError."""
+        for name in ("shape", "file_shape"):
+            value = getattr(self, name)
+            if value is not None and len(value) not in (IMAGE.ndim, SIGNAL.ndim):
+                raise ValueError(f'"{name}" is {quote_value(value)}, which is not that of an image or a signal')
 
     @property
     def status(self) -> Status:
@@ -82,6 +90,7 @@ class Row:
         certificate: Certificate,
         seconds: float,
         file_shape: tuple[int, ...] | None = None,
+        name: str | None = None,
     ) -> Row:
         if certificate.assumes is not None:
             raise PprsError(
@@ -105,44 +114,48 @@ class Row:
             certificate.levels,
             certificate.moved,
             certificate.image_digest,
+            name,
         )
 
 
 @dataclass(frozen=True)
 class Failure:
-    """An image that could not be certified, and why. Resuming the run tries it again."""
+    """An image that has no answer, and why. Resuming the run tries it again.
+
+    Attributes:
+        idx: Index of the image in its data set.
+        label: True label, None if unknown.
+        error: Why it failed.
+        name: Name of the image in its data, such as its file.
+        more: What else is known of it, in runs that keep more than a label, and what else its row is known by.
+    """
 
     idx: int
     label: int | None
     error: str
+    name: str | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
 
     def row(self) -> Row:
         """The row of the image, which is not certified. Leaving failed images out could flatter a classifier."""
-        return Row(self.idx, self.label, None, -1, 0.0, 0.0, (), None, None, 0.0, stopped=FAILED)
+        return Row(self.idx, self.label, None, -1, 0.0, 0.0, (), None, None, 0.0, stopped=FAILED, name=self.name)
+
+    def get(self, column: str) -> Any:
+        """Return the value of a column: the index, the label, the name, or one of `more`."""
+        return getattr(self, column) if column in ("idx", "label", "name", "error") else self.more.get(column)
 
     def __str__(self) -> str:
-        return f"image {self.idx}: {self.error}"
+        others = "".join(f", {name} {value}" for name, value in self.more.items() if isinstance(value, int))
+        return f"{name_input(self.idx, self.name)}{others}: {self.error}"
 
 
-@dataclass(frozen=True)
-class Column:
-    """How a column is stored in SQLite and written to exports."""
+def name_input(idx: int, name: str | None) -> str:
+    """Name an input in a message.
 
-    name: str  # in exports, and in SQLite unless `stored` is given
-    arrow: Literal["int64", "double", "string"]
-    sql: str | None = None  # type in SQLite; None if it is derived from other columns and only exported
-    stored: str | None = None  # name in SQLite and in Row, if different
-    export: Callable[[Row], Any] | None = None  # computes the exported value, if different from the row's
-    cohen: str | None = None  # name in the log of Cohen et al.
-    cohen_text: Callable[[Any], str] = str
-
-    @property
-    def field(self) -> str:
-        """The name in Row and in SQLite."""
-        return self.stored or self.name
-
-    def exported(self, row: Row) -> Any:
-        return self.export(row) if self.export is not None else getattr(row, self.field)
+    >>> name_input(3, None), name_input(3, "cats/tom.png")
+    ('image 3', 'image 3 (cats/tom.png)')
+    """
+    return f"image {idx}" if name is None else f"image {idx} ({name})"
 
 
 def _clock(seconds: float) -> str:
@@ -161,90 +174,35 @@ COLUMNS = (
     Column("p_lower", "double", "REAL NOT NULL"),
     Column("p_upper", "double", "REAL"),
     Column("selected", "int64", "INTEGER NOT NULL"),
-    Column("counts", "string", "TEXT NOT NULL", export=lambda row: json.dumps(row.counts)),
+    Column("counts", "string", "TEXT NOT NULL", codec=INTEGERS),
     Column("mean_segments", "double", "REAL"),
     Column("mean_segment_size", "double", "REAL"),
     Column("samples", "int64", export=lambda row: row.samples),
     Column("stopped", "string", "TEXT NOT NULL DEFAULT 'n'"),
     Column("seconds", "double", "REAL NOT NULL", cohen="time", cohen_text=_clock),
-    Column("shape", "string", "TEXT", export=lambda row: _dump(row.shape)),
-    Column("file_shape", "string", "TEXT", export=lambda row: _dump(row.file_shape)),
+    Column("shape", "string", "TEXT", codec=INTEGERS),
+    Column("file_shape", "string", "TEXT", codec=INTEGERS),
     Column("levels", "int64", "INTEGER"),
     Column("moved", "double", "REAL"),
     Column("image_digest", "string", "TEXT"),
+    Column("name", "string", "TEXT"),
 )  # fmt: skip
-LISTS = ("counts", "shape", "file_shape")  # stored as JSON
-STORED = tuple(column for column in COLUMNS if column.sql is not None)
 
 
-def to_sql(row: Row) -> tuple[Any, ...]:
-    """The row's values in the order of STORED."""
-    values = {column.field: getattr(row, column.field) for column in STORED}
-    return tuple((values | {name: _dump(values[name]) for name in LISTS}).values())
+def _finish(row: Row, settings: Provenance) -> Row:
+    """Check what depends on the settings of the run. Raises ValueError."""
+    count = settings.num_classes
+    if count is not None and len(row.counts) != count:
+        raise ValueError(f'"counts" holds {len(row.counts)} numbers, but there are {count} classes')
+    return row
 
 
-def from_sql(values: Iterable[Any], num_classes: int | None = None) -> Row:
-    """The row of stored values. SQLite stores any value in any column, so types and ranges are checked.
-
-    `num_classes` is the number of counts, if it is known.
-    """
-    fields = dict(zip((column.field for column in STORED), values, strict=True))
-    try:
-        for column in STORED:
-            _check_stored(column, fields[column.field])
-        if fields["idx"] < 0:
-            raise ValueError(f'"idx" is {fields["idx"]}, which is no index')
-        lists = {name: None if fields[name] is None else parse_integers(name, fields[name]) for name in LISTS}
-        for name in ("shape", "file_shape"):
-            if lists[name] is not None and len(lists[name] or ()) not in (IMAGE.ndim, SIGNAL.ndim):
-                raise ValueError(f'"{name}" is {quote_value(lists[name])}, which is not that of an image or a signal')
-        if num_classes is not None and len(lists["counts"] or ()) != num_classes:
-            raise ValueError(
-                f'"counts" holds {len(lists["counts"] or ())} numbers, but there are {num_classes} classes'
-            )
-    except ValueError as error:
-        raise DamagedError(f"the row of image {quote_value(fields['idx'])} is damaged: {error}") from error
-    return Row(**(fields | lists))
-
-
-def _dump(values: tuple[int, ...] | None) -> str | None:
-    return None if values is None else json.dumps(values)
-
-
-def _check_stored(column: Column, value: Any) -> None:
-    if value is None:
-        if "NOT NULL" in str(column.sql) or "PRIMARY KEY" in str(column.sql):
-            raise ValueError(f'"{column.field}" has no value')
-    elif column.arrow == "int64":
-        if type(value) is not int:
-            raise ValueError(f'"{column.field}" is {quote_value(value)}, which is not an integer')
-    elif column.arrow == "double":
-        if not isinstance(value, float | int) or not math.isfinite(value):
-            raise ValueError(f'"{column.field}" is {quote_value(value)}, which is not a finite number')
-    elif not isinstance(value, str):
-        raise ValueError(f'"{column.field}" is {quote_value(value)}, which is not text')
-
-
-def parse_integers(name: str, text: str) -> tuple[int, ...]:
-    """The integers of a column such as counts, from JSON. Raises ValueError if that is not what it is."""
-    try:
-        values = json.loads(text)
-    except (ValueError, RecursionError):
-        values = None
-    if not isinstance(values, list) or not all(type(value) is int and 0 <= value < 2**63 for value in values):
-        raise ValueError(f'"{name}" is {quote_value(text)}, which is not a list of numbers')
-    return tuple(values)
-
-
-def quote_value(value: Any) -> str:
-    """A value of unknown origin for a message, shortened."""
-    text = repr(value)
-    return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}..."
+ROWS = Schema(Row, COLUMNS, partial=PARTIAL, finish=_finish)
 
 
 def to_record(row: Row) -> dict[str, Any]:
     """The exported values of a row, by column."""
-    return {column.name: column.exported(row) for column in COLUMNS}
+    return ROWS.to_record(row)
 
 
 def from_record(record: Mapping[str, Any]) -> Row:
@@ -280,4 +238,5 @@ def from_record(record: Mapping[str, Any]) -> Row:
         record.get("levels"),
         record.get("moved"),
         record.get("image_digest"),
+        record.get("name"),
     )

@@ -1,7 +1,8 @@
-"""A run on disk: its settings and one row per image, in RUN/run.sqlite.
+"""A run on disk: its settings and one row per input, in RUN/run.sqlite.
 
 Rows are written in transactions. So a run that is killed at any moment holds only complete rows, and the same call
-resumes it with the missing images.
+resumes it with what is missing. The columns of a row are those of the guarantee that the settings name. Files of
+earlier versions, which kept some kinds of runs elsewhere, are read as they are, and taken over when a run is resumed.
 """
 
 from __future__ import annotations
@@ -9,50 +10,91 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from pprs.errors import ConfigurationError, DamagedError
 from pprs.runs.binding import Binding
+from pprs.runs.columns import Schema, quote_value
 from pprs.runs.database import Database, DatabaseWriter, has_table
-from pprs.runs.row import PARTIAL, STORED, Failure, Row, from_sql, quote_value, to_sql
-from pprs.runs.settings import RunSettings
+from pprs.runs.guarantee import GUARANTEES, Guarantee, Legacy, find_guarantee
+from pprs.runs.provenance import CERTIFY, KIND, Provenance
+from pprs.runs.row import Failure
 from pprs.runs.size import check_rows_fit
 from pprs.scores import HALF_TOLERANCE, TOLERANCE
 
 FILE = "run.sqlite"
 VERSION = 1  # of the file format; earlier versions of pprs wrote 0
-DATABASE = Database(FILE, ".lock", VERSION, "a run", "`pprs certify` or pprs.certify_dataset")
 MAX_SETTINGS = 1000
 MAX_THUMBNAILS, MAX_THUMBNAIL_BYTES = 16, 2**23  # others are not read
-_COLUMNS = ", ".join(column.field for column in STORED)
-_TABLES = (
-    "CREATE TABLE settings (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
-    f"CREATE TABLE rows ({', '.join(f'{column.field} {column.sql}' for column in STORED)})",
-    "CREATE TABLE pictures (idx INTEGER PRIMARY KEY, png BLOB NOT NULL)",
-)
+_SETTINGS = "CREATE TABLE settings (key TEXT PRIMARY KEY, value TEXT NOT NULL)"
+_PICTURES = "CREATE TABLE pictures (idx INTEGER PRIMARY KEY, png BLOB NOT NULL)"
 _BINDING = "CREATE TABLE binding (value TEXT NOT NULL)"
 # The images of a run with a target error, in the random order in which they count; absent in other runs.
 _FAIR = "CREATE TABLE IF NOT EXISTS fair_order (place INTEGER PRIMARY KEY, idx INTEGER NOT NULL)"
-_FAILED = "CREATE TABLE IF NOT EXISTS failed (idx INTEGER PRIMARY KEY, label INTEGER, error TEXT NOT NULL)"
+NAME = "name"  # the column with the name of an input
+Given = Sequence[Guarantee[Any, Any]]
+
+
+def run_database(guarantees: Given = ()) -> Database:
+    """Return the file that makes a folder a run."""
+    beside = [name for legacy in list_legacy(guarantees) for name in (legacy.file, *legacy.beside)]
+    return Database(FILE, ".lock", VERSION, "a run", "`pprs certify` or pprs.certify_dataset", tuple(beside))
+
+
+def list_legacy(guarantees: Given = ()) -> list[Legacy]:
+    """Return the files of earlier versions."""
+    known = [*guarantees, *(find_guarantee(name) for name in GUARANTEES)]
+    return [guarantee.legacy for guarantee in known if guarantee.legacy is not None]
+
+
+def find_legacy(folder: Path, guarantees: Given = ()) -> Legacy | None:
+    """Return the kind of file of an earlier version that a folder holds, None if it holds a run of this version."""
+    if (folder / FILE).is_file():
+        return None
+    return next((legacy for legacy in list_legacy(guarantees) if (folder / legacy.file).is_file()), None)
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether a folder holds a run of any kind and version."""
+    return (folder / FILE).is_file() or find_legacy(folder) is not None
 
 
 class RunFile:
-    """The file of a run, for reading. Each call opens and closes it, so no resources are held in between."""
+    """The file of a run, for reading. Each call opens and closes it, so no resources are held in between.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: The folder of the run.
+        guarantees: Guarantees of the caller's own, which the table of guarantees lacks.
+    """
+
+    def __init__(self, folder: Path, guarantees: Given = ()) -> None:
         self.folder = folder.absolute()  # the program may change its working directory
-        DATABASE.check(folder)
-
-    def _open(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
-        return DATABASE.read(self.folder)
+        self._given, self._converted = guarantees, None
+        legacy = find_legacy(self.folder, guarantees)
+        if legacy is not None:
+            self._converted = _convert(self.folder, legacy, guarantees)
+        self._path = self.folder if self._converted is None else Path(self._converted.name) / "run"
+        self._database = run_database(guarantees)
+        self._database.check(self._path)
+        with self._open() as db:
+            self.guarantee: Guarantee[Any, Any] = _read_guarantee(db, guarantees)
 
     @property
-    def settings(self) -> RunSettings:
-        """The stored settings."""
+    def schema(self) -> Schema[Any]:
+        """The columns of the rows."""
+        return self.guarantee.schema
+
+    def _open(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
+        return self._database.read(self._path)
+
+    @property
+    def settings(self) -> Any:
+        """The stored settings, of the class that the guarantee has."""
         with self._open() as db:
-            return _read_settings(db)
+            return _read_settings(db, self.guarantee)
 
     @property
     def binding(self) -> Binding | None:
@@ -63,40 +105,49 @@ class RunFile:
     def check_size(self, name: str) -> None:
         """Raise an error if all rows, failures and the random order together take too much memory."""
         with self._open() as db:
-            stored = {table for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-            tables = [table for table in ("rows", "failed", "fair_order") if table in stored]
+            tables = [table for table in ("rows", "failed", "fair_order") if has_table(db, table)]
             entries = sum(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables)
-        check_rows_fit(name, entries, (self.folder / FILE).stat().st_size)
+        check_rows_fit(name, entries, (self._path / FILE).stat().st_size)
 
-    def iter_rows(self, *, partial_only: bool = False) -> Iterator[Row]:
-        """Iterate over the rows by index, since all rows of a large run take much memory."""
+    def iter_rows(self, *, partial_only: bool = False) -> Iterator[Any]:
+        """Iterate over the rows by their keys, since all rows of a large run take much memory."""
         with self._open() as db:
-            columns, num_classes = ", ".join(_column_expressions(db)), _read_settings(db).num_classes
-            where = f"WHERE {_stopped(db)} = '{PARTIAL}'" if partial_only else ""
-            for values in db.execute(f"SELECT {columns} FROM rows {where} ORDER BY idx"):
-                yield from_sql(values, num_classes)
+            columns, settings = ", ".join(_column_expressions(db, self.schema)), _read_settings(db, self.guarantee)
+            where = f"WHERE {_is_partial(db, self.schema)}" if partial_only else ""
+            for values in db.execute(f"SELECT {columns} FROM rows {where} ORDER BY {', '.join(self.schema.keys)}"):
+                yield self.schema.from_sql(values, settings)
+
+    def done(self) -> set[tuple[int, ...]]:
+        """Keys of the rows that no later call continues."""
+        with self._open() as db:
+            unfinished = _is_partial(db, self.schema)
+            return set(db.execute(f"SELECT {', '.join(self.schema.keys)} FROM rows WHERE NOT {unfinished}"))
 
     def completed(self) -> set[int]:
-        """Indices of the images that have their final row."""
-        with self._open() as db:
-            return {idx for (idx,) in db.execute(f"SELECT idx FROM rows WHERE {_stopped(db)} != '{PARTIAL}'")}
+        """Indices of the inputs that have a final row."""
+        return {key[0] for key in self.done()}
 
-    def partial(self) -> dict[int, Row]:
-        """Rows of the images whose sampling a budget ended early, by index. Resuming continues them."""
-        return {row.idx: row for row in self.iter_rows(partial_only=True)}
+    def partial(self) -> dict[tuple[int, ...], Any]:
+        """Rows of the inputs whose sampling a budget ended early, by key. Resuming continues them."""
+        if self.schema.partial is None:
+            return {}
+        return {self.schema.key(row): row for row in self.iter_rows(partial_only=True)}
 
     def failures(self) -> list[Failure]:
-        """The images that failed and have no row."""
+        """The inputs that failed and have no row."""
+        keys = ", ".join(self.schema.keys)
         with self._open() as db:
             if not has_table(db, "failed"):
                 return []  # a run of an earlier version
-            failures = db.execute(
-                "SELECT idx, label, error FROM failed WHERE idx NOT IN (SELECT idx FROM rows) ORDER BY idx"
+            existing = _existing_columns(db, "failed")
+            names = [*self.schema.keys, *self.schema.truth, "error", *([NAME] if NAME in existing else [])]
+            found = db.execute(
+                f"SELECT {', '.join(names)} FROM failed WHERE ({keys}) NOT IN (SELECT {keys} FROM rows) ORDER BY {keys}"
             )
-            return [_check_failure(*values) for values in failures]
+            return [_check_failure(self.schema, dict(zip(names, values, strict=True))) for values in found]
 
     def fair_order(self) -> list[int] | None:
-        """The images that count, in random order, if the run had a target error. The last ones may have no row."""
+        """The inputs that count, in random order, if the run had a target error. The last ones may have no row."""
         with self._open() as db:
             if not has_table(db, "fair_order"):
                 return None
@@ -106,7 +157,7 @@ class RunFile:
         return order
 
     def thumbnails(self) -> dict[int, bytes]:
-        """Images stored for the report, as PNG, by index. Those that are too large or too many are not read."""
+        """Inputs stored for the report, as PNG, by index. Those that are too large or too many are not read."""
         with self._open() as db:
             stored = db.execute(
                 "SELECT idx, png FROM pictures WHERE typeof(png) = 'blob' AND length(png) <= ? ORDER BY idx LIMIT ?",
@@ -130,47 +181,79 @@ class RunFile:
 class RunWriter:
     """Exclusive write access to a run: a new one, or one with the same identity settings and the same model.
 
-    The model is not compared if no `binding` is given, or if the run has none. `tolerance` is that of its scores.
+    Args:
+        folder: The folder of the run.
+        settings: What the rows depend on.
+        binding: The identity of the model, which is not compared if it is None, or if the run has none.
+        tolerance: That of the model's scores.
+        guarantee: What the rows promise. By default, that of the settings.
     """
 
     def __init__(
-        self, folder: Path, settings: RunSettings, binding: Binding | None = None, *, tolerance: float = TOLERANCE
+        self,
+        folder: Path,
+        settings: Provenance,
+        binding: Binding | None = None,
+        *,
+        tolerance: float = TOLERANCE,
+        guarantee: Guarantee[Any, Any] | None = None,
     ) -> None:
-        self.folder = folder
-        self._writer = DatabaseWriter(DATABASE, folder)
-        self._db = self._writer.db
+        self.folder, self.guarantee = folder, guarantee or find_guarantee(settings.kind)
+        self._given = () if guarantee is None else (guarantee,)
+        legacy = find_legacy(folder, self._given)
+        self._writer = DatabaseWriter(run_database(self._given), folder)
+        self._db, self.schema = self._writer.db, self.guarantee.schema
         try:
-            self._prepare(settings, binding, tolerance)
+            if legacy is not None and self._writer.is_new:
+                self._take_over(legacy, settings)
+            else:
+                self._prepare(settings, binding, tolerance)
         except BaseException:
             self.close()
             raise
 
-    def _prepare(self, settings: RunSettings, binding: Binding | None, tolerance: float) -> None:
+    def _prepare(self, settings: Provenance, binding: Binding | None, tolerance: float) -> None:
         with self._writer.transaction():
             if self._writer.is_new:
-                values: list[tuple[str, tuple[str, ...]]] = [
-                    ("INSERT INTO settings VALUES (?, ?)", (key, json.dumps(value)))
-                    for key, value in settings.to_dict().items()
-                ]
-                tables = [*_TABLES, _FAILED]
-                if binding is not None:
-                    tables.append(_BINDING)
-                    values.append(("INSERT INTO binding VALUES (?)", (binding.to_text(),)))
-                self._writer.create(tables, values)
+                self._create(settings, binding)
                 return
-            differing = _read_settings(self._db).differences(settings)
-            if differing:
-                lines = [
-                    f"  {key}: the run has {old!r}, you asked for {new!r}" for key, (old, new) in differing.items()
-                ]
-                raise ConfigurationError(
-                    f"the run {self.folder} has other settings:\n" + "\n".join(lines) + "\n"
-                    "Nothing was changed. Give another `out`, or the settings of the run.",
-                    parameter="out",
-                )
+            self._check_settings(_read_settings(self._db, _read_guarantee(self._db, self._given)), settings)
             if binding is not None:
                 self._check_binding(binding, tolerance)
             self._upgrade()
+
+    def _create(self, settings: Provenance, binding: Binding | None) -> None:
+        values: list[tuple[str, tuple[str, ...]]] = [
+            ("INSERT INTO settings VALUES (?, ?)", (key, json.dumps(value)))
+            for key, value in settings.to_dict().items()
+        ]
+        tables = [_SETTINGS, _PICTURES, *self.schema.list_tables()]
+        if binding is not None:
+            tables.append(_BINDING)
+            values.append(("INSERT INTO binding VALUES (?)", (binding.to_text(),)))
+        self._writer.create(tables, values)
+        self._upgrade()
+
+    def _take_over(self, legacy: Legacy, wanted: Provenance) -> None:
+        """Start with the rows of a run of an earlier version, which stays as it is."""
+        settings, rows, failures, pictures = legacy.read(self.folder)
+        self._check_settings(settings, wanted)
+        with self._writer.transaction():
+            self._create(settings, None)
+            for row in rows:
+                self._add(row, pictures.get(self.schema.key(row)[0]))
+            for failure in failures:
+                self._add_failure(failure)
+
+    def _check_settings(self, stored: Provenance, wanted: Provenance) -> None:
+        differing = stored.differences(wanted)
+        if differing:
+            lines = [f"  {key}: the run has {old!r}, you asked for {new!r}" for key, (old, new) in differing.items()]
+            raise ConfigurationError(
+                f"the run {self.folder} has other settings:\n" + "\n".join(lines) + "\n"
+                "Nothing was changed. Give another `out`, or the settings of the run.",
+                parameter="out",
+            )
 
     def _check_binding(self, binding: Binding, tolerance: float) -> None:
         stored = _read_binding(self._db)
@@ -184,39 +267,52 @@ class RunWriter:
 
     def _upgrade(self) -> None:
         """Add the tables and columns that runs of earlier versions lack."""
-        self._db.execute(_FAILED)
+        self._db.execute(self.schema.failed_table)
         existing = _existing_columns(self._db)
-        for column in STORED:
+        for column in self.schema.stored:
             if column.field not in existing:
                 self._db.execute(f"ALTER TABLE rows ADD COLUMN {column.field} {column.sql}")
+        if NAME not in _existing_columns(self._db, "failed"):
+            self._db.execute(f"ALTER TABLE failed ADD COLUMN {NAME} TEXT")
         self._db.execute(f"PRAGMA user_version = {VERSION}")
 
     @property
     def file(self) -> RunFile:
         """The run's file, for reading."""
-        return RunFile(self.folder)
+        return RunFile(self.folder, self._given)
 
-    def add(self, rows: Iterable[tuple[Row, bytes | None]], failures: Iterable[Failure] = ()) -> None:
+    def add(self, rows: Iterable[tuple[Any, bytes | None]], failures: Iterable[Failure] = ()) -> None:
         """Write rows with their thumbnails, and failures, in one transaction.
 
-        A row only replaces the row of an image whose sampling a budget ended early. A failure removes no row.
+        A row only replaces the row of an input whose sampling a budget ended early. A failure removes no row.
         """
         with self._writer.transaction():
             for row, thumbnail in rows:
                 self._add(row, thumbnail)
             for failure in failures:
-                values = (failure.idx, failure.label, failure.error)
-                self._db.execute("INSERT OR REPLACE INTO failed (idx, label, error) VALUES (?, ?, ?)", values)
+                self._add_failure(failure)
 
-    def _add(self, row: Row, thumbnail: bytes | None) -> None:
-        values = to_sql(row)
-        if self._db.execute(f"SELECT {_COLUMNS} FROM rows WHERE idx = ?", (row.idx,)).fetchone() == values:
+    def _add(self, row: Any, thumbnail: bytes | None) -> None:
+        schema, values, key = self.schema, self.schema.to_sql(row), self.schema.key(row)
+        columns = ", ".join(column.field for column in schema.stored)
+        is_this = " AND ".join(f"{name} = ?" for name in schema.keys)
+        if self._db.execute(f"SELECT {columns} FROM rows WHERE {is_this}", key).fetchone() == values:
             return  # already written: the caller was interrupted before it knew
-        self._db.execute(f"DELETE FROM rows WHERE idx = ? AND stopped = '{PARTIAL}'", (row.idx,))
-        self._db.execute("DELETE FROM failed WHERE idx = ?", (row.idx,))
-        self._db.execute(f"INSERT INTO rows ({_COLUMNS}) VALUES ({', '.join('?' * len(values))})", values)
+        self._db.execute(f"DELETE FROM rows WHERE {is_this} AND {_is_partial(self._db, schema)}", key)
+        self._db.execute(f"DELETE FROM failed WHERE {is_this}", key)
+        self._db.execute(f"INSERT INTO rows ({columns}) VALUES ({', '.join('?' * len(values))})", values)
         if thumbnail is not None and len(thumbnail) <= MAX_THUMBNAIL_BYTES:
-            self._db.execute("INSERT OR IGNORE INTO pictures VALUES (?, ?)", (row.idx, thumbnail))
+            self._db.execute("INSERT OR IGNORE INTO pictures VALUES (?, ?)", (key[0], thumbnail))
+
+    def _add_failure(self, failure: Failure) -> None:
+        truth = {name: failure.get(name) for name in self.schema.truth}
+        values = {name: failure.get(name) for name in self.schema.keys}
+        values |= dict(zip(self.schema.truth, self.schema.store_truth(truth), strict=True))
+        values |= {"error": failure.error, NAME: failure.name}
+        marks = ", ".join("?" * len(values))
+        self._db.execute(
+            f"INSERT OR REPLACE INTO failed ({', '.join(values)}) VALUES ({marks})", tuple(values.values())
+        )
 
     def set_fair_order(self, images: Iterable[int]) -> None:
         """Set what `RunFile.fair_order` returns."""
@@ -227,24 +323,25 @@ class RunWriter:
 
     def merge(self, other: RunFile) -> None:
         """Add the rows and failures that another copy of this run has and this one lacks."""
-        own = self.file
+        own, key = self.file, self.schema.key
         if own.settings.differences(other.settings):
             raise ConfigurationError(f"{other.folder} and {self.folder} are runs with different settings")
         ours, theirs = own.binding, other.binding
         if (ours is None) != (theirs is None) or (ours and theirs and ours.differences(theirs, HALF_TOLERANCE)):
             raise ConfigurationError(f"{other.folder} and {self.folder} were made with different models")
-        done, partial, thumbnails = own.completed(), own.partial(), other.thumbnails()
-        digests = {row.idx: row.image_digest for row in own.iter_rows() if row.image_digest is not None}
+        done, partial, thumbnails = own.done(), own.partial(), other.thumbnails()
+        digests = {key(row): row.image_digest for row in own.iter_rows() if row.image_digest is not None}
         for row in other.iter_rows():
-            if row.image_digest is not None and digests.get(row.idx, row.image_digest) != row.image_digest:
+            if row.image_digest is not None and digests.get(key(row), row.image_digest) != row.image_digest:
                 raise ConfigurationError(
                     f"image {row.idx} is not the same in {other.folder} and {self.folder}. Nothing was changed."
                 )
+        finished = other.done()
         new = (  # not all in memory at a time
             (row, thumbnails.get(row.idx))
             for row in other.iter_rows()
-            if row.idx not in done
-            and (row.idx not in partial or row.status == "done" or row.samples > partial[row.idx].samples)
+            if key(row) not in done
+            and (key(row) not in partial or key(row) in finished or row.samples > partial[key(row)].samples)
         )
         self.add(new, other.failures())
         order = other.fair_order()
@@ -253,7 +350,7 @@ class RunWriter:
 
     def set_upload_id(self, upload_id: int) -> None:
         """Set what `RunFile.upload_id` returns, a positive integer of 31 bits."""
-        with DATABASE.explained(self.folder, "out"):
+        with self._writer.database.explained(self.folder, "out"):
             self._db.execute(f"PRAGMA application_id = {upload_id:d}")
 
     def close(self) -> None:
@@ -266,14 +363,41 @@ class RunWriter:
         self.close()
 
 
-def _read_settings(db: sqlite3.Connection) -> RunSettings:
+def _convert(folder: Path, legacy: Legacy, guarantees: Given) -> tempfile.TemporaryDirectory[str]:
+    """Return a temporary folder with the run of an earlier version, in the folder `run` there."""
+    settings, rows, failures, pictures = legacy.read(folder)
+    scratch = tempfile.TemporaryDirectory(prefix="pprs-")
+    guarantee = find_guarantee(settings.kind, guarantees)
+    with RunWriter(Path(scratch.name) / "run", settings, guarantee=guarantee) as writer:
+        writer.add(((row, pictures.get(guarantee.schema.key(row)[0])) for row in rows), failures)
+    return scratch
+
+
+def _read_values(db: sqlite3.Connection) -> dict[str, Any]:
     stored = {}
     for key, value in db.execute("SELECT key, value FROM settings LIMIT ?", (MAX_SETTINGS,)):
         try:
             stored[key] = json.loads(value)
         except (ValueError, TypeError, RecursionError):
             raise DamagedError(f"the setting {quote_value(key)} is not JSON. The run is damaged.") from None
-    return RunSettings.from_dict(stored)
+    return stored
+
+
+def _read_guarantee(db: sqlite3.Connection, guarantees: Given) -> Guarantee[Any, Any]:
+    found = db.execute("SELECT value FROM settings WHERE key = ?", (KIND,)).fetchone()
+    if found is None:
+        return find_guarantee(CERTIFY)
+    try:
+        name = json.loads(found[0])
+    except (ValueError, TypeError, RecursionError):
+        name = None
+    if not isinstance(name, str):
+        raise DamagedError(f"the setting {KIND} is {quote_value(found[0])}, which is no name. The run is damaged.")
+    return find_guarantee(name, guarantees)
+
+
+def _read_settings(db: sqlite3.Connection, guarantee: Guarantee[Any, Any]) -> Any:
+    return guarantee.settings.from_dict(_read_values(db))
 
 
 def _read_binding(db: sqlite3.Connection) -> Binding | None:
@@ -282,25 +406,37 @@ def _read_binding(db: sqlite3.Connection) -> Binding | None:
     return Binding.from_text(db.execute("SELECT value FROM binding").fetchone()[0])
 
 
-def _check_failure(idx: Any, label: Any, error: Any) -> Failure:
-    if type(idx) is not int or not isinstance(label, int | None) or not isinstance(error, str):
-        values = quote_value((idx, label, error))
-        raise DamagedError(f"the failed image {values} is not an index, a label and an error. The run is damaged.")
-    return Failure(idx, label, error)
+def _check_failure(schema: Schema[Any], values: dict[str, Any]) -> Failure:
+    keys, error, name = [values[key] for key in schema.keys], values["error"], values.get(NAME)
+    try:
+        if not all(type(key) is int and key >= 0 for key in keys):
+            raise ValueError("its key is no index")
+        if not isinstance(error, str) or not isinstance(name, str | None):
+            raise ValueError("its error or its name is no text")
+        truth = schema.read_truth(values)
+    except ValueError as problem:
+        shown = quote_value(tuple(values.values()))
+        raise DamagedError(f"the failed image {shown} is damaged: {problem}. The run is damaged.") from problem
+    label = truth.pop("label", None)
+    return Failure(keys[0], label, error, name, dict(zip(schema.keys[1:], keys[1:], strict=True)) | truth)
 
 
-def _existing_columns(db: sqlite3.Connection) -> set[str]:
-    return {str(name) for _, name, *_ in db.execute("PRAGMA table_info(rows)")}
+def _existing_columns(db: sqlite3.Connection, table: str = "rows") -> set[str]:
+    return {str(name) for _, name, *_ in db.execute(f"PRAGMA table_info({table})")}
 
 
-def _column_expressions(db: sqlite3.Connection) -> list[str]:
+def _column_expressions(db: sqlite3.Connection, schema: Schema[Any]) -> list[str]:
     """SQL for each stored column: its name or, in a run of an earlier version that lacks it, its default."""
     existing = _existing_columns(db)
-    return [c.field if c.field in existing else _default_value(c.sql or "") for c in STORED]
+    return [c.field if c.field in existing else _default_value(c.sql or "") for c in schema.stored]
 
 
-def _stopped(db: sqlite3.Connection) -> str:
-    return _column_expressions(db)[[c.field for c in STORED].index("stopped")]
+def _is_partial(db: sqlite3.Connection, schema: Schema[Any]) -> str:
+    """SQL that says whether a row is one that a later call continues."""
+    if schema.partial is None:
+        return "0"
+    stopped = _column_expressions(db, schema)[[c.field for c in schema.stored].index("stopped")]
+    return f"{stopped} = '{schema.partial}'"
 
 
 def _default_value(sql: str) -> str:

@@ -147,6 +147,9 @@ class MaskedFolder(MaskedSet):
     def _get(self, index: int) -> tuple[torch.Tensor, int | None]:
         return read_image(self._files[index]), None
 
+    def name_of(self, index: int) -> str | None:
+        return self._files[index].name
+
     def mask_of(self, index: int) -> torch.Tensor:
         path = self._masks[index]
         try:
@@ -179,6 +182,9 @@ class MaskedHub(MaskedSet):
 
     def _get(self, index: int) -> tuple[torch.Tensor, int | None]:
         return self._images.image_of(index), None
+
+    def name_of(self, index: int) -> str | None:
+        return self._images.name_of(index)
 
     def mask_of(self, index: int) -> torch.Tensor:
         try:

@@ -94,6 +94,9 @@ class Unmasked(MaskedSet):
     def mask_of(self, index: int) -> torch.Tensor | None:
         return None
 
+    def name_of(self, index: int) -> str | None:
+        return self._images.name_of(index)
+
 
 class Prepared(MaskedSet):
     """Images and masks at the input size of a network, with masks checked against its number of classes."""
@@ -134,6 +137,9 @@ class Prepared(MaskedSet):
 
     def fingerprint(self) -> str:
         return self._data.fingerprint()
+
+    def name_of(self, index: int) -> str | None:
+        return self._data.name_of(index)
 
 
 def check_mask(mask: torch.Tensor, num_classes: int, index: int) -> None:

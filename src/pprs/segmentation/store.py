@@ -25,8 +25,8 @@ from pprs.errors import ConfigurationError, DamagedError, PprsError, check_integ
 from pprs.noise import Noise, Quantisation, parse_noise
 from pprs.noise.quantised import EIGHT_BIT, SIXTEEN_BIT
 from pprs.partition import Partition, parse_partition
+from pprs.runs.columns import quote_value
 from pprs.runs.database import Database, DatabaseWriter
-from pprs.runs.row import quote_value
 from pprs.runs.settings import without_paths
 from pprs.segmentation.certificate import ABSTAINED, SegmentationCertificate
 from pprs.segmentation.groups import Groups, make_groups

@@ -18,7 +18,7 @@ from pprs.noise import QuantisedImage, digest_image
 from pprs.progress import Progress
 from pprs.runs import Binding, Failure, Row, Run, RunSettings, describe_parts
 from pprs.runs.check import BELOW, count_rows
-from pprs.runs.row import quote_value
+from pprs.runs.columns import quote_value
 from pprs.task import Task
 from pprs.verification.findings import Findings
 from pprs.voting import check_image, prepare_image
@@ -104,6 +104,7 @@ class _Comparison:
         found = []
         if example.label != row.label:
             found.append(f"label is {row.label}, and that of the data is {example.label}")
+        found += compare_name(row.name, self.task.data.name_of(row.idx))
         if row.image_digest is None:
             self.unbound += self.settings.arithmetic == "real"  # in exact arithmetic, the check of counts has found it
         else:
@@ -147,6 +148,13 @@ def compare_image(row: Row, image: torch.Tensor | QuantisedImage, example: Examp
     return found
 
 
+def compare_name(stored: str | None, own: str | None) -> list[str]:
+    """Return in what the name of an input differs from that in the data. Runs of earlier versions hold no names."""
+    return (
+        [] if stored in (None, own) else [f"name is {quote_value(stored)}, and that of the data is {quote_value(own)}"]
+    )
+
+
 def compare_picture(picture: bytes, image: torch.Tensor) -> list[str]:
     """Return in what the picture that reports show differs from an image. Its bytes depend on the encoder's version."""
     try:
@@ -159,7 +167,7 @@ def compare_picture(picture: bytes, image: torch.Tensor) -> list[str]:
 
 def _check_failure(failure: Failure, task: Task, findings: Findings) -> None:
     """Compare the label of an image that failed. Why it failed is not stated as a fact about the classifier."""
-    if failure.idx >= len(task.data) or failure.idx < 0:
+    if failure.idx >= len(task.data):
         findings.mismatch(failure.idx, f"the data has no image {failure.idx}")
         return
     try:
@@ -168,6 +176,8 @@ def _check_failure(failure: Failure, task: Task, findings: Findings) -> None:
         return
     if failure.label not in (None, label):
         findings.mismatch(failure.idx, f"label is {failure.label}, and that of the data is {label}")
+    for text in compare_name(failure.name, task.data.name_of(failure.idx)):
+        findings.mismatch(failure.idx, text)
 
 
 def _check_order(order: Sequence[int] | None, task: Task, settings: RunSettings, findings: Findings) -> None:

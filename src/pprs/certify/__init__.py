@@ -1,0 +1,1 @@
+"""Certificates of one label and a radius: what `pprs certify` promises."""

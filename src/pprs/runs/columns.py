@@ -1,0 +1,295 @@
+"""Columns of rows: how a value is stored in SQLite, checked when it is read, and exported.
+
+Each kind of run has a table of columns, from which its file, its exports and the reader of both follow.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from pprs.errors import DamagedError
+
+R = TypeVar("R")
+ArrowType = Literal["int64", "double", "string", "bool", "binary"]
+MAX_QUOTED = 80  # characters of a value that is quoted in a message
+MAX_MAP = 2**26  # values of a map
+IDX = "idx"  # the column with the index of an input in its data
+
+
+def quote_value(value: Any) -> str:
+    """A value of unknown origin for a message, shortened."""
+    text = repr(value)
+    return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}..."
+
+
+class Codec:
+    """Values that SQLite and Arrow hold as they are."""
+
+    def store(self, value: Any) -> Any:
+        """Return a value as it is stored and exported."""
+        return value
+
+    def read(self, stored: Any, name: str) -> Any:
+        """Return the value of what was stored. The type was checked, and the rest raises ValueError."""
+        return stored
+
+
+class Integers(Codec):
+    """Tuples of integers of at least 0, as JSON."""
+
+    def store(self, value: tuple[int, ...]) -> str:
+        return json.dumps(value)
+
+    def read(self, stored: Any, name: str) -> tuple[int, ...]:
+        return parse_integers(name, stored)
+
+
+class Floats(Codec):
+    """Tuples of finite numbers, as JSON."""
+
+    def store(self, value: tuple[float, ...]) -> str:
+        return json.dumps(value)
+
+    def read(self, stored: Any, name: str) -> tuple[float, ...]:
+        values = _parse_list(name, stored)
+        if not all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values):
+            raise ValueError(f'"{name}" is {quote_value(stored)}, which is not a list of numbers')
+        return tuple(map(float, values))
+
+
+class Truth(Codec):
+    """Truth values, as 0 and 1."""
+
+    def store(self, value: bool) -> int:
+        return int(value)
+
+    def read(self, stored: Any, name: str) -> bool:
+        if stored not in (0, 1):
+            raise ValueError(f'"{name}" is {quote_value(stored)}, which is neither 0 nor 1')
+        return bool(stored)
+
+
+class Map(Codec):
+    """Arrays of int32 [H, W], compressed: a header with their size, and their values."""
+
+    def store(self, value: npt.NDArray[Any]) -> bytes:
+        height, width = value.shape
+        return f"{height}x{width}\n".encode() + zlib.compress(np.ascontiguousarray(value, "<i4").tobytes(), 6)
+
+    def read(self, stored: Any, name: str) -> npt.NDArray[np.int32]:
+        head, _, content = bytes(stored).partition(b"\n")
+        sides = head.split(b"x")
+        if len(sides) != 2 or not all(side.isdigit() and len(side) < 9 for side in sides):
+            raise ValueError(f'"{name}" is {quote_value(stored)}, which is not a map')
+        height, width = map(int, sides)
+        if not 0 < height * width <= MAX_MAP:
+            raise ValueError(f'"{name}" claims {height}x{width} pixels, which is not the size of an image')
+        try:  # no more is expanded than it may have
+            values = zlib.decompressobj().decompress(content, 4 * height * width + 1)
+        except zlib.error as error:
+            raise ValueError(f'"{name}" cannot be expanded ({error})') from error
+        if len(values) != 4 * height * width:
+            raise ValueError(f'"{name}" holds {len(values)} bytes instead of {4 * height * width}')
+        return np.frombuffer(values, "<i4").reshape(height, width).astype(np.int32)
+
+
+SCALAR, INTEGERS, FLOATS, TRUTH, MAP = Codec(), Integers(), Floats(), Truth(), Map()
+
+
+@dataclass(frozen=True)
+class Column:
+    """How a column is stored in SQLite and written to exports.
+
+    Attributes:
+        name: The name in exports, and in SQLite unless `stored` is given.
+        arrow: The type in exports.
+        sql: The type in SQLite. None if it is derived from other columns and only exported.
+        stored: The name in SQLite and in the row, if different.
+        export: Computes the exported value, if different from the row's.
+        cohen: The name in the log of Cohen et al.
+        cohen_text: The text there.
+        codec: How values that SQLite does not hold are stored.
+        least: The smallest value, of a number.
+    """
+
+    name: str
+    arrow: ArrowType
+    sql: str | None = None
+    stored: str | None = None
+    export: Callable[[Any], Any] | None = None
+    cohen: str | None = None
+    cohen_text: Callable[[Any], str] = str
+    codec: Codec = SCALAR
+    least: float | None = None
+
+    @property
+    def field(self) -> str:
+        """The name in the row and in SQLite."""
+        return self.stored or self.name
+
+    @property
+    def required(self) -> bool:
+        """Whether it has a value in every row."""
+        return "NOT NULL" in str(self.sql) or "PRIMARY KEY" in str(self.sql)
+
+    def exported(self, row: Any) -> Any:
+        """Return the value of a row in exports."""
+        if self.export is not None:
+            return self.export(row)
+        value = getattr(row, self.field)
+        return None if value is None else self.codec.store(value)
+
+    def read(self, stored: Any) -> Any:
+        """Return a value that was stored. SQLite stores any value in any column, so types are checked.
+
+        Raises:
+            ValueError: If it is no value of this column.
+        """
+        name = self.field
+        if stored is None:
+            if self.required:
+                raise ValueError(f'"{name}" has no value')
+            return None
+        if self.arrow in ("int64", "bool"):
+            if type(stored) is not int:
+                raise ValueError(f'"{name}" is {quote_value(stored)}, which is not an integer')
+        elif self.arrow == "double":
+            if isinstance(stored, bool) or not isinstance(stored, float | int) or not math.isfinite(stored):
+                raise ValueError(f'"{name}" is {quote_value(stored)}, which is not a finite number')
+        elif self.arrow == "binary":
+            if not isinstance(stored, bytes):
+                raise ValueError(f'"{name}" is {quote_value(stored)}, which is not binary')
+        elif not isinstance(stored, str):
+            raise ValueError(f'"{name}" is {quote_value(stored)}, which is not text')
+        if self.least is not None and stored < self.least:
+            raise ValueError(f'"{name}" is {quote_value(stored)}, which is below {self.least:g}')
+        return self.codec.read(stored, name)
+
+
+@dataclass(frozen=True)
+class Schema(Generic[R]):
+    """The columns of a kind of row.
+
+    Attributes:
+        row: The class of the row, a dataclass with a field for each stored column.
+        columns: The columns, in the order of exports.
+        keys: The stored columns by which a row is known: the index of its input, and what else distinguishes rows.
+        truth: The columns that are known of an input without an answer, and are kept if it fails.
+        partial: The value of the column "stopped" of rows that a later call continues. None if there are none.
+        finish: Completes and checks a row that was read, given the settings of its run. Raises ValueError.
+    """
+
+    row: type[R]
+    columns: tuple[Column, ...]
+    keys: tuple[str, ...] = (IDX,)
+    truth: tuple[str, ...] = ("label",)
+    partial: str | None = None
+    finish: Callable[[R, Any], R] = lambda row, settings: row
+
+    @property
+    def stored(self) -> tuple[Column, ...]:
+        """The columns that are stored."""
+        return tuple(column for column in self.columns if column.sql is not None)
+
+    def key(self, row: R) -> tuple[int, ...]:
+        """Return what a row is known by."""
+        return tuple(getattr(row, name) for name in self.keys)
+
+    def list_tables(self) -> list[str]:
+        """Return the statements that create the tables of rows and failures."""
+        key = "" if len(self.keys) == 1 else f", PRIMARY KEY ({', '.join(self.keys)})"
+        rows = ", ".join(f"{column.field} {column.sql}" for column in self.stored)
+        return [f"CREATE TABLE rows ({rows}{key})", self.failed_table]
+
+    @property
+    def failed_table(self) -> str:
+        """The statement that creates the table of failures, unless there is one."""
+        kinds = {column.field: str(column.sql).replace(" PRIMARY KEY", "") for column in self.stored}
+        keys = [f"{name} INTEGER{' PRIMARY KEY' if len(self.keys) == 1 else ' NOT NULL'}" for name in self.keys]
+        truth = [f"{name} {kinds[name]}" for name in self.truth]
+        end = "" if len(self.keys) == 1 else f", PRIMARY KEY ({', '.join(self.keys)})"
+        return f"CREATE TABLE IF NOT EXISTS failed ({', '.join([*keys, *truth])}, error TEXT NOT NULL{end})"
+
+    def to_sql(self, row: R) -> tuple[Any, ...]:
+        """Return the values of a row in the order of `stored`."""
+        return tuple(_store(column, getattr(row, column.field)) for column in self.stored)
+
+    def from_sql(self, values: Iterable[Any], settings: Any) -> R:
+        """Return the row of stored values, whose types are checked.
+
+        Raises:
+            DamagedError: If a value is none of its column, or none of a run with these settings.
+        """
+        stored = dict(zip((column.field for column in self.stored), values, strict=True))
+        return self._make(stored, settings, describe_row(self.keys, stored))
+
+    def from_exported(self, record: Mapping[str, Any], settings: Any, where: str) -> R:
+        """Return the row of an exported record, whose values have the types of their columns."""
+        return self._make({column.field: record.get(column.name) for column in self.stored}, settings, where)
+
+    def _make(self, stored: Mapping[str, Any], settings: Any, where: str) -> R:
+        try:
+            fields = {column.field: column.read(stored[column.field]) for column in self.stored}
+            if fields[IDX] < 0:
+                raise ValueError(f'"{IDX}" is {fields[IDX]}, which is no index')
+            row = self.row(**fields)
+            check = getattr(row, "check_values", None)
+            if check is not None:
+                check()
+            return self.finish(row, settings)
+        except ValueError as error:
+            raise DamagedError(f"{where} is damaged: {error}") from error
+
+    def to_record(self, row: R) -> dict[str, Any]:
+        """Return the exported values of a row, by column."""
+        return {column.name: column.exported(row) for column in self.columns}
+
+    def read_truth(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what is known of an input that failed. Raises ValueError if a value is none of its column."""
+        columns = {column.field: column for column in self.stored}
+        return {name: columns[name].read(values[name]) for name in self.truth}
+
+    def store_truth(self, values: Mapping[str, Any]) -> list[Any]:
+        """Return what is known of an input that failed as it is stored."""
+        columns = {column.field: column for column in self.stored}
+        return [_store(columns[name], values.get(name)) for name in self.truth]
+
+
+def describe_row(keys: Sequence[str], values: Mapping[str, Any]) -> str:
+    """Name a row in a message.
+
+    >>> describe_row(("idx", "patch"), {"idx": 3, "patch": 2})
+    'the row of image 3, patch 2'
+    """
+    others = "".join(f", {name} {quote_value(values[name])}" for name in keys[1:])
+    return f"the row of image {quote_value(values[keys[0]])}{others}"
+
+
+def _store(column: Column, value: Any) -> Any:
+    return None if value is None else column.codec.store(value)
+
+
+def parse_integers(name: str, text: Any) -> tuple[int, ...]:
+    """The integers of a column such as counts, from JSON. Raises ValueError if that is not what it is."""
+    values = _parse_list(name, text)
+    if not all(type(value) is int and 0 <= value < 2**63 for value in values):
+        raise ValueError(f'"{name}" is {quote_value(text)}, which is not a list of numbers')
+    return tuple(values)
+
+
+def _parse_list(name: str, text: Any) -> list[Any]:
+    try:
+        values = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        values = None
+    if not isinstance(values, list):
+        raise ValueError(f'"{name}" is {quote_value(text)}, which is not a list of numbers')
+    return values
