@@ -8,7 +8,7 @@ import resource
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,15 +16,28 @@ import numpy as np
 from benchmarks.timing import ratio
 from pprs import Gaussian, Slic, SmoothedClassifier, open_dataset
 from pprs._threads import cpu_count
+from pprs.certify.guarantee import CERTIFY, CertifyAnswer
+from pprs.data import ImageSet
 from pprs.data.arrays import Arrays
 from pprs.engine import EngineChoice
 from pprs.model.resnet import architecture
 from pprs.model.weights import save
 from pprs.progress import Silent
-from pprs.runners import Execution, Job, LocalExecution, ProcessPool, RayPool, RunProgress, Work, run_images
-from pprs.runs import FILE, Row, RunSettings, RunWriter
+from pprs.runners import (
+    Execution,
+    InputReader,
+    Job,
+    LocalExecution,
+    ProcessPool,
+    RayPool,
+    Recorder,
+    RunProgress,
+    Work,
+    run_inputs,
+)
+from pprs.runs import FILE, Row, RunSettings, RunWriter, Session
 from pprs.sampling import Sampling
-from pprs.task import load_task
+from pprs.task import Task, load_task
 
 TINY = """
 import torch
@@ -34,6 +47,25 @@ def make():
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))
 """
 DATA, SAMPLING, ROUNDS = "builtin:mnist5k", Sampling(100, 2000, 0.001), 4
+
+
+def make_work(task: Task, g: SmoothedClassifier, sampling: Sampling) -> Work:
+    """Return the work of certifying the images of a task, as a run would open it."""
+    settings = RunSettings(
+        num_classes=g.num_classes, noise_text=str(g.noise), n0=sampling.n0, n=sampling.n, alpha=sampling.alpha
+    )
+    session = Session(g.model, g.num_classes, g.noise, g.partition, arithmetic="auto")
+    trials, choice = task.trial_images(g.noise, g.partition, 0), EngineChoice(task.model, "torch", "")
+    return Work(CERTIFY, settings, task, session, choice, CertifyAnswer(g, sampling), trials)
+
+
+def run_images(
+    execution: Execution, data: ImageSet, images: Sequence[int], run: RunWriter, progress: RunProgress, num_classes: int
+) -> None:
+    """Certify images with an execution."""
+    keys = [(index,) for index in images]
+    with Recorder(InputReader(data, num_classes, print), keys, run, progress, execution.confirm) as recorder:
+        run_inputs(execution, keys, recorder)
 
 
 class Clock(RunProgress):
@@ -80,11 +112,11 @@ def load(images: int = 10_000) -> Iterator[dict[str, object]]:
         stack.enter_context(contextlib.chdir(folder))
         task = load_task("benchnet:make", data)
         g = SmoothedClassifier(task.model.module, 2, Gaussian(0.5))
-        job = Job.of(Work(task, EngineChoice(task.model, "torch", ""), g, sampling))
+        job = Job.of(make_work(task, g, sampling))
         for name, kind in (("processes", ProcessPool), ("ray", RayPool)):
             clock = Peaks(images)
             with kind(job, 2) as pool, RunWriter(Path(folder) / name, RunSettings()) as run:
-                run_images(pool, data, range(images), sampling, run, clock, num_classes=2)
+                run_images(pool, data, range(images), run, clock, 2)
             peaks = clock.peaks
             with contextlib.closing(sqlite3.connect(Path(folder) / name / FILE)) as db:
                 intact = db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -110,8 +142,8 @@ def overhead(seconds: float) -> Iterator[dict[str, object]]:
         g = SmoothedClassifier(task.model.module, 10, Gaussian(0.5), Slic(50, blur=3))
         seconds_per_image = g.seconds_per_sample(digits[0].image) * (SAMPLING.n0 + SAMPLING.n)
         images = range(min(len(digits), max(10 * cores * ROUNDS, math.ceil(seconds / seconds_per_image))))
-        job = Job.of(Work(task, EngineChoice(task.model, "torch", ""), g, SAMPLING))
-        local = LocalExecution(lambda index, partial: g.start(SAMPLING, index, partial))
+        job = Job.of(make_work(task, g, SAMPLING))
+        local = LocalExecution(CertifyAnswer(g, SAMPLING))
         turns = [images[i::ROUNDS] for i in range(ROUNDS)]
         clocks: dict[str, list[Clock]] = {"local": [], "processes": [], "ray": []}
         with ProcessPool(job, cores) as processes, RayPool(job, cores) as ray:
@@ -120,7 +152,7 @@ def overhead(seconds: float) -> Iterator[dict[str, object]]:
                 for name, execution in executions.items():
                     clocks[name].append(Clock())
                     with RunWriter(Path(folder) / name, RunSettings()) as run:
-                        run_images(execution, digits, turn, SAMPLING, run, clocks[name][-1], num_classes=10)
+                        run_images(execution, digits, turn, run, clocks[name][-1], 10)
     rates = {
         name: len(measured) / sum(1 / clock.rate(1 if name == "local" else cores) for clock in measured)
         for name, measured in clocks.items()

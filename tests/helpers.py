@@ -16,10 +16,12 @@ import torch
 from typer.testing import CliRunner
 
 from pprs import SmoothedClassifier
+from pprs.certify.guarantee import CertifyAnswer
 from pprs.cli import root
 from pprs.data import ImageSet
 from pprs.progress import Silent
-from pprs.runners import LocalExecution, RunProgress, run_images
+from pprs.runners import Execution, InputReader, LocalExecution, Recorder, RunProgress, run_inputs
+from pprs.runners.target import UntilAccurate
 from pprs.runs import FILE, Row, RunFile, RunSettings, RunWriter
 from pprs.sampling import Evidence, Sampling
 
@@ -175,8 +177,31 @@ def run_local(
     *,
     target_error: float | None = None,
 ) -> list[int]:
-    """Run `run_images` in this process."""
-    execution = LocalExecution(lambda index, partial: classifier.start(sampling, index, partial))
+    """Certify the images that have no row yet in this process, and return those that have one now."""
     return run_images(
-        execution, data, images, sampling, run, unseen(), num_classes=classifier.num_classes, target_error=target_error
-    )
+        LocalExecution(CertifyAnswer(classifier, sampling)), data, images, sampling, run, unseen(),
+        num_classes=classifier.num_classes, target_error=target_error,
+    )  # fmt: skip
+
+
+def run_images(
+    execution: Execution,
+    data: ImageSet,
+    images: Sequence[int],
+    sampling: Sampling,
+    run: RunWriter,
+    progress: RunProgress,
+    *,
+    num_classes: int,
+    target_error: float | None = None,
+) -> list[int]:
+    """Certify the images that have no row yet with an execution, and return those that have one now."""
+    keys = [(index,) for index in images]
+    reader = InputReader(data, num_classes, progress.message)
+    with Recorder(reader, keys, run, progress, execution.confirm) as recorder:
+        if target_error is not None:
+            return UntilAccurate(recorder, images, run, target_error, sampling, 4 * execution.workers).certify(
+                execution
+            )
+        run_inputs(execution, keys, recorder, done=run.file.done())
+        return list(images)

@@ -9,13 +9,15 @@ from pathlib import Path
 import numpy as np
 
 from pprs import Gaussian, Slic, SmoothedClassifier
+from pprs.certify.guarantee import CERTIFY, CertifyAnswer
 from pprs.data.arrays import Arrays
 from pprs.engine import EngineChoice
 from pprs.progress import Silent
 from pprs.runners import Job, LocalExecution, RunProgress, Work
-from pprs.runs import Row
+from pprs.runners.worker import SessionText
+from pprs.runs import Row, RunSettings, Session
 from pprs.sampling import Sampling
-from pprs.task import load_task
+from pprs.task import Task, load_task
 
 MODEL, KILLS, SIDE = "crewnet", "kills", 8
 # Predicts class 1 for bright images. It recognises images by their mean brightness, which noise hardly changes: one
@@ -90,16 +92,32 @@ def poisoned(count: int) -> Arrays:
 
 def job_for(sampling: Sampling) -> tuple[Job, SmoothedClassifier]:
     """A job for the classifier in the file or, if there is none, for a model that is never loaded."""
+    settings = RunSettings(
+        num_classes=2, noise_text="gaussian:sigma=0.25", n0=sampling.n0, n=sampling.n, alpha=sampling.alpha,
+        bound=sampling.bound, stop=sampling.stop,
+    )  # fmt: skip
     if not Path(f"{MODEL}.py").is_file():
-        return Job("nowhere:make", "", 2, "gaussian:sigma=0.25", "none", sampling), None  # type: ignore[return-value]
+        session = SessionText(2, "gaussian:sigma=0.25", None, arithmetic="auto")
+        return Job("nowhere:make", "", "certify", settings.to_dict(), session), None  # type: ignore[return-value]
     task = load_task(f"{MODEL}:make", images(1))
-    classifier = SmoothedClassifier(task.model.module, 2, Gaussian(0.25), Slic(9), threads=1)
-    return Job.of(Work(task, EngineChoice(task.model, "torch", ""), classifier, sampling)), classifier
+    classifier = SmoothedClassifier(task.model.module, 2, Gaussian(0.25), Slic(9), threads=1, check=False)
+    return Job.of(make_work(task, classifier, settings)), classifier
+
+
+def make_work(task: Task, classifier: SmoothedClassifier, settings: RunSettings) -> Work:
+    """Work for a classifier of a task, as a run would open it."""
+    votes = classifier.votes
+    session = Session(
+        votes.model, votes.num_classes, votes.noise, votes.partition, votes.seed, votes.requested_arithmetic, threads=1
+    )
+    trials = task.trial_images(votes.noise, votes.partition, votes.seed, votes.requested_arithmetic)
+    answer = CertifyAnswer(classifier, settings.sampling)
+    return Work(CERTIFY, settings, task, session, EngineChoice(task.model, "torch", ""), answer, trials)
 
 
 def local_execution(classifier: SmoothedClassifier, sampling: Sampling) -> LocalExecution:
     """An execution of the same work in this process."""
-    return LocalExecution(lambda index, partial: classifier.start(sampling, index, partial))
+    return LocalExecution(CertifyAnswer(classifier, sampling))
 
 
 class Cut:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import copy
 import threading
-import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
 from typing import Protocol
 
 import numpy as np
 import torch
 
-from pprs import _threads
 from pprs.bounds import binomial_test, check_alpha
 from pprs.certificate import Certificate, Counts, Prediction
 from pprs.consistency import FirstBatch, check_function_of_one_image, checked
@@ -25,14 +23,12 @@ from pprs.voting import (
     ESTIMATE,
     PREDICT,
     SELECT,
-    TRIAL,
     LocalVotes,
     OnSamples,
     Votes,
     VoteSource,
     check_count,
     check_image,
-    chunk_size,
     count_votes,
     error_context,
     trial_inputs,
@@ -353,15 +349,7 @@ class SmoothedClassifier:
 
     def seconds_per_sample(self, x: torch.Tensor) -> float:
         """Measure the seconds that one noisy sample of the image takes, with noise used for nothing else."""
-        with error_context(x, 0, self.partition):
-            image = self._prepare(x)
-            on_cpu = self._votes.device.type == "cpu"
-            workers = self._votes.threads or _threads.get_threads()
-            n = chunk_size(x.numel()) * (workers if on_cpu else 1)
-            count_votes(self._votes, image, n, 0, TRIAL)  # warm up: compile kernels, fill caches
-            began = time.perf_counter()
-            count_votes(self._votes, image, n, 0, TRIAL)
-        return (time.perf_counter() - began) / n
+        return self._votes.seconds_per_sample(x)
 
     def _prepare(self, x: torch.Tensor) -> torch.Tensor | QuantisedImage:
         """Validate an image and return it in the form in which noise is added to it."""

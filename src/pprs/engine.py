@@ -24,7 +24,7 @@ import torch
 from pprs import _threads
 from pprs._files import atomic_write, cache_folder
 from pprs._version import __version__
-from pprs.errors import ConfigurationError, PprsError, suggest
+from pprs.errors import ConfigurationError, PprsError, check_integer, suggest
 from pprs.model import Model
 from pprs.model.base import Restricted
 from pprs.model.onnx import OnnxNetwork
@@ -35,6 +35,25 @@ MIN_EXPORT_SECONDS = 20.0  # of work, below which a network is not exported, sin
 SCORE_TOLERANCE = 1e-3  # the largest difference from torch's scores, relative to their spread
 
 Message = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """How the network is run. All options but `batch_size` and `threads` may change the last digits of its scores."""
+
+    engine: str = "auto"
+    device: str = "cpu"
+    batch_size: int | None = None
+    threads: int | None = None
+    autocast: bool = False
+    channels_last: bool = False
+
+    def __post_init__(self) -> None:
+        check_engine(self.engine)
+        object.__setattr__(self, "device", str(self.device))
+        for name in ("batch_size", "threads"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, check_integer(getattr(self, name), name, 1))
 
 
 @dataclass(frozen=True)

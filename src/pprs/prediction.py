@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pprs.bounds import check_alpha
 from pprs.certificate import Prediction
 from pprs.classifier import SmoothedClassifier
-from pprs.dataset import EngineOptions, check_network, choose_partition, fit_in_memory
-from pprs.engine import choose_engine
+from pprs.engine import EngineOptions
 from pprs.errors import ConfigurationError, describe_error
 from pprs.noise import Noise, QuantisedImage
 from pprs.partition import Auto, Partition
 from pprs.progress import Progress, as_progress, rename_inputs
-from pprs.runners import Local
+from pprs.runners import Local, fit_in_memory
 from pprs.runs import Failure
+from pprs.runs.session import check_network, choose_partition, open_session
 from pprs.space import FILE
 from pprs.task import Task
 from pprs.voting import error_context, prepare_image
@@ -51,23 +51,21 @@ def predict_task(
     check_alpha(alpha)
     device = Local().check_device(options.device)
     if task.pixels == FILE:
-        task = fit_in_memory(task, Local(), options, device)
+        task = fit_in_memory(task, Local(), replace(options, device=device))
     partition = choose_partition(task, noise, partition, None, reporter)
     for text in task.list_mismatches(noise, partition):
         reporter.message(f"warning: {text}")
     arithmetic = task.fix_arithmetic(noise, arithmetic)
     _check_attainable(task, noise, n, alpha, arithmetic)
     trials = task.trial_images(noise, partition, seed, arithmetic)
-    choice = choose_engine(
-        task.model, task.network_inputs(trials), engine=options.engine, device=device,
-        samples=n * len(task.images), autocast=options.autocast, channels_last=options.channels_last,
-        message=reporter.message,
-    )  # fmt: skip
+    session, _ = open_session(
+        task, trials, options=replace(options, device=device), passes=n * len(task.images), message=reporter.message
+    )
     classifier = SmoothedClassifier(
-        task.base_classifier(choice.model.module), task.num_classes, noise, partition, seed=seed,
+        session.network, task.num_classes, noise, partition, seed=seed,
         batch_size=options.batch_size, threads=options.threads, device=device, arithmetic=arithmetic,
     )  # fmt: skip
-    check_network(classifier, trials, reporter)
+    check_network(classifier.votes, trials, reporter)
 
     def predict(index: int) -> PredictedImage | Failure:
         try:

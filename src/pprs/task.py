@@ -61,6 +61,10 @@ class Task:
         except PprsError:  # reported when the inputs are used
             return IMAGE
 
+    def of_all(self) -> Task:
+        """Return the same model with all images of the data, whatever the choice of images."""
+        return replace(self, images=range(len(self.data)))
+
     def fix_arithmetic(self, noise: Noise, arithmetic: str = "auto") -> str:
         """Return the arithmetic with the bit depth of the first image of the data.
 

@@ -14,6 +14,7 @@ import contextlib
 import copy
 import itertools
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
@@ -286,6 +287,9 @@ class BatchCheck(Protocol):
     def confirm(self, votes: Scorer) -> None:
         """Raise an error if the classifier has changed since it was checked."""
 
+    def accept(self, votes: Scorer, image: torch.Tensor) -> None:
+        """Take the classifier as checked, and remember its scores of an image [1, C, H, W]."""
+
     def score(self, votes: Scorer, images: torch.Tensor, *, last: bool = False) -> torch.Tensor:
         """Return the scores of a batch. Raise an error if they depend on more than the images."""
 
@@ -491,6 +495,25 @@ class LocalVotes(Scorer):
                 return task(Samples(noisy, segments, batch_size, chunk, first + step >= n))
 
         yield from self._map(run, samples[::step], eager=eager, more=more)
+
+    def seconds_per_sample(self, x: torch.Tensor) -> float:
+        """Measure the seconds that one noisy sample of an image takes, with noise used for nothing else."""
+        with error_context(x, 0, self.partition):
+            image = self.quantise(check_image(x, self.device))
+            workers = (self.threads or _threads.get_threads()) if self.device.type == "cpu" else 1
+            n = chunk_size(x.numel()) * workers
+
+            def score() -> None:
+                for _ in self.map_samples(image, range(n), 0, TRIAL, self._score_only):
+                    pass
+
+            score()  # warm up: compile kernels, fill caches
+            began = time.perf_counter()
+            score()
+        return (time.perf_counter() - began) / n
+
+    def _score_only(self, samples: Samples) -> int:
+        return sum(len(self.scores(batch)) for batch, _ in samples.batches())
 
     def _count(self, samples: Samples) -> list[Votes]:
         """Classify partitioned noisy samples, and count the votes of each chunk."""

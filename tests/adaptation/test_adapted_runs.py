@@ -14,10 +14,11 @@ import torch
 from denoisers import write_onnx
 from helpers import Record, pprs
 from networks import IMAGES, make_overlay, save_network
+from pools import make_work
 
 from pprs import Gaussian, Model, Run, Slic, SmoothedClassifier, audit_run, certify_dataset, load_model, verify_run
 from pprs.app.catalog import make_catalog
-from pprs.engine import EngineChoice, choose_engine
+from pprs.engine import choose_engine
 from pprs.errors import ConfigurationError
 from pprs.model.changes import Changes
 from pprs.model.onnx import OnnxNetwork
@@ -26,8 +27,9 @@ from pprs.noise import digest_image
 from pprs.partition import Denoiser
 from pprs.progress import Silent
 from pprs.report import write_report
-from pprs.runners import Job, Work
+from pprs.runners import Job
 from pprs.runners.worker import Worker
+from pprs.runs import RunSettings
 from pprs.sampling import Sampling
 from pprs.task import load_task
 
@@ -111,8 +113,8 @@ def test_workers_open_the_adapted_model(folder: Path) -> None:
     noise, sampling = Gaussian(0.25), Sampling(20, 100, 0.01)
     task = load_task("m.safetensors", "x.npz", adapted="a.safetensors", labels="c,a")
     classifier = SmoothedClassifier(task.model.module, 2, noise)
-    choice = EngineChoice(task.model, "torch", "test")
-    job = Job.of(Work(task, choice, classifier, sampling, "cpu"))
+    settings = RunSettings(num_classes=2, noise_text=str(noise), n0=sampling.n0, n=sampling.n, alpha=sampling.alpha)
+    job = Job.of(make_work(task, classifier, settings))
     assert job.model == "m.safetensors+adapted:a.safetensors"
     Worker(job)
     path = folder / "a.safetensors"

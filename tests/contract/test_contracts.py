@@ -27,6 +27,8 @@ from pprs import (
     Soft,
     _threads,
 )
+from pprs.certify.guarantee import CertifyAnswer
+from pprs.classifier import Certification, SmoothedClassifier
 from pprs.errors import PprsError
 from pprs.model import Model
 from pprs.model.exported import Exported
@@ -50,6 +52,8 @@ from pprs.partition import (
 )
 from pprs.partition.base import Averaged
 from pprs.runners import Done, Failed, Item, Local, LocalExecution, Runner, Work
+from pprs.runs import Row
+from pprs.sampling import Sampling
 from pprs.testing import ModelSourceContract, NoiseContract, PartitionContract, RunnerContract
 
 OURS = [
@@ -354,6 +358,17 @@ class BrokenRestless(ModelSourceContract):
         return "restless"
 
 
+class Shifted(CertifyAnswer):
+    """Certifies every image with the noise of another one."""
+
+    def __init__(self, classifier: SmoothedClassifier, sampling: Sampling, shift: int) -> None:
+        super().__init__(classifier, sampling)
+        self.shift = shift
+
+    def start(self, index: int, partial: Row | None = None) -> Certification:
+        return super().start(index + self.shift, partial)
+
+
 class Spoiled(Local):
     """The local runner, with its results spoiled on the way."""
 
@@ -363,11 +378,11 @@ class Spoiled(Local):
 
     def start(self, work: Work) -> LocalExecution:
         class Spoiling(LocalExecution):
-            def certify(self, items: Iterator[Item | None], count: Callable[[int], None]) -> Iterator[Done | Failed]:
-                return spoil(super().certify(items, count))
+            def answer(self, items: Iterator[Item | None], count: Callable[[int], None]) -> Iterator[Done | Failed]:
+                return spoil(super().answer(items, count))
 
         spoil, shift = self.spoil, self.shift  # type: ignore[attr-defined]
-        return Spoiling(lambda index, partial: work.classifier.start(work.sampling, index + shift, partial))
+        return Spoiling(Shifted(work.answer.classifier, work.answer.sampling, shift), work.watch)
 
 
 def until_first_failure(results: Iterator[Done | Failed]) -> Iterator[Done | Failed]:

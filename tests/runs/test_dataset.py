@@ -22,13 +22,13 @@ from networks import make_overlay
 from PIL import Image
 
 import pprs
-from pprs.cost import BUDGET_STOP
 from pprs.data import Selection
 from pprs.errors import ConfigurationError
 from pprs.model import load_model
 from pprs.model.changes import Changes
 from pprs.model.overlay import save_overlay
 from pprs.runners import Budget
+from pprs.runners.cost import BUDGET_STOP
 from pprs.runs import FILE, Row, RunFile, RunSettings, RunWriter
 from pprs.runs.store import VERSION
 

@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers import run_images
 from pools import Counting, images
 
 import pprs
 from pprs import Model, certify_dataset, open_run
+from pprs.certify.guarantee import CertifyAnswer
 from pprs.errors import ConfigurationError
 from pprs.label_sets.sets import LabelSets
 from pprs.patches import certify_patches
-from pprs.runners import Done, Execution, Failed, Held, Item, LocalExecution, Processes, held, run_images
+from pprs.runners import Done, Execution, Failed, Held, Item, LocalExecution, Processes, held
 from pprs.runs import RunSettings, RunWriter
 from pprs.sampling import Sampling
 from pprs.segmentation import SegmentationSampling
@@ -120,18 +122,18 @@ def test_workers_that_share_an_image_are_asked(tmp_path: Path, monkeypatch: pyte
 
 def test_images_of_a_worker_that_died_before_the_check_are_certified_again(tmp_path: Path) -> None:
     classifier = pprs.SmoothedClassifier(Turning(after=10**9), 2, pprs.Gaussian(0.25))
-    local = LocalExecution(lambda index, partial: classifier.start(SAMPLING, index, partial))
+    local = LocalExecution(CertifyAnswer(classifier, SAMPLING))
 
     class Dying(Execution):
         """A worker returns results and dies. Its successor lives."""
 
         generation = 0
 
-        def certify(self, items: Iterator[Item | None], count: Callable[[int], None]) -> Iterator[Done | Failed]:
+        def answer(self, items: Iterator[Item | None], count: Callable[[int], None]) -> Iterator[Done | Failed]:
             self.generation += 1
-            for result in local.certify(items, count):
+            for result in local.answer(items, count):
                 assert isinstance(result, Done)
-                yield Done(result.index, result.certificate, result.seconds, worker=self.generation)
+                yield Done(result.key, result.outcome, result.seconds, worker=self.generation)
 
         def confirm(self) -> set[int]:
             return {1}

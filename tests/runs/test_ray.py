@@ -21,15 +21,16 @@ from pathlib import Path
 import pytest
 import ray
 import torch
-from helpers import pprs, rows_in, timeless
+from helpers import pprs, rows_in, run_images, timeless
 from networks import make_overlay
 from pools import KILLS, MODEL, NOISE, Counting, images, job_for, local_execution, poisoned
 
 from pprs import PprsError, load_model, open_run
+from pprs.certify.guarantee import CertifyAnswer
 from pprs.data.arrays import Arrays
 from pprs.model.changes import Changes
 from pprs.model.overlay import save_overlay
-from pprs.runners import Execution, RayPool, run_images
+from pprs.runners import Execution, RayPool
 from pprs.runs import FILE, Run, RunSettings, RunWriter
 from pprs.sampling import Sampling
 
@@ -88,7 +89,7 @@ def test_rows_do_not_depend_on_killed_workers_and_failed_images(
     sampling, data = Sampling(64, 3000, 0.001, stop="radius:0.25"), images(4)
     job, classifier = job_for(sampling)
     reference, _ = certify(local_execution(classifier, sampling), tmp_path / "local stops", data, sampling)
-    run, _ = certify(RayPool(job, 2, split=True), tmp_path / "ray stops", data, sampling)
+    run, _ = certify(RayPool(job, 2, split=CertifyAnswer(classifier, sampling)), tmp_path / "ray stops", data, sampling)
     assert timeless(run.rows()) == timeless(reference.rows())
 
 

@@ -20,9 +20,10 @@ import torch
 from helpers import Linear, pprs, rows_in, rows_of, run_local, timeless, unseen
 
 from pprs import Gaussian, PprsError, SmoothedClassifier, open_run
+from pprs.certify.guarantee import CertifyAnswer
 from pprs.data import Selection
 from pprs.data.arrays import Arrays
-from pprs.runners import GALLERY, Budget, run_budget
+from pprs.runners import GALLERY, Budget, InputReader, Recorder, run_budget
 from pprs.runs import FILE, Failure, Row, RunFile, RunSettings, RunWriter
 from pprs.sampling import Sampling
 
@@ -193,7 +194,9 @@ def test_a_failing_image_does_not_stop_the_others(tmp_path: Path, way: str) -> N
         if way == "local":
             run_local(g, data, range(4), sampling, run)
         else:
-            run_budget(g, data, range(4), sampling, run, unseen(), Budget(seconds=60))
+            keys = [(index,) for index in range(4)]
+            with Recorder(InputReader(data, 2, print), keys, run, unseen(), lambda: None) as recorder:
+                run_budget(CertifyAnswer(g, sampling), range(4), run, recorder, Budget(seconds=60))
 
     with RunWriter(tmp_path / "run", HALF) as run:
         certify()

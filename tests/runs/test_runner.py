@@ -16,14 +16,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import pprs, rows_in, timeless
+from helpers import pprs, rows_in, run_images, timeless
 from pools import KILLS, MODEL, NOISE, SIDE, Counting, Cut, images, job_for, local_execution, poisoned
 
 from pprs import Gaussian, PprsError, SmoothedClassifier, open_run
+from pprs.certify.guarantee import CertifyAnswer
 from pprs.data import fair_order
 from pprs.data.arrays import Arrays
 from pprs.errors import ConfigurationError
-from pprs.runners import Done, Execution, Failed, Item, ProcessPool, run_images
+from pprs.runners import Done, Execution, Failed, Item, ProcessPool
 from pprs.runners.pool import EVERY, MAX_FAILED_STARTS, WorkerEvent, WorkerPool
 from pprs.runners.processes import _run_worker
 from pprs.runners.worker import Assignment, ImageArray, Job, Worker
@@ -55,9 +56,11 @@ def certify(
 def test_processes_give_the_rows_of_one_process(tmp_path: Path, stop: str | None) -> None:
     sampling = Sampling(64, 1500, 0.001, stop=stop)
     job, classifier = job_for(sampling)
-    data = images(9)
+    data, answer = images(9), CertifyAnswer(classifier, sampling)
     reference, expected = certify(local_execution(classifier, sampling), tmp_path / "local", data, sampling)
-    run, watcher = certify(ProcessPool(job, 2, split=stop is not None), tmp_path / "run", data, sampling)
+    run, watcher = certify(
+        ProcessPool(job, 2, split=answer if stop is not None else None), tmp_path / "run", data, sampling
+    )
     assert timeless(run.rows()) == timeless(reference.rows())
     assert run.thumbnails() == reference.thumbnails()
     assert watcher.drawn == expected.drawn
@@ -181,19 +184,19 @@ class ScriptedPool(WorkerPool):
 
 
 def finish(worker: int, task: Assignment) -> WorkerEvent:
-    return WorkerEvent(worker, "finished", task.number, 10, (Done(task.index, None, 0.0), 0.0))  # type: ignore[arg-type]
+    return WorkerEvent(worker, "finished", task.number, 10, (Done(task.key, None, 0.0), 0.0))  # type: ignore[arg-type]
 
 
 def items(count: int, taken: list[int]) -> Iterator[Item]:
     for index in range(count):
         taken.append(index)
-        yield Item(index, lambda: torch.zeros(1, SIDE, SIDE))
+        yield Item((index,), lambda: torch.zeros(1, SIDE, SIDE))
 
 
 def test_images_are_read_only_when_a_worker_is_free() -> None:
     job, _ = job_for(Sampling())
     pool, taken = ScriptedPool(job, 3, finish), list[int]()
-    results = pool.certify(items(100, taken), lambda _: None)
+    results = pool.answer(items(100, taken), lambda _: None)
     for done in range(1, 101):
         next(results)
         assert len(taken) <= done + 2 * 3
@@ -209,10 +212,10 @@ def test_a_slow_image_does_not_hold_up_other_workers() -> None:
         slow[task.index] = slow.get(task.index, 0) - 1
         if slow[task.index] > 0:
             return None
-        return WorkerEvent(worker, "finished", task.number, 1, (Done(task.index, None, 0.0), 1.0))  # type: ignore[arg-type]
+        return WorkerEvent(worker, "finished", task.number, 1, (Done(task.key, None, 0.0), 1.0))  # type: ignore[arg-type]
 
     pool = ScriptedPool(job, 2, script)
-    order = [result.index for result in pool.certify(items(30, []), lambda _: None)]
+    order = [result.index for result in pool.answer(items(30, []), lambda _: None)]
     assert order[-1] == 0
     assert sorted(order) == list(range(30))
 
@@ -229,7 +232,7 @@ def test_no_image_is_lost_or_repeated_when_workers_die() -> None:
         return finish(worker, task)
 
     pool = ScriptedPool(job, 2, script, attempts=4)
-    results = {result.index: result for result in pool.certify(items(20, []), drawn.append)}
+    results = {result.index: result for result in pool.answer(items(20, []), drawn.append)}
     assert sorted(results) == list(range(20))
     assert [i for i, result in results.items() if isinstance(result, Failed)] == [8]
     assert sum(drawn) == 19 * 10
@@ -239,7 +242,7 @@ def test_workers_that_died_with_results_that_were_not_confirmed() -> None:
     """What a worker finishes after it was asked is confirmed the next time."""
     job, _ = job_for(Sampling())
     pool = ScriptedPool(job, 2, finish)
-    results = pool.certify(items(20, []), lambda _: None)
+    results = pool.answer(items(20, []), lambda _: None)
     first = [next(results) for _ in range(4)]
     assert {result.worker for result in first if isinstance(result, Done)} == {1, 2}
     assert pool.confirm() == set()
@@ -261,18 +264,19 @@ def test_workers_that_never_start_end_the_run() -> None:
     with pytest.raises(
         PprsError, match=f"{MAX_FAILED_STARTS} workers in a row died before they were ready.*fewer `workers`"
     ):
-        next(NeverStarting(job, 2, finish).certify(items(3, []), lambda _: None))
+        next(NeverStarting(job, 2, finish).answer(items(3, []), lambda _: None))
 
 
 def test_a_refusing_worker_ends_a_split_run_too() -> None:
     job, _ = job_for(Sampling())
+    answer = CertifyAnswer(SmoothedClassifier(torch.nn.Identity(), 2, Gaussian(0.25)), Sampling())
 
     class Refusing(ScriptedPool):
         def _start(self, worker: int, slot: int) -> None:
             self.events.append(WorkerEvent(worker, "refused", value="another version"))
 
     with pytest.raises(ConfigurationError, match="another version"):
-        next(Refusing(job, 2, finish, split=True).certify(items(3, []), lambda _: None))
+        next(Refusing(job, 2, finish, split=answer).answer(items(3, []), lambda _: None))
 
 
 def test_a_worker_that_cannot_load_the_model_is_replaced_if_another_could() -> None:
@@ -290,13 +294,13 @@ def test_a_worker_that_cannot_load_the_model_is_replaced_if_another_could() -> N
         return finish(worker, task)
 
     fate = [("ready",), ("ready",), ("unable", -1, 0, "the disk is away"), ("unable", -1, 0, "again"), ("ready",)]
-    results = [done.index for done in Unlucky(job, 2, dies_once).certify(items(9, []), lambda _: None)]
+    results = [done.index for done in Unlucky(job, 2, dies_once).answer(items(9, []), lambda _: None)]
     assert sorted(results) == list(range(9))
     assert fate == []
     assert slots == [0, 1, 0, 0, 0]  # a new worker takes a dead one's slot, and so its GPU
     fate = [("unable", -1, 0, "no such file")]
     with pytest.raises(ConfigurationError, match="no such file"):  # no worker could load it yet
-        next(Unlucky(job, 1, finish).certify(items(3, []), lambda _: None))
+        next(Unlucky(job, 1, finish).answer(items(3, []), lambda _: None))
 
 
 def test_quick_failures_do_not_end_a_run_whose_first_images_are_in_progress(tmp_path: Path) -> None:
@@ -305,10 +309,10 @@ def test_quick_failures_do_not_end_a_run_whose_first_images_are_in_progress(tmp_
     class Wide(Execution):
         """Takes all images, and returns the failures first."""
 
-        def certify(self, items: Iterator[Item | None], count: Callable[[int], None]) -> Iterator[Done | Failed]:
+        def answer(self, items: Iterator[Item | None], count: Callable[[int], None]) -> Iterator[Done | Failed]:
             taken = [item.index for item in items if item is not None and item.read() is not None]
-            yield from (Failed(i, "bad") for i in taken if i % 2 or everything)
-            yield from (Failed(i, "in time") for i in taken if not i % 2)
+            yield from (Failed((i,), "bad") for i in taken if i % 2 or everything)
+            yield from (Failed((i,), "in time") for i in taken if not i % 2)
 
         def confirm(self) -> tuple[int, ...]:
             return ()
@@ -340,13 +344,15 @@ from pathlib import Path
 import numpy as np
 from pools import Counting, job_for
 from pprs.data.arrays import Arrays
-from pprs.runners import ProcessPool, run_images
+from helpers import run_images
+from pprs.runners import ProcessPool
 from pprs.runs import RunSettings, RunWriter
 from pprs.sampling import Sampling
 
 def main() -> None:
     sampling = Sampling(4, 8, 0.1)
-    job = dataclasses.replace(job_for(sampling)[0], partition="none")
+    job = job_for(sampling)[0]
+    job = dataclasses.replace(job, session=dataclasses.replace(job.session, partition=None))
     data = Arrays(np.full((1500, 1, 8, 8), 128, np.uint8), np.ones(1500, np.int64))
     peak = []
     def seen() -> None:
@@ -462,7 +468,7 @@ def test_workers_accept_read_only_images() -> None:
     array = np.linspace(0, 1, SIDE * SIDE, dtype=np.float32).reshape(1, SIDE, SIDE)
     array.flags.writeable = False  # as Ray passes it
     reported: list[int] = []
-    done = Worker(job).run(Assignment(1, 5), array, reported.append)
+    done = Worker(job).run(Assignment(1, (5,)), array, reported.append)
     assert isinstance(done, Done)
-    assert done.certificate == classifier.certify(torch.from_numpy(array.copy()), n0=64, n=100, index=5)
+    assert done.outcome == classifier.certify(torch.from_numpy(array.copy()), n0=64, n=100, index=5)
     assert reported[-1] == 164

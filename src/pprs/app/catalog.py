@@ -13,18 +13,18 @@ import torch
 
 from pprs._files import cache_folder
 from pprs.app.partition_forms import RECOMMENDED
-from pprs.classifier import SmoothedClassifier
 from pprs.data import ImageSet, View, open_dataset
-from pprs.dataset import check_network
-from pprs.engine import choose_engine
+from pprs.engine import EngineOptions
 from pprs.errors import PprsError, suggest
 from pprs.model import Model
 from pprs.model.overlay import join_adapted, split_adapted
 from pprs.noise import Gaussian
 from pprs.progress import Progress
+from pprs.runs.session import check_network, open_session
 from pprs.space import NETWORK, Space
 from pprs.task import load_task
 from pprs.train import Recipe, train_and_score
+from pprs.voting import Scorer
 
 DIGITS, CAT, PHOTOS = "builtin:mnist5k", "builtin:cat", ("cat", "coffee", "rocket", "astronaut")
 CAT_LABELS = "tiger cat,red fox,lynx,leopard,lion,tiger,cheetah,brown bear,wombat,koala"
@@ -175,8 +175,10 @@ def load_classifier(
     """Load a classifier on its engine, with its images. `search_split` is the split for the search of partitions."""
     task = load_task(model, data, split=split, classes=classes, adapted=adapted)
     inputs = task.trial_inputs(Gaussian(0.25), None, 0)
-    choice = choose_engine(task.model, inputs, engine=engine, samples=EXPECTED_SAMPLES, message=progress.message)
-    check_network(SmoothedClassifier(choice.model.module, task.num_classes, Gaussian(0.25)), inputs, progress)
+    session, choice = open_session(
+        task, inputs, options=EngineOptions(engine), passes=EXPECTED_SAMPLES, message=progress.message
+    )
+    check_network(Scorer(session.network, task.num_classes), inputs, progress)
     search_data = None if search_split is None else load_task(task.model, data, split=search_split).data
     # Messages on the page name the model, but must not reveal where it is stored on this machine.
     anonymous = replace(task.model, source=name_model(model, adapted))

@@ -20,9 +20,8 @@ from pprs.audit.result import Audit, AuditedImage
 from pprs.certificate import Certificate
 from pprs.classifier import SmoothedClassifier
 from pprs.data import check_indices
-from pprs.dataset import check_network
 from pprs.domain import domain_of_any
-from pprs.engine import EngineChoice, choose_engine
+from pprs.engine import EngineOptions
 from pprs.errors import ConfigurationError, PprsError, check_integer
 from pprs.model import Model
 from pprs.model.onnx import OnnxNetwork
@@ -30,6 +29,7 @@ from pprs.noise import digest_image
 from pprs.progress import Progress, as_progress, rename_inputs, stage
 from pprs.runners import Local
 from pprs.runs import Row, Run, RunSettings, open_run
+from pprs.runs.session import check_network, open_session
 from pprs.task import Task, load_task, reopen_model
 from pprs.voting import ATTACK, check_image, noisy_chunk
 
@@ -171,17 +171,21 @@ class _Subject:
         self.task = _load(settings, rows, model, adapted, data, classes)
         keep_memory()
         trials = self._make_trials(attempted, seed)
-        choice = self._choose_engine(trials, progress)
+        options = EngineOptions(
+            settings.engine or "auto", Local().check_device(settings.device), autocast=settings.autocast,
+            channels_last=settings.channels_last,
+        )  # fmt: skip
+        session, choice = open_session(self.task, trials, options=options, message=progress.message)
         module = self.task.model.module
         is_onnx = any(isinstance(layer, OnnxNetwork) for layer in module.modules())
         has_weights = next(module.parameters(), None) is not None
         self._in_torch = choice.model.module is module and has_weights and not is_onnx
         self._network = self.task.base_classifier(module)
         self.classifier = SmoothedClassifier(
-            self.task.base_classifier(choice.model.module), self.task.num_classes, settings.noise, settings.partition,
-            seed=seed, device=settings.device, arithmetic=settings.arithmetic_option,
+            session.network, self.task.num_classes, settings.noise, settings.partition,
+            seed=seed, device=settings.device, arithmetic=settings.arithmetic_option, check=False,
         )  # fmt: skip
-        check_network(self.classifier, trials, progress)  # also decides which votes are near ties
+        check_network(self.classifier.votes, trials, progress)  # also decides which votes are near ties
 
     def _make_trials(self, attempted: Iterable[int], seed: int) -> torch.Tensor:
         """Return the noisy images on which the run checked its network, if it recorded its seed."""
@@ -189,14 +193,6 @@ class _Subject:
         task = replace(self.task, images=[index for index in attempted if index < len(self.task.data)])
         own_seed = seed if settings.seed is None else settings.seed
         return task.trial_images(settings.noise, settings.partition, own_seed, settings.arithmetic_option)
-
-    def _choose_engine(self, trials: torch.Tensor, progress: Progress) -> EngineChoice:
-        settings, task = self.settings, self.task
-        return choose_engine(
-            task.model, task.network_inputs(trials), engine=settings.engine or "auto",
-            device=Local().check_device(settings.device), autocast=settings.autocast,
-            channels_last=settings.channels_last, message=progress.message,
-        )  # fmt: skip
 
     def audit(self, row: Row, options: AttackOptions) -> tuple[AuditedImage, Ints | None]:
         """Attack one image."""

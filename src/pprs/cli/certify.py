@@ -12,14 +12,13 @@ from pprs.cli import options
 from pprs.cli.console import RunSummary, compare_with_plain, exit_if_failed, print_summary, progress, say
 from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
-from pprs.cost import RunLimits, apply_limits
 from pprs.data import ImageSet, Selection
 from pprs.dataset import EngineOptions, certify_task
 from pprs.errors import ConfigurationError
 from pprs.noise import noise_of
 from pprs.partition import parse_request
 from pprs.report import write_image_rows
-from pprs.runners import parse_budget
+from pprs.runners import RunLimits, RunOptions, apply_limits, parse_budget
 from pprs.runs import check_out
 from pprs.sampling import Sampling
 from pprs.task import Task, load_task, open_data
@@ -155,8 +154,8 @@ def certify(
             parameter="show",
         )
     run = certify_task(
-        task, run_noise, run_partition, sampling, seed=seed, out=out, runner=run_on, options=engine_options,
-        limits=limits, progress=progress, arithmetic=arithmetic,
+        task, sampling,
+        RunOptions(run_noise, run_partition, seed, out, run_on, engine_options, limits, progress, arithmetic),
     )  # fmt: skip
     summary = RunSummary.of(run)
     print_summary(summary, run.settings, out)
@@ -167,8 +166,10 @@ def certify(
             engine_options, engine=run.settings.engine or engine, device="cpu" if run_on.parallel else device
         )
         plain = certify_task(
-            task, run_noise, None, run.settings.sampling, seed=seed, options=used, progress=progress.quiet(),
-            arithmetic=run.settings.arithmetic_option,
+            task, run.settings.sampling,
+            RunOptions(
+                run_noise, None, seed, engine=used, progress=progress.quiet(), arithmetic=run.settings.arithmetic_option
+            ),
         )  # fmt: skip
         compare_with_plain(summary.first, resolved, plain.rows()[0], task.model.class_names)
     if show is not None:

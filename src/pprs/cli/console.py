@@ -10,10 +10,10 @@ from rich.console import Console
 
 from pprs.certificate import confidence, is_lost_to_rounding, round_down, state_arithmetic
 from pprs.cli.errors import FAILED, with_flags
-from pprs.dataset import describe_failures
 from pprs.domain import SIGNAL, domain_of_any
 from pprs.partition import Partition
 from pprs.progress import TerminalProgress
+from pprs.runners import describe_failures
 from pprs.runs import Failure, Row, Run, RunSettings, space_of
 from pprs.space import Space, state_claim
 

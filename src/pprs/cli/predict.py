@@ -13,13 +13,13 @@ from pprs.cli.console import CommandProgress
 from pprs.cli.errors import FAILED, guarded, with_flags
 from pprs.cli.options import Panel
 from pprs.data import Selection
-from pprs.dataset import EngineOptions, describe_failures
 from pprs.domain import SIGNAL
+from pprs.engine import EngineOptions
 from pprs.errors import PprsError
 from pprs.noise import noise_of
 from pprs.partition import parse_request
 from pprs.prediction import predict_task
-from pprs.runners import Local
+from pprs.runners import Local, describe_failures
 from pprs.runs import Failure
 from pprs.runs.settings import describe_labels
 from pprs.space import state_pixels

@@ -16,7 +16,6 @@ from pprs.cli.console import CommandProgress, console
 from pprs.cli.errors import FAILED, guarded, with_flags
 from pprs.cli.options import Panel
 from pprs.data import Selection
-from pprs.dataset import LISTED_FAILURES
 from pprs.errors import ConfigurationError
 from pprs.label_sets import (
     AttackOptions,
@@ -30,6 +29,7 @@ from pprs.label_sets import (
     write_rows,
 )
 from pprs.label_sets.page import write_set_report
+from pprs.runners.run import LISTED_FAILURES
 from pprs.task import Task
 
 messages = CommandProgress(Console(stderr=True))  # rows go to stdout

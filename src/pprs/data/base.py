@@ -8,7 +8,7 @@ import hashlib
 import io
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,11 @@ class Example:
     label: int | None
     file_shape: tuple[int, ...] | None = None
     lost_depth: str | None = None
+
+    @property
+    def truth(self) -> Mapping[str, Any]:
+        """What the data say about the image, by the column of a row that keeps it. No answer may depend on it."""
+        return {"label": self.label}
 
 
 class ImageSet(ABC):
@@ -101,6 +106,17 @@ class ImageSet(ABC):
             A text such as "16 bits per channel", or None if the image is read as it is in its file.
         """
         return None
+
+    def truth_of(self, index: int) -> Mapping[str, Any]:
+        """Return what the data say about an image, without loading the image if possible.
+
+        Args:
+            index: The index of the image.
+
+        Returns:
+            The values by the columns of a row that keep them.
+        """
+        return {"label": self.label_of(index)}
 
     def name_of(self, index: int) -> str | None:
         """Return the name of an image in its data: its file, relative to the folder, or its key.

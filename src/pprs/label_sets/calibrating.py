@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 
-from pprs.dataset import fit_in_memory
 from pprs.errors import ConfigurationError
 from pprs.label_sets.calibration import Promise
 from pprs.label_sets.scoring import (
@@ -26,7 +25,7 @@ from pprs.model import Model
 from pprs.model.base import Restricted
 from pprs.noise import QuantisedImage, digest_image
 from pprs.progress import Progress, stage
-from pprs.runners import Local
+from pprs.runners import Local, fit_in_memory
 from pprs.space import FILE, NETWORK
 from pprs.task import Task
 from pprs.voting import CALIBRATE, LocalVotes, check_image, levels_of
@@ -38,7 +37,7 @@ def calibrate(
     """Score the calibration images and return the calibration, and what it was scored with."""
     device = Local().check_device(request.options.device)
     if task.pixels == FILE:
-        task = fit_in_memory(task, Local(), request.options, device)
+        task = fit_in_memory(task, Local(), replace(request.options, device=device))
     partition = None if request.partition is None else request.partition.bind_files()
     if partition is not None and task.pixels == NETWORK:
         partition = partition.resolve(request.noise.sigma, tuple(task.sample.image.shape))

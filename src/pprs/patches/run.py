@@ -11,7 +11,6 @@ import torch
 
 from pprs._threads import keep_memory
 from pprs.data import Selection
-from pprs.dataset import report_reused_images
 from pprs.engine import EngineChoice, check_engine, choose_engine
 from pprs.errors import ConfigurationError, PprsError, check_integer, check_type, describe_error
 from pprs.model import Model
@@ -25,6 +24,7 @@ from pprs.patches.pictures import draw_masks
 from pprs.patches.store import FILE, PatchRow, PatchRun, PatchSettings, PatchWriter, has_settings, open_patch_run
 from pprs.progress import Progress, as_progress, stage
 from pprs.runners import Held, Local
+from pprs.runs.session import report_adaptation
 from pprs.space import NETWORK
 from pprs.task import Task, load_task
 
@@ -127,7 +127,7 @@ def _report_adaptation(task: Task, sides: Sequence[int], masks: int, fill: Fill,
                 f"warning: the classifier was adapted to {adaptation.noise}, and is used with {used}. Certificates "
                 "hold, but there may be fewer of them."
             )
-    report_reused_images(task, progress)
+    report_adaptation(task, [], progress)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import torch
 
 from pprs.data import Example
 from pprs.data.base import decode_png
-from pprs.dataset import describe_subject
 from pprs.errors import ConfigurationError, PprsError, check_integer, describe_error
 from pprs.model import Model
 from pprs.noise import digest_image
@@ -24,6 +23,7 @@ from pprs.progress import Progress, as_progress, stage
 from pprs.runners import Local
 from pprs.runs import Mismatch, choose_rows, describe_parts
 from pprs.runs.check import count_rows
+from pprs.runs.session import describe_subject
 from pprs.task import Task, load_task, reopen_model
 from pprs.verification import Verification
 from pprs.verification.images import describe_setting

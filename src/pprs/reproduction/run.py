@@ -15,7 +15,7 @@ from pprs._files import atomic_write
 from pprs.adaptation import BUDGET, adapt
 from pprs.adaptation.images import choose_images
 from pprs.data import ImageSet, Selection, open_dataset
-from pprs.dataset import certify_dataset, describe_failures
+from pprs.dataset import certify_dataset
 from pprs.errors import ConfigurationError, PprsError, suggest
 from pprs.model import load_model
 from pprs.model.overlay import ADAPTED, join_adapted
@@ -27,6 +27,7 @@ from pprs.reproduction.former_rules import resolve_by
 from pprs.reproduction.plan import Cell, Experiment, Plan
 from pprs.reproduction.read import read_plan
 from pprs.reproduction.results import Entry, Results
+from pprs.runners import describe_failures
 from pprs.runs import Row, Run, RunFrame
 from pprs.runs.export import to_arrow
 from pprs.sampling import Sampling

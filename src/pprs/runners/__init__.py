@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pprs.runners.base import Done, Execution, Failed, Item, Runner, Work
 from pprs.runners.budget import FIRST_ROUND, Budget, parse_budget, run_budget
-from pprs.runners.driver import GALLERY, Recorder, RunProgress, run_images
+from pprs.runners.cost import RunLimits, apply_limits
+from pprs.runners.driver import GALLERY, InputReader, Recorder, RunProgress, run_inputs
 from pprs.runners.held import Held
 from pprs.runners.local import Local, LocalExecution
 from pprs.runners.processes import Processes, ProcessPool
 from pprs.runners.ray import Ray, RayPool
+from pprs.runners.run import RunOptions, describe_failures, fit_in_memory, reopen_answer, run_subject
 from pprs.runners.worker import Job
 
 # The names for `--runner`.
@@ -23,6 +25,7 @@ __all__ = [
     "Execution",
     "Failed",
     "Held",
+    "InputReader",
     "Item",
     "Job",
     "Local",
@@ -32,10 +35,17 @@ __all__ = [
     "Ray",
     "RayPool",
     "Recorder",
+    "RunLimits",
+    "RunOptions",
     "RunProgress",
     "Runner",
     "Work",
+    "apply_limits",
+    "describe_failures",
+    "fit_in_memory",
     "parse_budget",
+    "reopen_answer",
     "run_budget",
-    "run_images",
+    "run_inputs",
+    "run_subject",
 ]

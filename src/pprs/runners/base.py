@@ -1,22 +1,19 @@
-"""The base class of runners. A runner certifies the images it is given, and only the driver writes."""
+"""The base class of runners. A runner answers the inputs it is given, and only the driver writes."""
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
-from typing import ClassVar, Self
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
 
 import torch
 
-from pprs.certificate import Certificate
-from pprs.classifier import Certification, SmoothedClassifier
 from pprs.consistency import Watch
-from pprs.engine import EngineChoice
+from pprs.engine import EngineChoice, EngineOptions
 from pprs.errors import ConfigurationError
-from pprs.runs import Row
-from pprs.sampling import Sampling
+from pprs.runs import Answer, Guarantee, Key, Question, Session
 from pprs.task import Task
 
 OnSamples = Callable[[int], None]
@@ -24,48 +21,82 @@ OnSamples = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Item:
-    """An image to certify. `read` returns its pixels [C, H, W], and `partial` is its row so far, if any."""
+    """An input to answer. `read` returns its values, and `partial` is its row so far, if any."""
 
-    index: int
+    key: Key
     read: Callable[[], torch.Tensor]
-    partial: Row | None = None
+    partial: Any = None
+
+    @property
+    def index(self) -> int:
+        """The index of the input in its data."""
+        return self.key[0]
 
 
 @dataclass(frozen=True)
 class Done:
-    """The certificate of an image. `worker` is the number of the worker that made it, if there are workers."""
+    """What an input was answered. `worker` is the number of the worker that did it, if there are workers."""
 
-    index: int
-    certificate: Certificate
+    key: Key
+    outcome: Any
     seconds: float
     worker: int | None = None
+
+    @property
+    def index(self) -> int:
+        """The index of the input in its data."""
+        return self.key[0]
 
 
 @dataclass(frozen=True)
 class Failed:
-    """The error of an image that could not be certified."""
+    """The error of an input that could not be answered."""
 
-    index: int
+    key: Key
     error: str
+
+    @property
+    def index(self) -> int:
+        """The index of the input in its data."""
+        return self.key[0]
 
 
 @dataclass(frozen=True)
 class Work:
-    """Everything a runner needs to certify the images of a run."""
+    """Everything a runner needs to answer the inputs of a run.
 
-    task: Task
+    Attributes:
+        guarantee: What is promised about them.
+        settings: The settings of the run.
+        subject: The model and its data.
+        session: The network on its engine.
+        choice: The engine.
+        answer: What answers inputs in this process.
+        trials: Inputs on which the network was checked.
+        watch: Tells whether the network changes. None if it fails on the trials.
+        options: How the network is run.
+        message: Receives messages.
+    """
+
+    guarantee: Guarantee[Any, Any]
+    settings: Any
+    subject: Task
+    session: Session
     choice: EngineChoice
-    classifier: SmoothedClassifier
-    sampling: Sampling
-    watch: Watch | None = None  # tells whether the classifier changes. None if it fails on the first image.
-    device: str = "cpu"
-    autocast: bool = False
-    channels_last: bool = False
+    answer: Answer
+    trials: torch.Tensor
+    watch: Watch | None = None
+    options: EngineOptions = field(default_factory=EngineOptions)
     message: Callable[[str], None] = lambda text: None
+
+    def make_trials(self, subject: Task) -> torch.Tensor:
+        """Return trial inputs like `trials`, made of another choice of images."""
+        session = self.session
+        return self.guarantee.make_trials(subject, session.noise, session.partition, self.settings, session.arithmetic)
 
 
 class Runner(ABC):
-    """Where images are certified: in this process, in other processes, or on a cluster. Rows do not depend on it."""
+    """Where inputs are answered: in this process, in other processes, or on a cluster. Rows do not depend on it."""
 
     name: ClassVar[str]
     workers: int | None = None  # None means no workers, or as many as there is room for
@@ -107,8 +138,8 @@ class Execution(ABC):
     workers = 1
 
     @abstractmethod
-    def certify(self, items: Iterator[Item | None], count: OnSamples) -> Iterator[Done | Failed]:
-        """Certify the items in any order, and call `count` with the number of new samples.
+    def answer(self, items: Iterator[Item | None], count: OnSamples) -> Iterator[Done | Failed]:
+        """Answer the items in any order, and call `count` with the number of new passes.
 
         An item is only taken when a worker is free, so memory does not grow with the number of items. An item of None
         means that there is none at the moment: ask again after the next result.
@@ -139,9 +170,9 @@ class Execution(ABC):
         self.close()
 
 
-def certify_image(certification: Certification, item: Item, image: torch.Tensor, count: OnSamples) -> Done:
-    """Certify one image from its first sample, or from where it was left."""
+def answer_item(answer: Answer, item: Item, image: torch.Tensor, count: OnSamples) -> Done:
+    """Answer one input from its first pass, or from where it was left."""
     started = time.perf_counter()
-    certification.advance(image, on_samples=count)
+    outcome = answer.answer(Question(item.key, image, item.partial), count)
     seconds = time.perf_counter() - started + (0.0 if item.partial is None else item.partial.seconds)
-    return Done(item.index, certification.certificate(), seconds)
+    return Done(item.key, outcome, seconds)

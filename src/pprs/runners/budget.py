@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pprs.classifier import SmoothedClassifier
-from pprs.data import ImageSet
 from pprs.errors import ConfigurationError, describe_error
 from pprs.runners.base import Done, Failed, OnSamples
-from pprs.runners.driver import ImageReader, Recorder, RunProgress
+from pprs.runners.driver import Recorder
 from pprs.runs import Row, RunWriter
-from pprs.sampling import Sampling
+from pprs.runs.guarantee import Resumable
 
 FIRST_ROUND = 128  # samples of every image in the first round
 
@@ -48,23 +46,14 @@ def parse_budget(text: str) -> Budget:
     return Budget(samples=value) if unit == "samples" else Budget(seconds=value * _UNITS[unit])
 
 
-def run_budget(
-    classifier: SmoothedClassifier,
-    data: ImageSet,
-    images: Sequence[int],
-    sampling: Sampling,
-    run: RunWriter,
-    progress: RunProgress,
-    budget: Budget,
-    confirm: Callable[[], Collection[int] | None] = lambda: None,
-) -> None:
+def run_budget(answer: Resumable, images: Sequence[int], run: RunWriter, recorder: Recorder, budget: Budget) -> None:
     """Certify images in rounds until the budget is spent. Each round doubles the samples of the undecided images.
 
     So every image soon has a result, and the rest of the budget goes to the images whose result can still change, the
     most promising first. After each round an image's row holds the radius proved so far, from which a run resumes.
     """
     deadline, done, partial = time.monotonic() + budget.seconds, run.file.completed(), run.file.partial()
-    undecided = [_ImageInRounds(classifier, sampling, i, partial.get((i,))) for i in images if i not in done]
+    undecided = [_ImageInRounds(answer, i, partial.get((i,))) for i in images if i not in done]
     goal, drawn = FIRST_ROUND, 0
 
     def spent() -> bool:
@@ -73,29 +62,27 @@ def run_budget(
     def count(samples: int) -> None:
         nonlocal drawn
         drawn += samples
-        progress.samples(samples)
+        recorder.progress.samples(samples)
 
-    reader = ImageReader(data, classifier.num_classes, progress.message)
-    with Recorder(reader, images, run, progress, confirm) as recorder:
-        while undecided and not spent():
-            for image in undecided:
-                if not spent() and image.certification.samples < goal:
-                    image.advance(recorder, lambda n, goal=goal: n >= goal or spent(), count)  # type: ignore[misc]
-            undecided = [image for image in undecided if image.certification.stopped is None and not image.failed]
-            undecided.sort(key=lambda image: -image.certification.possible_gain)
-            goal *= 2
+    while undecided and not spent():
+        for image in undecided:
+            if not spent() and image.certification.samples < goal:
+                image.advance(recorder, lambda n, goal=goal: n >= goal or spent(), count)  # type: ignore[misc]
+        undecided = [image for image in undecided if image.certification.stopped is None and not image.failed]
+        undecided.sort(key=lambda image: -image.certification.possible_gain)
+        goal *= 2
 
 
 class _ImageInRounds:
     """An image that is certified in several rounds."""
 
-    def __init__(self, classifier: SmoothedClassifier, sampling: Sampling, index: int, partial: Row | None) -> None:
-        self.index, self.certification, self.failed = index, classifier.start(sampling, index, partial), False
+    def __init__(self, answer: Resumable, index: int, partial: Row | None) -> None:
+        self.key, self.certification, self.failed = (index,), answer.start(index, partial), False
         self._seconds = 0.0 if partial is None else partial.seconds
 
     def advance(self, recorder: Recorder, pause: Callable[[int], bool], count: OnSamples) -> None:
         try:
-            image = recorder.reader.read(self.index)
+            image = recorder.reader.read(self.key)
         except ConfigurationError:
             raise
         except Exception as error:  # image libraries raise many types
@@ -110,10 +97,10 @@ class _ImageInRounds:
         finally:  # also when interrupted
             self._seconds += time.perf_counter() - started
             if self.certification.begun:
-                recorder.record(Done(self.index, self.certification.certificate(), self._seconds))
+                recorder.record(Done(self.key, self.certification.certificate(), self._seconds))
         if failure is not None:
             self._fail(recorder, failure)
 
     def _fail(self, recorder: Recorder, error: Exception) -> None:
         self.failed = True
-        recorder.record(Failed(self.index, describe_error(error)))
+        recorder.record(Failed(self.key, describe_error(error)))

@@ -1,22 +1,19 @@
-"""The runner that certifies one image after the other in this process."""
+"""The runner without workers: this process answers the inputs one by one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from pprs.classifier import Certification
 from pprs.consistency import Watch
 from pprs.errors import ConfigurationError, describe_error
-from pprs.runners.base import Done, Execution, Failed, Item, OnSamples, Runner, Work, certify_image
-from pprs.runs import Row
-
-Start = Callable[[int, Row | None], Certification]  # from the index of an image and its row so far
+from pprs.runners.base import Done, Execution, Failed, Item, OnSamples, Runner, Work, answer_item
+from pprs.runs import Answer
 
 
 @dataclass(frozen=True)
 class Local(Runner):
-    """Certify images in this process."""
+    """Answer inputs in this process, on the threads given to the call."""
 
     name = "local"
 
@@ -25,35 +22,35 @@ class Local(Runner):
         return False
 
     def start(self, work: Work) -> Execution:
-        return LocalExecution(lambda index, partial: work.classifier.start(work.sampling, index, partial), work.watch)
+        return LocalExecution(work.answer, work.watch)
 
 
 class LocalExecution(Execution):
-    """Certify images one by one. `start` decides where their samples are drawn, and `watch` by which classifier."""
+    """Answers inputs one by one. `watch` tells whether the network changes."""
 
-    def __init__(self, start: Start, watch: Watch | None = None) -> None:
-        self._start, self._watch = start, watch
+    def __init__(self, answer: Answer, watch: Watch | None = None) -> None:
+        self._answer, self._watch = answer, watch
 
     def confirm(self) -> Collection[int]:
         if self._watch is not None:
             self._watch.confirm()
         return ()
 
-    def certify(self, items: Iterator[Item | None], count: OnSamples) -> Iterator[Done | Failed]:
+    def answer(self, items: Iterator[Item | None], count: OnSamples) -> Iterator[Done | Failed]:
         for item in items:
-            assert item is not None, "there is no other image to wait for"
-            yield self._certify(item, count)
+            assert item is not None, "there is no other input to wait for"
+            yield self._answer_item(item, count)
 
-    def _certify(self, item: Item, count: OnSamples) -> Done | Failed:
+    def _answer_item(self, item: Item, count: OnSamples) -> Done | Failed:
         try:
             image = item.read()
         except ConfigurationError:
             raise
         except Exception as error:  # image libraries raise many types
-            return Failed(item.index, describe_error(error))
+            return Failed(item.key, describe_error(error))
         try:
-            return certify_image(self._start(item.index, item.partial), item, image, count)
+            return answer_item(self._answer, item, image, count)
         except (ConfigurationError, OSError):  # an OSError comes from reporting progress to a closed terminal
             raise
         except Exception as error:  # a user's model may raise anything
-            return Failed(item.index, describe_error(error))
+            return Failed(item.key, describe_error(error))

@@ -18,13 +18,13 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from pprs.classifier import Certification
 from pprs.errors import ConfigurationError, PprsError, describe_error
 from pprs.noise import QuantisedImage, parse_noise
 from pprs.partition import Partition, parse_partition
 from pprs.runners.base import Done, Execution, Failed, Item, OnSamples
 from pprs.runners.local import LocalExecution
-from pprs.runners.worker import Assignment, ImageArray, Job
+from pprs.runners.worker import Assignment, ImageArray, Job, SessionText
+from pprs.runs import Answer, Key
 from pprs.voting import Votes, chunk_size, prepare_image
 
 ATTEMPTS = 6  # workers that may die over an image before it has failed
@@ -75,7 +75,7 @@ class _State:
 class WorkerPool(Execution):
     """The workers of a runner. Subclasses start and stop them, and exchange messages with them."""
 
-    def __init__(self, job: Job, workers: int, *, split: bool = False, attempts: int = ATTEMPTS) -> None:
+    def __init__(self, job: Job, workers: int, *, split: Answer | None = None, attempts: int = ATTEMPTS) -> None:
         self.workers, self._job, self._split, self._attempts = workers, job, split, attempts
         self._workers: dict[int, _State] = {}
         self._retries: deque[_PendingTask] = deque()  # tasks whose worker died
@@ -125,23 +125,21 @@ class WorkerPool(Execution):
         lost, self._lost = self._lost, set()
         return {*lost, EVERY} if lost else lost
 
-    def certify(self, items: Iterator[Item | None], count: OnSamples) -> Iterator[Done | Failed]:
+    def answer(self, items: Iterator[Item | None], count: OnSamples) -> Iterator[Done | Failed]:
         self._count = count
         while len(self._workers) < self.workers:
             self._start_worker()
-        if self._split:
-            return self._certify_split(items, count)
-        return self._certify_images(items, count)
+        if self._split is not None:
+            return self._answer_split(items, count, self._split)
+        return self._answer_each(items, count)
 
-    def _certify_split(self, items: Iterator[Item | None], count: OnSamples) -> Iterator[Done | Failed]:
-        """Certify images one after the other, each on all workers."""
-        source, sampling = PoolVotes(self, self._job), self._job.sampling
-        execution = LocalExecution(lambda i, partial: Certification(source, sampling, i, partial))
-        for result in execution.certify(items, count):
+    def _answer_split(self, items: Iterator[Item | None], count: OnSamples, answer: Answer) -> Iterator[Done | Failed]:
+        """Answer inputs one after the other, each on all workers."""
+        for result in LocalExecution(answer.split(PoolVotes(self, self._job.session))).answer(items, count):
             yield replace(result, worker=EVERY) if isinstance(result, Done) else result
 
-    def _certify_images(self, items: Iterator[Item | None], count: OnSamples) -> Iterator[Done | Failed]:
-        """Certify each image on one worker."""
+    def _answer_each(self, items: Iterator[Item | None], count: OnSamples) -> Iterator[Done | Failed]:
+        """Answer each input on one worker."""
         more = True
         while True:
             while (self._retries or more) and self._free_worker() is not None:
@@ -155,7 +153,7 @@ class WorkerPool(Execution):
                         break
                     if item is None:
                         break
-                    pending_task = _PendingTask(self._new_task(item.index, item.partial), item.read)
+                    pending_task = _PendingTask(self._new_task(item.key, item.partial), item.read)
                 failed = self._dispatch(pending_task)
                 if failed is not None:
                     yield failed
@@ -188,7 +186,8 @@ class WorkerPool(Execution):
                 elif len(first_samples) < max_tasks:
                     first = todo.popleft()
                     stop = min(first + step, samples.stop)
-                    pending_task = _PendingTask(self._new_task(index, None, phase, first, stop, not eager), lambda: x)
+                    task = self._new_task((index,), None, phase, first, stop, not eager)
+                    pending_task = _PendingTask(task, lambda: x)
                     first_samples[pending_task.task.number] = first
                 else:
                     break
@@ -203,9 +202,9 @@ class WorkerPool(Execution):
                 yield from votes.pop(position)
                 position += step
 
-    def _new_task(self, index: int, *rest: Any) -> Assignment:
+    def _new_task(self, key: Key, *rest: Any) -> Assignment:
         self._last_task += 1
-        return Assignment(self._last_task, index, *rest)
+        return Assignment(self._last_task, key, *rest)
 
     def _free_worker(self) -> int | None:
         """The worker with the fewest pending tasks, or None if no worker can take another."""
@@ -225,7 +224,7 @@ class WorkerPool(Execution):
         except ConfigurationError:
             raise
         except Exception as error:  # image libraries raise many types
-            return Failed(pending_task.task.index, describe_error(error))
+            return Failed(pending_task.task.key, describe_error(error))
         self._workers[worker].pending[pending_task.task.number] = pending_task
         self._send(worker, pending_task.task, array)
         return None
@@ -273,7 +272,7 @@ class WorkerPool(Execution):
         state.reported.pop(event.task, None)
         self._deaths.pop(event.task, None)
         if event.kind == "raised":
-            return task, Failed(task.index, event.value)
+            return task, Failed(task.key, event.value)
         result, seconds = event.value
         state.finished += 1
         if isinstance(result, Done):
@@ -307,7 +306,7 @@ class WorkerPool(Execution):
                 f"{self._deaths[number]} workers died over it. The last: {event.value}. The usual cause is too little "
                 "memory: give a smaller `batch_size`, or fewer `workers`."
             )
-            failed.append((pending_task.task, Failed(pending_task.task.index, text)))
+            failed.append((pending_task.task, Failed(pending_task.task.key, text)))
         self._start_worker()
         return failed
 
@@ -317,13 +316,11 @@ class PoolVotes:
 
     device = torch.device("cpu")
 
-    def __init__(self, pool: WorkerPool, job: Job) -> None:
-        self.num_classes, self.noise, self.partition = (
-            job.num_classes,
-            parse_noise(job.noise),
-            parse_partition(job.partition),
-        )
-        self._pool, self._arithmetic = pool, job.arithmetic
+    def __init__(self, pool: WorkerPool, session: SessionText) -> None:
+        assert session.noise is not None, "samples of an input are split only if there is noise"
+        self.num_classes, self.noise = session.num_classes, parse_noise(session.noise)
+        self.partition = parse_partition(session.partition or "none")
+        self._pool, self._arithmetic = pool, session.arithmetic
 
     def quantise(self, x: torch.Tensor) -> torch.Tensor | QuantisedImage:
         return prepare_image(x, self.noise, self._arithmetic)

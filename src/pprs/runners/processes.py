@@ -48,7 +48,7 @@ class Processes(Runner):
 
     def start(self, work: Work) -> Execution:
         workers = self.workers or cpu_count()
-        pool = ProcessPool(Job.of(work, self.threads), workers, split=self.split_samples)
+        pool = ProcessPool(Job.of(work, self.threads), workers, split=work.answer if self.split_samples else None)
         work.message(f"{workers} workers ({self.name}), {self.threads} threads each")
         return pool
 

@@ -84,7 +84,7 @@ class Ray(Runner):
     def start(self, work: Work) -> Execution:
         pool = RayPool(
             Job.of(work, self.threads), self.workers, address=self.address, gpus=self.gpus_per_worker,
-            message=work.message, split=self.split_samples,
+            message=work.message, split=work.answer if self.split_samples else None,
         )  # fmt: skip
         work.message(f"{pool.workers} workers ({self.name}), {self.threads} threads each")
         return pool

@@ -1,4 +1,4 @@
-"""A worker: a process that holds the model once and certifies the images it is sent.
+"""A worker: a process that holds the model once and answers the inputs it is sent.
 
 It receives only text and numbers, and opens the model itself from the text that names it. So nothing from a user's
 file is ever unpickled, and the digest shows whether it is the driver's network.
@@ -7,7 +7,8 @@ file is ever unpickled, and the digest shows whether it is the driver's network.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,7 @@ import torch
 
 from pprs import _threads
 from pprs._version import __version__
-from pprs.classifier import SmoothedClassifier
-from pprs.consistency import Watch
+from pprs.consistency import Watch, check_function_of_one_image
 from pprs.engine import Accelerated
 from pprs.errors import ConfigurationError, PprsError, describe_error
 from pprs.model import Preprocess, load_model
@@ -29,13 +29,57 @@ from pprs.model.identity import identify
 from pprs.model.onnx import OnnxNetwork
 from pprs.noise import parse_noise
 from pprs.partition import parse_partition
-from pprs.runners.base import Done, Item, Work, certify_image
-from pprs.runs import Row, describe_parts
-from pprs.sampling import Sampling
+from pprs.runners.base import Done, Item, Work, answer_item
+from pprs.runs import GUARANTEES, Guarantee, Key, Session, describe_parts, find_guarantee, import_guarantee
 from pprs.scores import Probe
-from pprs.voting import Votes, check_image, error_context
+from pprs.voting import LocalVotes, Scorer, Votes, check_image, error_context
 
 ImageArray = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class SessionText:
+    """A session in text and numbers, from which a worker opens it again."""
+
+    num_classes: int
+    noise: str | None = None
+    partition: str | None = None
+    seed: int = 0
+    arithmetic: str = "real"
+    device: str = "cpu"
+    batch_size: int | None = None
+
+    @classmethod
+    def of(cls, session: Session, device: str) -> SessionText:
+        """Return a session as text.
+
+        Raises:
+            ConfigurationError: If its noise or partition are of a class that has no text.
+        """
+        noise = None if session.noise is None else str(session.noise)
+        partition = None if session.partition is None else str(session.partition)
+        again = None if noise is None else parse_noise(noise), None if partition is None else parse_partition(partition)
+        if again != (session.noise, session.partition):
+            raise ConfigurationError(
+                f"{noise} with {partition or 'none'} cannot be sent to a worker, since its text does not describe it "
+                "fully. Leave out the `runner`.",
+                parameter="runner",
+            )
+        return cls(session.num_classes, noise, partition, session.seed, session.arithmetic, device, session.batch_size)
+
+    def open(self, network: torch.nn.Module, device: str, threads: int) -> Session:
+        """Return the session with a network."""
+        return Session(
+            network,
+            self.num_classes,
+            None if self.noise is None else parse_noise(self.noise),
+            None if self.partition is None else parse_partition(self.partition),
+            self.seed,
+            self.arithmetic,
+            device,
+            self.batch_size,
+            threads,
+        )
 
 
 @dataclass(frozen=True)
@@ -44,22 +88,17 @@ class Job:
 
     model: str
     digest: str
-    num_classes: int
-    noise: str
-    partition: str
-    sampling: Sampling
-    seed: int = 0
-    batch_size: int | None = None
+    guarantee: str  # its name, or its place, such as "package.module:NAME"
+    settings: Mapping[str, Any]  # as they are stored
+    session: SessionText
     threads: int = 1
-    device: str = "cpu"
     autocast: bool = False
     channels_last: bool = False
     chosen: tuple[int, ...] | None = None  # the classes for `labels`, in order
     network: bytes | None = None  # the driver's export of the model to ONNX, used by all workers
-    probe: tuple[ImageArray, Probe] | None = None  # noisy samples, and the driver's labels and margins for them
+    probe: tuple[ImageArray, Probe] | None = None  # trial inputs, and the driver's labels and margins for them
     identity: tuple[tuple[str, str], ...] = ()  # what the driver's scores depend on, besides the weights
     folder: str = ""  # relative paths start here
-    arithmetic: str = "auto"
     file_input: tuple[Preprocess, int] | None = None  # how noisy images are brought to the network's input, if they are
     version: str = __version__
 
@@ -67,62 +106,55 @@ class Job:
     def of(cls, work: Work, threads: int = 1) -> Job:
         """The job for this work, with this number of threads per worker.
 
-        Workers check that their model is the driver's in all its parts, and that it gives noisy samples the same
-        labels and margins: some code may still differ on another machine.
+        Workers check that their model is the driver's in all its parts, and that it gives trial inputs the same labels
+        and margins: some code may still differ on another machine.
         """
-        task, votes = work.task, work.classifier.votes
-        if task.model_text is None:
+        subject = work.subject
+        if subject.model_text is None:
             raise ConfigurationError(
                 "workers open the model themselves, which a bare module does not allow. Give `model` as text (such as "
                 '"mymodule:factory" or a file), or leave out the `runner`.',
                 parameter="model",
             )
-        noise, partition = str(votes.noise), str(votes.partition or "none")
-        if parse_noise(noise) != votes.noise or parse_partition(partition) != votes.partition:
-            raise ConfigurationError(
-                f"{noise} with {partition} cannot be sent to a worker, since its text does not describe it fully. "
-                "Leave out the `runner`.",
-                parameter="runner",
-            )
-        module, base = task.model.module, votes.model
+        module, base = subject.model.module, work.session.network
         network = None
         if work.choice.engine == "onnxruntime" and work.choice.model.module is not module:
             exported = work.choice.model.module.modules()
             network = next(Path(m.name).read_bytes() for m in exported if isinstance(m, OnnxNetwork))
         return cls(
-            task.model_text,
-            task.model.digest(),
-            task.num_classes,
-            noise,
-            partition,
-            work.sampling,
-            votes.seed,
-            votes.batch_size,
+            subject.model_text,
+            subject.model.digest(),
+            place_of(work.guarantee),
+            work.settings.to_dict(),
+            SessionText.of(work.session, work.options.device),
             threads,
-            work.device,
-            work.autocast,
-            work.channels_last,
+            work.options.autocast,
+            work.options.channels_last,
             tuple(module.chosen.tolist()) if isinstance(module, Restricted) else None,
             network,
             _take_probe(work),
-            tuple(identify(task.model).items()),
+            tuple(identify(subject.model).items()),
             os.getcwd(),
-            votes.requested_arithmetic,
             (base.preprocess, base.channels) if isinstance(base, FileInput) else None,
         )
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """A task for a worker: to certify an image or, if there is a phase, to count the votes of some of its samples."""
+    """A task for a worker: to answer an input or, if there is a phase, to count the votes of some of its samples."""
 
     number: int
-    index: int
-    partial: Row | None = None
+    key: Key
+    partial: Any = None
     phase: int | None = None
     first: int = 0
     stop: int = 0
     by_chunk: bool = False  # return the votes of each chunk
+
+    @property
+    def index(self) -> int:
+        """The index of the input."""
+        return self.key[0]
 
 
 def start_failure(error: Exception) -> str:
@@ -136,7 +168,7 @@ def task_failure(error: Exception) -> str:
 
 
 class Worker:
-    """Certifies the images it is sent. `slot` distinguishes the workers of one machine."""
+    """Answers the inputs it is sent. `slot` distinguishes the workers of one machine."""
 
     def __init__(self, job: Job, slot: int = 0) -> None:
         if job.version != __version__:
@@ -148,13 +180,13 @@ class Worker:
         _threads.keep_memory()
         if os.path.isdir(job.folder):
             os.chdir(job.folder)
-        self._sampling, self._classifier = job.sampling, _classifier(job, slot)
+        guarantee = import_guarantee(job.guarantee) if ":" in job.guarantee else find_guarantee(job.guarantee)
+        self._answer = guarantee.open(_open_session(job, slot), guarantee.settings.from_dict(job.settings))
         self._watch = None
         if job.probe is not None:
             noisy, expected = job.probe
             inputs = torch.from_numpy(noisy.copy())
-            _check_scores(self._classifier, inputs, expected)
-            self._watch = Watch(self._classifier.votes, inputs)
+            self._watch = _check_scores(self._answer.scorer, inputs, expected)
 
     def confirm(self) -> tuple[Any, ...]:
         """Return the event that says whether the network is still the one that it was at the start."""
@@ -176,18 +208,38 @@ class Worker:
 
         image = torch.from_numpy(np.array(array))  # a copy, since the array may be read-only
         if task.phase is None:
-            certification = self._classifier.start(self._sampling, task.index, task.partial)
-            return certify_image(certification, Item(task.index, lambda: image, task.partial), image, count)
-        samples = range(task.first, task.stop)
-        with error_context(image, task.index, self._classifier.partition):
-            votes = self._classifier.votes
+            return answer_item(self._answer, Item(task.key, lambda: image, task.partial), image, count)
+        votes = self._answer.scorer
+        assert isinstance(votes, LocalVotes), "only votes are split"
+        with error_context(image, task.index, votes.partition):
             prepared = votes.quantise(check_image(image, votes.device))
-            chunks = list(votes.votes(prepared, samples, task.index, task.phase))
-        report(len(samples))
+            chunks = list(votes.votes(prepared, range(task.first, task.stop), task.index, task.phase))
+        report(task.stop - task.first)
         return chunks if task.by_chunk else [sum(chunks[1:], chunks[0])]
 
 
-def _classifier(job: Job, slot: int) -> SmoothedClassifier:
+def place_of(guarantee: Guarantee[Any, Any]) -> str:
+    """Return the name of a guarantee in the table, or the place from which a worker can import it.
+
+    Raises:
+        ConfigurationError: If it is neither in the table nor a value of its module.
+    """
+    if guarantee.name in GUARANTEES and find_guarantee(guarantee.name) is guarantee:
+        return guarantee.name
+    name = type(guarantee).__module__
+    module = sys.modules.get(name)
+    attribute = next((key for key, value in vars(module).items() if value is guarantee), None) if module else None
+    if attribute is None or name == "__main__":
+        raise ConfigurationError(
+            f"workers import the guarantee {type(guarantee).__name__} themselves. Put it into a module, with a value "
+            f"such as {guarantee.name.upper().replace('-', '_')} = {type(guarantee).__name__}(), or leave out the "
+            "`runner`.",
+            parameter="runner",
+        )
+    return f"{name}:{attribute}"
+
+
+def _open_session(job: Job, slot: int) -> Session:
     module: torch.nn.Module
     if job.network is not None:
         module = OnnxNetwork(job.network, "the driver's network")
@@ -196,38 +248,34 @@ def _classifier(job: Job, slot: int) -> SmoothedClassifier:
         module = _load_module(job)
     if job.file_input is not None:
         module = FileInput(module, *job.file_input)
-    device = job.device
+    device = job.session.device
     if device == "cuda" and torch.cuda.device_count() > 1:
         device = f"cuda:{slot % torch.cuda.device_count()}"
-    return SmoothedClassifier(
-        module, job.num_classes, parse_noise(job.noise), parse_partition(job.partition), seed=job.seed,
-        batch_size=job.batch_size, threads=job.threads, device=device, arithmetic=job.arithmetic,
-    )  # fmt: skip
+    return job.session.open(module, device, job.threads)
 
 
 def _take_probe(work: Work) -> tuple[ImageArray, Probe] | None:
-    """Return noisy samples and the driver's labels and margins for them, or None if its network fails on them."""
-    votes = work.classifier.votes
-    inputs = work.task.trial_images(votes.noise, votes.partition, votes.seed, votes.requested_arithmetic)
+    """Return the trial inputs and the driver's labels and margins for them, or None if its network fails on them."""
+    scorer = work.answer.scorer
     try:
         with torch.inference_mode():
-            return inputs.numpy(), Probe.of(votes.scores(inputs.to(votes.device)))
+            return work.trials.numpy(), Probe.of(scorer.scores(work.trials.to(scorer.device)))
     except (PprsError, MemoryError):
         return None  # the run reports which images it fails on
 
 
-def _check_scores(classifier: SmoothedClassifier, inputs: torch.Tensor, expected: Probe) -> None:
+def _check_scores(scorer: Scorer, inputs: torch.Tensor, expected: Probe) -> Watch:
     """Check that this worker's network is the driver's, and that its scores do not depend on the batch here either."""
-    votes = classifier.votes
-    classifier.check_inputs(inputs)
+    scorer.settle_alone(check_function_of_one_image(scorer, inputs))
     with torch.inference_mode():
-        found = Probe.of(votes.scores(inputs.to(votes.device)))
-    difference = expected.difference(found, votes.score_tolerance)
+        found = Probe.of(scorer.scores(inputs.to(scorer.device)))
+    difference = expected.difference(found, scorer.score_tolerance)
     if difference is not None:
         raise ConfigurationError(
             f"a worker's network gives other scores than the driver's, though its weights are the same: {difference}. "
             "Install the same code and packages on every machine."
         )
+    return Watch(scorer, inputs)
 
 
 def _load_module(job: Job) -> torch.nn.Module:

@@ -8,18 +8,109 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+import torch
+
+from pprs.classifier import Certification
+from pprs.data import Selection
 from pprs.errors import ConfigurationError, suggest
+from pprs.noise import Noise
+from pprs.partition import Partition
 from pprs.runs.columns import Schema
 from pprs.runs.provenance import CERTIFY, Provenance
 from pprs.runs.row import Failure
+from pprs.runs.session import Session
+from pprs.task import Task, load_task
+from pprs.voting import OnSamples, Scorer, VoteSource
 
 S = TypeVar("S", bound=Provenance)
 R = TypeVar("R")
+Key = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Question:
+    """An input that is to be answered.
+
+    Attributes:
+        key: What its row is known by: the index of the input, and what else distinguishes rows.
+        image: The input [C, H, W] or [C, T].
+        partial: Its row so far, if a budget ended its sampling.
+    """
+
+    key: Key
+    image: torch.Tensor
+    partial: Any = None
+
+    @property
+    def index(self) -> int:
+        """The index of the input in its data."""
+        return self.key[0]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of an input besides its values, which no answer may depend on.
+
+    Attributes:
+        name: Its name in the data.
+        file_shape: Its shape before it was prepared for the network.
+        truth: Its true label, or whatever else its data say about it, by column.
+    """
+
+    name: str | None = None
+    file_shape: tuple[int, ...] | None = None
+    truth: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> int | None:
+        """The true label, if there is one."""
+        return self.truth.get("label")
+
+
+class Answer(ABC):
+    """Answers inputs with an open network, in this process or in a worker.
+
+    Attributes:
+        scorer: The network that is asked, which is checked to be one function of one input.
+    """
+
+    scorer: Scorer
+
+    @abstractmethod
+    def answer(self, question: Question, on_passes: OnSamples) -> Any:
+        """Answer an input. The result is sent from a worker to the driver, which makes a row of it.
+
+        Args:
+            question: The input.
+            on_passes: Called with the number of new passes of the network now and then.
+
+        Raises:
+            PprsError: If the input is invalid, or if the network fails.
+        """
+
+    @abstractmethod
+    def digest(self, image: torch.Tensor) -> str:
+        """Return the digest of an input as it is answered, by which a row is bound to it."""
+
+    def split(self, source: VoteSource) -> Answer:
+        """Return what answers with votes that come from elsewhere, so that workers share the samples of an input."""
+        raise ConfigurationError(
+            "the samples of one input cannot be split over workers here. Leave out `split_samples`.",
+            parameter="split_samples",
+        )
+
+
+class Resumable(Answer):
+    """Answers that can be left at any time and continued, such as votes of which more make a bound tighter."""
+
+    @abstractmethod
+    def start(self, index: int, partial: Any = None) -> Certification:
+        """Start the answer to an input, or continue it from its row so far."""
 
 
 @dataclass(frozen=True)
@@ -38,29 +129,104 @@ class Legacy:
 
 
 class Guarantee(ABC, Generic[S, R]):
-    """What is promised about an input.
+    """What is promised about an input. `S` are the settings of a run, and `R` is a row.
 
     Attributes:
         name: The name, which a run's file holds. It is that of the command.
         noun: What a run is called in messages, such as "a certification run".
+        verb: What the driver does, for progress bars.
         settings: The class of the settings.
         schema: The columns of a row.
+        is_sampled: Whether a row rests on noise that was drawn, so that a replay draws it again.
+        passes_vary: Whether the number of passes differs between inputs.
+        can_budget: Whether sampling may end at any time, so that a budget can be spent where it helps.
         legacy: The file of earlier versions, if there is one.
     """
 
     name: ClassVar[str]
     noun: ClassVar[str]
+    verb: ClassVar[str]
     settings: ClassVar[type[Any]]
     schema: ClassVar[Schema[Any]]
+    is_sampled: ClassVar[bool] = True
+    can_budget: ClassVar[bool] = False
     legacy: ClassVar[Legacy | None] = None
+
+    # ---- the subject
+
+    def load(
+        self,
+        model: Any,
+        data: Any,
+        *,
+        split: str | None = None,
+        classes: str | Path | None = None,
+        labels: str | Sequence[str] | None = None,
+        images: Any | Selection = None,
+        pixels: str = "network",
+        adapted: str | Path | None = None,
+    ) -> Task:
+        """Open a model and its data, and match them."""
+        return load_task(
+            model, data, split=split, classes=classes, labels=labels, images=images, pixels=pixels, adapted=adapted
+        )
+
+    def make_trials(
+        self, subject: Task, noise: Noise | None, partition: Partition | None, settings: S, arithmetic: str
+    ) -> torch.Tensor:
+        """Return a few inputs as the network receives them, on which to try engines and to check the network.
+
+        They are made of the first usable input, with noise that is used for nothing else.
+        """
+        assert noise is not None
+        return subject.trial_images(noise, partition, settings.seed or 0, arithmetic)
+
+    def check_attainable(self, subject: Task, noise: Noise | None, settings: S, arithmetic: str) -> None:
+        """Raise an error before a run if its settings can never promise anything about the first usable input."""
+
+    def describe_work(self, subject: Task, session: Session, settings: S, inputs: int) -> list[str]:
+        """Say what is about to be done, and what is the most that can come of it."""
+        return []
+
+    # ---- answers
+
+    @abstractmethod
+    def open(self, session: Session, settings: S) -> Answer:
+        """Return what answers inputs with an open network."""
+
+    def list_keys(self, images: Sequence[int], settings: S) -> list[Key]:
+        """Return the keys of the rows that a run over these inputs has."""
+        return [(index,) for index in images]
+
+    def count_passes(self, settings: S) -> int | None:
+        """Return the passes of the network that each row takes. None if that varies."""
+        return None
+
+    def expect_passes(self, settings: S) -> int:
+        """Return about how many passes a row takes, by which an engine is chosen."""
+        return self.count_passes(settings) or 1
+
+    @abstractmethod
+    def make_row(self, key: Key, outcome: Any, known: Known, seconds: float) -> R:
+        """Return the row of an input that was answered."""
 
     @abstractmethod
     def failed_row(self, failure: Failure) -> R:
         """Return the row of an input that failed, which promises nothing. Leaving it out could flatter a model."""
 
-    def count_promises(self, rows: Iterable[R]) -> tuple[int, int]:
-        """Return how many of the rows promise something, and how many rows there are."""
-        raise NotImplementedError
+    def is_final(self, row: R) -> bool:
+        """Return whether no later call continues a row."""
+        return True
+
+    # ---- what is shown
+
+    @abstractmethod
+    def tally(self, row: R) -> float:
+        """Return how much a row promises, from 0 to 1: whether it is certified, or the share of what is."""
+
+    def describe_tally(self, rows: int, total: float) -> str:
+        """Say in a few words how much the rows so far promise."""
+        return f"{round(total)} certified"
 
 
 # The guarantees of this package, by the name that a run's file holds, with the place of each.
@@ -87,8 +253,13 @@ def find_guarantee(name: str, given: Sequence[Guarantee[Any, Any]] = ()) -> Guar
         )
     found = GUARANTEES[name]
     if isinstance(found, str):
-        module, _, attribute = found.partition(":")
-        found = getattr(importlib.import_module(module), attribute)
-        assert isinstance(found, Guarantee)
-        GUARANTEES[name] = found
+        found = GUARANTEES[name] = import_guarantee(found)
+    return found
+
+
+def import_guarantee(place: str) -> Guarantee[Any, Any]:
+    """Return the guarantee at a place such as "package.module:NAME"."""
+    module, _, attribute = place.partition(":")
+    found = getattr(importlib.import_module(module), attribute)
+    assert isinstance(found, Guarantee), place
     return found

@@ -16,7 +16,7 @@ from pprs.runs.export import read_exported, to_arrow
 from pprs.runs.folder import SUFFIXES
 from pprs.runs.row import Failure, Row, from_record
 from pprs.runs.settings import RunSettings
-from pprs.runs.store import FILE, RunFile
+from pprs.runs.store import FILE, Given, RunFile
 
 if TYPE_CHECKING:
     import pandas
@@ -108,9 +108,15 @@ class StoredRun(Run):
     """
 
     def __init__(
-        self, folder: Path, path: str | None = None, images: Sequence[int] | None = None, keep: Any = None
+        self,
+        folder: Path,
+        path: str | None = None,
+        images: Sequence[int] | None = None,
+        keep: Any = None,
+        guarantees: Given = (),
     ) -> None:
-        self._file, self.path, self.images, self._keep = RunFile(folder), path or str(folder), images, keep
+        self._file, self.path, self.images = RunFile(folder, guarantees), path or str(folder), images
+        self._keep, self.guarantee = keep, self._file.guarantee
         self.folder, self.settings = folder, self._file.settings
 
     @property

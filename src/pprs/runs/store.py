@@ -62,6 +62,11 @@ def is_run(folder: Path) -> bool:
     return (folder / FILE).is_file() or find_legacy(folder) is not None
 
 
+def holds_rows(folder: Path, guarantees: Given = ()) -> bool:
+    """Return whether a folder holds a run of any version with settings, which it lacks if its start was interrupted."""
+    return run_database(guarantees).is_in(folder) or find_legacy(folder, guarantees) is not None
+
+
 class RunFile:
     """The file of a run, for reading. Each call opens and closes it, so no resources are held in between.
 

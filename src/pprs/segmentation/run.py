@@ -17,8 +17,7 @@ from pprs._threads import get_threads, keep_memory
 from pprs.consistency import Watch
 from pprs.data import Selection, check_indices
 from pprs.data.thumbnail import encode_thumbnail
-from pprs.dataset import EngineOptions, report_reused_images
-from pprs.engine import choose_engine
+from pprs.engine import EngineOptions, choose_engine
 from pprs.errors import ConfigurationError, PprsError, check_integer, check_type, describe_error
 from pprs.memory import check_memory
 from pprs.model import Model
@@ -27,6 +26,7 @@ from pprs.noise import Noise, QuantisedImage, digest_image, parse_noise
 from pprs.partition import Partition, parse_partition
 from pprs.progress import Progress, as_progress, stage
 from pprs.runners import Held, Local
+from pprs.runs.session import report_adaptation
 from pprs.segmentation.certificate import SegmentationCertificate
 from pprs.segmentation.data import as_masked_set, open_masked
 from pprs.segmentation.holm import check_attainable
@@ -205,9 +205,7 @@ def describe_subject(subject: Task) -> dict[str, Any]:
 
 def _report_adaptation(task: Task, noise: Noise, partition: Partition | None, progress: Progress) -> None:
     """Warn if an adapted network is used with other noise, or for the images that it was adapted with."""
-    for text in task.list_mismatches(noise, partition):
-        progress.message(f"warning: {text}")
-    report_reused_images(task, progress)
+    report_adaptation(task, task.list_mismatches(noise, partition), progress)
 
 
 def _open_data(data: Any, split: str | None, classes: str | Path | None) -> MaskedSet:

@@ -46,7 +46,7 @@ class ContractNetwork(torch.nn.Module):
 
 
 class ChangingNetwork(ContractNetwork):
-    """A network that gives another label from its 1,000th image on, as one that adapts itself may."""
+    """A network that gives another label from its 600th image on, as one that adapts itself may."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class ChangingNetwork(ContractNetwork):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.seen += len(x)
         scores = super().forward(x)
-        return scores if self.seen < 1000 else -scores
+        return scores if self.seen < 600 else -scores
 
 
 class ContractImages:

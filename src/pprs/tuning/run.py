@@ -11,16 +11,15 @@ import torch
 
 from pprs._files import atomic_write
 from pprs._threads import keep_memory
-from pprs.classifier import SmoothedClassifier
 from pprs.data import Selection
-from pprs.dataset import EngineOptions, check_network, count_adapted_images, fit_in_memory
-from pprs.engine import EngineChoice, check_engine, choose_engine
+from pprs.engine import EngineChoice, EngineOptions, check_engine
 from pprs.errors import ConfigurationError, PprsError, suggest
 from pprs.model import Model
 from pprs.noise import Noise, parse_noise
 from pprs.partition import Denoiser, Partition, parse_partition
 from pprs.progress import Progress, as_progress, rename_inputs, stage
-from pprs.runners import Local, parse_budget
+from pprs.runners import Local, fit_in_memory, parse_budget
+from pprs.runs.session import check_network, count_adapted_images, open_session
 from pprs.space import FILE, NETWORK, state_pixels
 from pprs.task import Task, load_task, open_data, open_model
 from pprs.tuning.candidates import ADAPTED, ALL_FAMILIES, DENOISER, FAMILIES
@@ -28,7 +27,7 @@ from pprs.tuning.describe import draw_chart, shorten
 from pprs.tuning.measurement import MeasurementCache, recorded_engine
 from pprs.tuning.result import Tuned
 from pprs.tuning.search import AdaptedNetwork, SearchStep, check_number_of_images, search_partitions
-from pprs.voting import choose_arithmetic
+from pprs.voting import BaseClassifier, Scorer, choose_arithmetic
 
 LIMIT = 1000  # images by default
 SAMPLES = 10**6  # large enough that timing the engines pays off
@@ -117,28 +116,23 @@ def tune(
     if file_denoiser is not None:
         file_denoiser = _resolve_denoiser(file_denoiser, noise, task)
     if task.pixels == FILE:
-        task = fit_in_memory(task, Local(), EngineOptions(), device)
+        task = fit_in_memory(task, Local(), EngineOptions(device=device))
     if folder is not None and engine == "auto":
         engine = recorded_engine(folder / MEASUREMENTS)
     keep_memory()
     trials = task.trial_images(noise, None, seed)
-    choice = choose_engine(
-        task.model, task.network_inputs(trials), engine=engine, device=device, samples=SAMPLES,
-        message=reporter.message,
-    )  # fmt: skip
 
-    def prepare(module: torch.nn.Module) -> torch.nn.Module:
-        network = task.base_classifier(module)
-        check_network(SmoothedClassifier(network, task.num_classes, noise, device=device), trials, reporter)
-        return network
-
-    network, adapted_network = prepare(choice.model.module), None
-    if adapted_task is not None:
-        same_engine = choose_engine(
-            adapted_task.model, task.network_inputs(trials), engine=choice.engine, device=device
+    def open_network(subject: Task, engine: str) -> tuple[BaseClassifier, EngineChoice]:
+        session, choice = open_session(
+            subject, trials, options=EngineOptions(engine, device), passes=SAMPLES, message=reporter.message
         )
+        check_network(Scorer(session.network, task.num_classes, device=device), trials, reporter)
+        return session.network, choice
+
+    (network, choice), adapted_network = open_network(task, engine), None
+    if adapted_task is not None:
         adapted_to = _find_adapted_partition(adapted_task, file_denoiser, trials, reporter)
-        adapted_network = AdaptedNetwork(prepare(same_engine.model.module), adapted_to)
+        adapted_network = AdaptedNetwork(open_network(adapted_task, choice.engine)[0], adapted_to)
     cache = MeasurementCache()
     if folder is not None:
         settings = _collect_settings(task, selection, noise, seed, budget, chosen, choice)

@@ -11,7 +11,6 @@ import torch
 
 from pprs.data import Example, fair_order
 from pprs.data.thumbnail import decode_thumbnail, encode_thumbnail
-from pprs.dataset import describe_subject
 from pprs.errors import PprsError
 from pprs.model.identity import identify
 from pprs.noise import QuantisedImage, digest_image
@@ -19,6 +18,7 @@ from pprs.progress import Progress
 from pprs.runs import Binding, Failure, Row, Run, RunSettings, describe_parts
 from pprs.runs.check import BELOW, count_rows
 from pprs.runs.columns import quote_value
+from pprs.runs.session import describe_subject
 from pprs.task import Task
 from pprs.verification.findings import Findings
 from pprs.voting import check_image, prepare_image

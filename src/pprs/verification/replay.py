@@ -10,15 +10,15 @@ import numpy as np
 import torch
 
 from pprs.certificate import Counts
+from pprs.certify.guarantee import CERTIFY, CertifyAnswer
 from pprs.classifier import SmoothedClassifier
-from pprs.dataset import check_network, take_probe
-from pprs.engine import choose_engine
 from pprs.errors import ConfigurationError, PprsError
 from pprs.noise import QuantisedImage
 from pprs.progress import Progress, stage
-from pprs.runners import Local
+from pprs.runners import Work, reopen_answer
 from pprs.runs import Binding, Row, RunSettings
 from pprs.runs.row import PARTIAL
+from pprs.runs.session import check_network, take_probe
 from pprs.sampling import Evidence
 from pprs.task import Task
 from pprs.verification.findings import Findings
@@ -35,16 +35,20 @@ def replay(
 ) -> None:
     """Draw the votes of the chosen rows again, and compare them."""
     try:
-        classifier, trials = _start_classifier(task, settings, reporter)
+        work = reopen_answer(CERTIFY, task, settings, reporter)
     except PprsError as error:
         findings.not_checked.append(f"votes: {error}")
         return
     try:
-        check_network(classifier, trials, reporter)  # as the run did. It also decides which votes are near ties.
+        check_network(
+            work.answer.scorer, work.trials, reporter
+        )  # as the run did. It also decides which votes are near ties.
     except ConfigurationError as error:
         findings.mismatch(None, error.message)
         return
-    _check_probe(task, classifier, binding, findings)
+    _check_probe(work, binding, findings)
+    assert isinstance(work.answer, CertifyAnswer)
+    classifier = work.answer.classifier
     total = sum((settings.n0 or 0) + row.samples for row in chosen)
     with stage(reporter, "replay", total, "samples"):
         for row in chosen:
@@ -67,34 +71,17 @@ def replay(
     findings.count(len(findings.replayed), "votes: drawn again and compared")
 
 
-def _check_probe(task: Task, classifier: SmoothedClassifier, binding: Binding | None, findings: Findings) -> None:
+def _check_probe(work: Work, binding: Binding | None, findings: Findings) -> None:
     """Compare the scores of the few noisy images by which the run recognises its model."""
     if binding is None or binding.probe is None:
         return
-    found = take_probe(task, classifier)
+    scorer = work.answer.scorer
+    found = take_probe(scorer, work.make_trials, work.subject)
     difference = "it fails on the noisy images"
     if found is not None:
-        difference = binding.probe.difference(found, classifier.votes.score_tolerance) or ""
+        difference = binding.probe.difference(found, scorer.score_tolerance) or ""
     if difference:
         findings.mismatch(None, f"the scores by which the run recognises its model differ: {difference}")
-
-
-def _start_classifier(task: Task, settings: RunSettings, reporter: Progress) -> tuple[SmoothedClassifier, torch.Tensor]:
-    """Return the classifier of the run, and noisy images on which to check it."""
-    noise, partition, seed, arithmetic = settings.noise, settings.partition, settings.seed, settings.arithmetic_option
-    if seed is None or settings.engine is None:
-        raise PprsError("the seed or the engine of these rows is not recorded")
-    device = Local().check_device(settings.device)
-    trials = task.trial_images(noise, partition, seed, arithmetic)
-    choice = choose_engine(
-        task.model, task.network_inputs(trials), engine=settings.engine, device=device, autocast=settings.autocast,
-        channels_last=settings.channels_last, message=reporter.message,
-    )  # fmt: skip
-    classifier = SmoothedClassifier(
-        task.base_classifier(choice.model.module), task.num_classes, noise, partition, seed=seed, device=device,
-        arithmetic=arithmetic,
-    )  # fmt: skip
-    return classifier, trials
 
 
 def _replay_row(

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from pprs._threads import get_threads
-from pprs.certificate import round_down
 from pprs.errors import ConfigurationError, check_type
-from pprs.noise import Noise, Quantisation, QuantisedImage
-from pprs.progress import Progress, duration
-from pprs.runners import Budget, Runner, Work
-from pprs.sampling import Sampling, max_radius, min_samples_for_radius
-from pprs.task import Task
-from pprs.voting import error_context, prepare_image
+from pprs.progress import duration
+from pprs.runners.base import Runner, Work
+from pprs.runners.budget import Budget
+from pprs.sampling import Sampling
+from pprs.voting import LocalVotes
 
 ESTIMATE_FROM = 20_000  # samples from which a run's time is estimated before it starts
 BUDGET_STOP = "width:0.01"  # a budget may end an image's sampling at any time, so its bound must hold at all times
@@ -62,38 +61,29 @@ def apply_limits(sampling: Sampling, limits: RunLimits, runner: Runner) -> Sampl
     return sampling if sampling.stop is not None else replace(sampling, stop=BUDGET_STOP)
 
 
-def describe_problem(task: Task, noise: Noise, arithmetic: str) -> tuple[Noise, int, int, Quantisation | None]:
-    """What the largest possible radius depends on besides the sampling, for the first usable image."""
-    with error_context(task.sample.image, task.sample.index, None):
-        image = prepare_image(task.sample.image, noise, arithmetic)
-    quantisation = image.quantisation if isinstance(image, QuantisedImage) else None
-    return noise, image.numel(), task.num_classes, quantisation
-
-
-def progress_total(images: int, sampling: Sampling, budget: Budget | None) -> tuple[float, str]:
-    """The total and the unit of the progress bar."""
+def progress_total(inputs: int, passes: int | None, budget: Budget | None) -> tuple[float, str]:
+    """The total and the unit of the progress bar. `passes` are those of each input, None if they vary."""
     if budget is not None:
         return (budget.seconds, "s") if budget.seconds < float("inf") else (budget.samples, "samples")
-    return (images, "images") if sampling.stop else (images * (sampling.n0 + sampling.n), "samples")
+    return (inputs, "images") if passes is None else (inputs * passes, "samples")
 
 
-def estimate_cost(work: Work, images: int, limits: RunLimits, runner: Runner, progress: Progress) -> None:
-    """Print the largest possible radius and, for a long run, the time it will take."""
-    classifier, sampling, image = work.classifier, work.sampling, work.task.sample.image
-    problem = describe_problem(work.task, classifier.noise, classifier.votes.requested_arithmetic)
-    most = "at most " if sampling.stop else ""
-    progress.message(
-        f"{classifier.partition or 'none'} under {classifier.noise}: {images} images, {sampling.n0} + {most}"
-        f"{sampling.n} samples each; n and alpha allow a radius of at most {round_down(max_radius(sampling, *problem))}"
-    )
-    for radius in sampling.decided_radii or ():
-        smallest = min_samples_for_radius(radius, sampling, *problem)
-        progress.message(f"  a radius of {radius:g} takes at least {smallest} samples")
-    samples = images * (sampling.n0 + sampling.n)
+def describe_work(work: Work, inputs: int, message: Callable[[str], None]) -> None:
+    """Say what is about to be done, and what is the most that can come of it."""
+    for line in work.guarantee.describe_work(work.subject, work.session, work.settings, inputs):
+        message(line)
+
+
+def expect_seconds(work: Work, inputs: int, limits: RunLimits, runner: Runner, message: Callable[[str], None]) -> None:
+    """Say how long a run will take, if that is long."""
+    passes, votes = inputs * work.guarantee.expect_passes(work.settings), work.answer.scorer
     workers_known = not runner.parallel or runner.workers is not None
-    if samples >= ESTIMATE_FROM and limits.budget is None and not runner.gpus_per_worker and workers_known:
-        seconds = samples * classifier.seconds_per_sample(image)
-        if runner.workers is not None:
-            seconds *= get_threads() / (runner.workers * runner.threads)
-        bound = "at most " if sampling.stop or limits.target_error is not None else "about "
-        progress.message(f"  expected time: {bound}{duration(seconds)}")
+    if not isinstance(votes, LocalVotes) or passes < ESTIMATE_FROM or not workers_known:
+        return
+    if limits.budget is not None or runner.gpus_per_worker:
+        return
+    seconds = passes * votes.seconds_per_sample(work.subject.sample.image)
+    if runner.workers is not None:
+        seconds *= get_threads() / (runner.workers * runner.threads)
+    ends_early = work.guarantee.count_passes(work.settings) is None or limits.target_error is not None
+    message(f"  expected time: {'at most' if ends_early else 'about'} {duration(seconds)}")
