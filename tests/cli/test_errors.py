@@ -152,7 +152,7 @@ def test_commands_name_the_flag_of_a_file_that_cannot_be_written(tmp_path: Path)
         run.add([(Row(0, 1, 1, 1, 0.5, 0.9, (1, 9), None, None, 0.1), None)])
     assert "another --out" in pprs("report", "run", "--out", "file/r.json", cwd=tmp_path, code=2).stderr
     (tmp_path / "run" / FILE).write_text("not a database")
-    stderr = pprs("report", "run", "--out", "r.json", cwd=tmp_path, code=2).stderr
+    stderr = pprs("report", "run", "--out", "r.json", cwd=tmp_path, code=1).stderr
     assert "is not a run" in stderr
     assert "--out" not in stderr
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
 from pprs.certificate import Certificate, round_down
+from pprs.certify.replay import replay_votes
 from pprs.classifier import Certification, SmoothedClassifier
 from pprs.noise import Noise, digest_image
-from pprs.runs.guarantee import Guarantee, Key, Known, Question, Resumable
+from pprs.runs.check import RowCheck, check_rows
+from pprs.runs.guarantee import Answer, Guarantee, Key, Known, Question, Resumable
 from pprs.runs.row import PARTIAL, ROWS, Failure, Row
 from pprs.runs.session import Session, describe_problem
 from pprs.runs.settings import RunSettings
@@ -82,6 +86,9 @@ class CertifyGuarantee(Guarantee[RunSettings, Row]):
     def expect_passes(self, settings: RunSettings) -> int:
         return settings.sampling.n0 + settings.sampling.n
 
+    def passes_of(self, row: Row, settings: RunSettings) -> int:
+        return (settings.n0 or 0) + row.samples
+
     def make_row(self, key: Key, outcome: Certificate, known: Known, seconds: float) -> Row:
         return Row.of(key[0], known.label, outcome, seconds, known.file_shape, known.name)
 
@@ -90,6 +97,15 @@ class CertifyGuarantee(Guarantee[RunSettings, Row]):
 
     def is_final(self, row: Row) -> bool:
         return row.stopped != PARTIAL
+
+    derived = "bounds, radii and predictions from counts and settings"
+
+    def check_rows(self, rows: Iterable[Row], settings: RunSettings) -> RowCheck:
+        return check_rows(rows, settings)
+
+    def replay(self, answer: Answer, row: Row, question: Question, known: Known, on_passes: OnSamples) -> list[str]:
+        assert isinstance(answer, CertifyAnswer)
+        return replay_votes(answer, row, question.image, on_passes)
 
     def tally(self, row: Row) -> float:
         return float(row.prediction is not None)

@@ -17,6 +17,7 @@ from pprs.runs.guarantee import (
     Question,
     find_guarantee,
     import_guarantee,
+    same_value,
 )
 from pprs.runs.provenance import Provenance
 from pprs.runs.remote import check_out, open_run_folder
@@ -66,5 +67,6 @@ __all__ = [
     "open_run_folder",
     "read_frame",
     "read_frames",
+    "same_value",
     "space_of",
 ]

@@ -63,11 +63,13 @@ class RowCheck:
         rows: Number of rows whose bounds and radius were checked.
         mismatches: What does not follow from the counts and settings.
         not_checked: Number of rows by the reason why something in them could not be checked.
+        claims: What was checked, if not bounds and radii.
     """
 
     rows: int = 0
     mismatches: tuple[Mismatch, ...] = ()
     not_checked: Mapping[str, int] = field(default_factory=dict)
+    claims: str | None = None
 
     def refuse(self, path: str) -> None:
         """Raise an error if a row does not follow from its counts and the settings."""
@@ -83,6 +85,8 @@ class RowCheck:
             return f"Not verified: {len(self.mismatches)} values do not follow from the counts and settings"
         if not self.rows:
             return f"Not verified: {'; '.join(self.not_checked) or 'there are no rows'}"
+        if self.claims is not None:
+            return f"Verified: {self.claims} ({count_rows(self.rows)})"
         every = "the" if UNCHECKED.intersection(self.not_checked) else "all"
         text = f"Verified: {every} bounds and radii of {count_rows(self.rows)} follow from the counts and settings"
         return text + (f". Not checked: {'; '.join(self.list_unchecked())}" if self.not_checked else "")

@@ -7,25 +7,28 @@ what a summary and a page show. Workers, resumption, verification, reports and e
 from __future__ import annotations
 
 import importlib
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+import numpy as np
 import torch
 
 from pprs.classifier import Certification
 from pprs.data import Selection
 from pprs.errors import ConfigurationError, suggest
-from pprs.noise import Noise
+from pprs.noise import Noise, QuantisedImage
 from pprs.partition import Partition
-from pprs.runs.columns import Schema
+from pprs.runs.check import Mismatch, RowCheck
+from pprs.runs.columns import Schema, quote_value
 from pprs.runs.provenance import CERTIFY, Provenance
 from pprs.runs.row import Failure
 from pprs.runs.session import Session
 from pprs.task import Task, load_task
-from pprs.voting import OnSamples, Scorer, VoteSource
+from pprs.voting import OnSamples, Scorer, VoteSource, check_image, prepare_image
 
 S = TypeVar("S", bound=Provenance)
 R = TypeVar("R")
@@ -218,6 +221,51 @@ class Guarantee(ABC, Generic[S, R]):
         """Return whether no later call continues a row."""
         return True
 
+    # ---- verification
+
+    replayed: ClassVar[str] = "votes: drawn again and compared"  # what a replay checks
+    truth_words: ClassVar[str] = "true labels"
+    derived: ClassVar[str] = "claims: derived from the rows and the settings"  # what needs neither model nor data
+
+    def check_rows(self, rows: Iterable[R], settings: S) -> RowCheck:
+        """Check what follows from rows and settings alone. Reports and exports refuse rows that fail."""
+        count, mismatches = 0, list[Mismatch]()
+        for row in rows:
+            count += 1
+            mismatches += [Mismatch(self.schema.key(row)[0], text) for text in self.check(row, settings)]
+        return RowCheck(count, tuple(mismatches), claims=self.derived)
+
+    def check_settings(self, settings: S) -> None:
+        """Raise an error if the guarantee's own settings mean nothing."""
+
+    def check(self, row: R, settings: S) -> list[str]:
+        """Return what in a row does not follow from the row and the settings alone."""
+        return []
+
+    def prepare(self, image: torch.Tensor, settings: S) -> torch.Tensor | QuantisedImage:
+        """Return an input in the form that a row is bound to."""
+        if not self.is_sampled:
+            return image
+        return prepare_image(check_image(image), settings.noise, settings.arithmetic_option)
+
+    def replay(self, answer: Answer, row: R, question: Question, known: Known, on_passes: OnSamples) -> list[str]:
+        """Answer the input of a row again, and return in what the row differs."""
+        again = self.make_row(question.key, answer.answer(question, on_passes), known, 0.0)
+        return self.compare(row, again)
+
+    def passes_of(self, row: R, settings: S) -> int:
+        """Return about how many passes it takes to answer the input of a row again."""
+        return self.expect_passes(settings)
+
+    def compare(self, row: R, again: R) -> list[str]:
+        """Return in what a row differs from one that was made again."""
+        return [
+            f"{column.field} is {quote_value(stored)}, and answering again gives {quote_value(made)}"
+            for column in self.schema.stored
+            if column.field not in ("seconds", "name")
+            and not same_value(stored := getattr(row, column.field), made := getattr(again, column.field))
+        ]
+
     # ---- what is shown
 
     @abstractmethod
@@ -227,6 +275,19 @@ class Guarantee(ABC, Generic[S, R]):
     def describe_tally(self, rows: int, total: float) -> str:
         """Say in a few words how much the rows so far promise."""
         return f"{round(total)} certified"
+
+    def describe_run(self, rows: int, total: float) -> str:
+        """Say in a few words how much a run of so many rows promises."""
+        return f"{round(total)} of {rows} images certified"
+
+
+def same_value(stored: Any, made: Any) -> bool:
+    """Return whether two values of a column are the same, up to rounding."""
+    if isinstance(stored, float) and isinstance(made, float | int):
+        return math.isclose(stored, made, rel_tol=1e-9, abs_tol=1e-12)
+    if isinstance(stored, np.ndarray) or isinstance(made, np.ndarray):
+        return bool(np.array_equal(stored, made))
+    return bool(stored == made)
 
 
 # The guarantees of this package, by the name that a run's file holds, with the place of each.

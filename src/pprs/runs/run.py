@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from pprs.errors import ConfigurationError, DamagedError, PprsError
 from pprs.runs import remote
 from pprs.runs.binding import Binding
-from pprs.runs.check import check_rows
 from pprs.runs.export import read_exported, to_arrow
 from pprs.runs.folder import SUFFIXES
+from pprs.runs.guarantee import Guarantee, find_guarantee
+from pprs.runs.provenance import CERTIFY
 from pprs.runs.row import Failure, Row, from_record
 from pprs.runs.settings import RunSettings
 from pprs.runs.store import FILE, Given, RunFile
@@ -33,12 +34,17 @@ class Run(ABC):
     """
 
     path: str
-    settings: RunSettings
+    guarantee: Guarantee[Any, Any]
+    settings: Any
     images: Sequence[int] | None = None
 
     @abstractmethod
     def iter_rows(self) -> Iterator[Row]:
         """Iterate over the rows in the order of image indices, without holding all of them in memory."""
+
+    def keys(self) -> list[tuple[int, ...]]:
+        """The keys of the rows: the index of each input, and what else distinguishes rows."""
+        return [self.guarantee.schema.key(row) for row in self.iter_rows()]
 
     @abstractmethod
     def failures(self) -> list[Failure]:
@@ -67,7 +73,8 @@ class Run(ABC):
 
     def outcomes(self) -> list[Row]:
         """The rows of all images, including one for each failed image, which counts as not certified."""
-        return sorted([*self.iter_rows(), *(failure.row() for failure in self.failures())], key=lambda row: row.idx)
+        failed = map(self.guarantee.failed_row, self.failures())
+        return sorted([*self.iter_rows(), *failed], key=self.guarantee.schema.key)
 
     def checked_outcomes(self) -> list[Row]:
         """The outcomes, if they follow from their counts and the settings.
@@ -76,7 +83,7 @@ class Run(ABC):
             PprsError: If a bound, a radius or a prediction does not follow.
         """
         rows = self.outcomes()
-        check_rows(rows, self.settings).refuse(self.path)
+        self.guarantee.check_rows(rows, self.settings).refuse(self.path)
         return rows
 
     def to_arrow(self) -> pyarrow.Table:
@@ -88,13 +95,13 @@ class Run(ABC):
         return self.to_arrow().to_pandas()
 
     def __len__(self) -> int:
-        return sum(1 for _ in self.iter_rows())
+        return len(self.keys())
 
     def __repr__(self) -> str:
-        certified, rows, failed = 0, 0, len(self.failures())
+        promised, rows, failed = 0.0, 0, len(self.failures())
         for row in self.iter_rows():
-            certified, rows = certified + (row.prediction is not None), rows + 1
-        counts = f"{certified} of {rows + failed} images certified" + (f", {failed} failed" if failed else "")
+            promised, rows = promised + self.guarantee.tally(row), rows + 1
+        counts = self.guarantee.describe_run(rows + failed, promised) + (f", {failed} failed" if failed else "")
         method = (
             f"{self.settings.partition_text or 'unknown partition'} under {self.settings.noise_text or 'unknown noise'}"
         )
@@ -127,6 +134,10 @@ class StoredRun(Run):
         self._file.check_size(self.path)
         return super().rows()
 
+    def keys(self) -> list[tuple[int, ...]]:
+        self._file.check_size(self.path)
+        return self._file.keys()
+
     def outcomes(self) -> list[Row]:
         self._file.check_size(self.path)
         return super().outcomes()
@@ -148,7 +159,7 @@ class ExportedRun(Run):
     """Rows written by `pprs export`, or a log of Cohen et al."""
 
     def __init__(self, path: Path) -> None:
-        self.path = str(path)
+        self.path, self.guarantee = str(path), find_guarantee(CERTIFY)
         exported = read_exported(path)
         self._records, self._order = exported.records, exported.order
         try:

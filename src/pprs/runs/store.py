@@ -122,6 +122,15 @@ class RunFile:
             for values in db.execute(f"SELECT {columns} FROM rows {where} ORDER BY {', '.join(self.schema.keys)}"):
                 yield self.schema.from_sql(values, settings)
 
+    def keys(self) -> list[tuple[int, ...]]:
+        """Keys of all rows, in order."""
+        keys = ", ".join(self.schema.keys)
+        with self._open() as db:
+            found = db.execute(f"SELECT {keys} FROM rows ORDER BY {keys}").fetchall()
+        if wrong := [key for key in found if not all(type(part) is int and part >= 0 for part in key)]:
+            raise DamagedError(f"the row of image {quote_value(wrong[0])} is damaged: its key is no index")
+        return found
+
     def done(self) -> set[tuple[int, ...]]:
         """Keys of the rows that no later call continues."""
         with self._open() as db:

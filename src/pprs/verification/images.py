@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
 from pprs.data import Example, fair_order
@@ -15,19 +16,18 @@ from pprs.errors import PprsError
 from pprs.model.identity import identify
 from pprs.noise import QuantisedImage, digest_image
 from pprs.progress import Progress
-from pprs.runs import Binding, Failure, Row, Run, RunSettings, describe_parts
+from pprs.runs import Binding, Failure, Guarantee, Run, describe_parts, same_value
 from pprs.runs.check import BELOW, count_rows
 from pprs.runs.columns import quote_value
 from pprs.runs.session import describe_subject
 from pprs.task import Task
 from pprs.verification.findings import Findings
-from pprs.voting import check_image, prepare_image
 
 # Settings that follow from the model and the data.
 DERIVED = ("preprocess", "labels", "num_classes", "class_names", "data_fingerprint", "pixels")
 
 
-def check_subject(task: Task, settings: RunSettings, findings: Findings) -> None:
+def check_subject(task: Task, settings: Any, findings: Findings) -> None:
     """Compare the settings that follow from the model and the data."""
     found = describe_subject(task)
     names: tuple[str, ...] = DERIVED if task.data.split is None or settings.split is None else (*DERIVED, "split")
@@ -49,7 +49,7 @@ def describe_setting(name: str, stored: Any, own: Any) -> str:
     return text + (". If the run was made with a file of class names, give it" if name == "class_names" else "")
 
 
-def check_binding(binding: Binding | None, task: Task, settings: RunSettings, findings: Findings) -> None:
+def check_binding(binding: Binding | None, task: Task, settings: Any, findings: Findings) -> None:
     """Compare what the scores depend on besides the weights. Differences do not prove other votes; a replay does."""
     if binding is None:
         findings.not_checked.append("model: its source code, preprocessing and versions are not recorded")
@@ -61,58 +61,61 @@ def check_binding(binding: Binding | None, task: Task, settings: RunSettings, fi
         findings.checked.append("model: its source code, preprocessing and versions")
 
 
-def check_images(task: Task, run: Run, stored: Sequence[Row], findings: Findings, reporter: Progress) -> None:
-    """Compare the images, labels and pictures with those that were certified."""
-    comparison = _Comparison(task, run.settings, findings, run.thumbnails())
-    for row in stored:
+def check_images(subject: Task, run: Run, settings: Any, findings: Findings, reporter: Progress) -> None:
+    """Compare the inputs, what is true of them, and the pictures with those that were answered."""
+    comparison = _Comparison(subject, run.guarantee, settings, findings, run.thumbnails())
+    rows = 0
+    for row in run.iter_rows():
         reporter.advance(1)
         comparison.compare(row)
+        rows += 1
     comparison.finish()
-    for index in sorted(run.thumbnails().keys() - {row.idx for row in stored}):
+    for index in sorted(comparison.thumbnails.keys() - comparison.seen):
         findings.mismatch(index, "it has a picture for reports, and no row")
     for failure in run.failures():
-        _check_failure(failure, task, findings)
-    _check_order(run.fair_order(), task, run.settings, findings)
-    findings.checked.append(f"{count_rows(len(stored))} of the {len(task.data)} images of the data")
+        _check_failure(failure, run.guarantee, subject, findings)
+    _check_order(run.fair_order(), subject, settings, findings)
+    findings.checked.append(f"{count_rows(rows)} of the {len(subject.data)} images of the data")
 
 
 @dataclass
 class _Comparison:
-    """Compares rows with the images of the data."""
+    """Compares rows with the inputs of the data."""
 
-    task: Task
-    settings: RunSettings
+    subject: Task
+    guarantee: Guarantee[Any, Any]
+    settings: Any
     findings: Findings
     thumbnails: dict[int, bytes]
     bound: int = 0
-    labelled: int = 0
+    known: int = 0
     unbound: int = 0
     pictures: int = 0
+    seen: set[int] = field(default_factory=set)
     unread: list[int] = field(default_factory=list)
 
-    def compare(self, row: Row) -> None:
+    def compare(self, row: Any) -> None:
+        self.seen.add(row.idx)
         try:
-            example = self.task.data[row.idx]
-            image = prepare_image(check_image(example.image), self.settings.noise, self.settings.arithmetic_option)
+            example = self.subject.data[row.idx]
+            image = self.guarantee.prepare(example.image, self.settings)
         except IndexError:
             self.findings.mismatch(row.idx, f"the data has no image {row.idx}")
             return
         except (PprsError, OSError):
             self.unread.append(row.idx)
             return
-        self.labelled += 1
-        found = []
-        if example.label != row.label:
-            found.append(f"label is {row.label}, and that of the data is {example.label}")
-        found += compare_name(row.name, self.task.data.name_of(row.idx))
+        self.known += 1
+        found = compare_truth(self.guarantee, row, example.truth)
+        found += compare_name(row.name, self.subject.data.name_of(row.idx))
         if row.image_digest is None:
-            self.unbound += self.settings.arithmetic == "real"  # in exact arithmetic, the check of counts has found it
+            self.unbound += self.settings.arithmetic == "real"  # in exact arithmetic, the check of rows has found it
         else:
             self.bound += 1
             found += compare_image(row, image, example)
         if row.idx in self.thumbnails and row.image_digest in (None, digest_image(image)):
             self.pictures += 1
-            found += compare_picture(self.thumbnails[row.idx], example.image)
+            found += compare_picture(self.thumbnails.pop(row.idx), example.image)
         for text in found:
             self.findings.mismatch(row.idx, text)
 
@@ -120,7 +123,7 @@ class _Comparison:
         """Say what was compared, and what was not."""
         findings = self.findings
         findings.count(self.bound, "images: their digests")
-        findings.count(self.labelled, "true labels")
+        findings.count(self.known, self.guarantee.truth_words)
         findings.count(self.pictures, "pictures for reports")
         if self.unread:
             findings.not_checked.append(
@@ -132,18 +135,32 @@ class _Comparison:
             )
 
 
-def compare_image(row: Row, image: torch.Tensor | QuantisedImage, example: Example) -> list[str]:
+def compare_truth(guarantee: Guarantee[Any, Any], row: Any, truth: Mapping[str, Any]) -> list[str]:
+    """Return in what a row or a failure states another truth than the data."""
+    found = []
+    for name in guarantee.schema.truth:
+        stored = row.get(name) if isinstance(row, Failure) else getattr(row, name)
+        if not same_value(stored, truth.get(name)):
+            if isinstance(stored, np.ndarray) or isinstance(truth.get(name), np.ndarray):
+                found.append(f"its {name} is not that of the data")
+            else:
+                found.append(f"{name} is {stored}, and that of the data is {truth.get(name)}")
+    return found
+
+
+def compare_image(row: Any, image: torch.Tensor | QuantisedImage, example: Example) -> list[str]:
     """Return in what the row of an image differs from the image, prepared for its noise."""
     if digest_image(image) != row.image_digest:
         return ["the image is not the one that was certified: its digest differs"]
     levels = image.levels if isinstance(image, QuantisedImage) else None
     moved = image.quantisation.moved if isinstance(image, QuantisedImage) else 0.0
-    compared: list[tuple[str, Any, Any]] = [("levels", row.levels, levels)]
-    if row.shape is not None:
-        compared += [("shape", row.shape, tuple(image.shape)), ("file_shape", row.file_shape, example.file_shape)]
+    own: dict[str, Any] = {"levels": levels}
+    if getattr(row, "shape", None) is not None:
+        own |= {"shape": tuple(image.shape), "file_shape": example.file_shape}
+    compared = [(name, getattr(row, name), value) for name, value in own.items() if hasattr(row, name)]
     found = [f"{name} is {stored}, and the image has {own}" for name, stored, own in compared if stored != own]
     # This is taken off the radius, and the image decides it. Earlier versions recorded slightly more.
-    if not moved * (1 - BELOW) <= (row.moved or 0.0) <= moved * (1 + BELOW):
+    if hasattr(row, "moved") and not moved * (1 - BELOW) <= (row.moved or 0.0) <= moved * (1 + BELOW):
         found.append(f"moved is {row.moved}, and rounding moves the image by {moved}")
     return found
 
@@ -165,22 +182,24 @@ def compare_picture(picture: bytes, image: torch.Tensor) -> list[str]:
     return [] if torch.equal(stored, own) else ["its picture, which reports show, is not that of the image"]
 
 
-def _check_failure(failure: Failure, task: Task, findings: Findings) -> None:
-    """Compare the label of an image that failed. Why it failed is not stated as a fact about the classifier."""
-    if failure.idx >= len(task.data):
+def _check_failure(failure: Failure, guarantee: Guarantee[Any, Any], subject: Task, findings: Findings) -> None:
+    """Compare what is true of an input that failed. Why it failed is not stated as a fact about the model."""
+    data = subject.data
+    if failure.idx >= len(data):
         findings.mismatch(failure.idx, f"the data has no image {failure.idx}")
         return
     try:
-        label = task.data.label_of(failure.idx)
-    except (PprsError, OSError):  # the label may be what cannot be read
+        truth = data.truth_of(failure.idx)
+    except (PprsError, OSError):  # the truth may be what cannot be read
         return
-    if failure.label not in (None, label):
-        findings.mismatch(failure.idx, f"label is {failure.label}, and that of the data is {label}")
-    for text in compare_name(failure.name, task.data.name_of(failure.idx)):
+    unknown = {name: None for name in guarantee.schema.truth if failure.get(name) is None}
+    for text in compare_truth(guarantee, failure, {**truth, **unknown}):
+        findings.mismatch(failure.idx, text)
+    for text in compare_name(failure.name, data.name_of(failure.idx)):
         findings.mismatch(failure.idx, text)
 
 
-def _check_order(order: Sequence[int] | None, task: Task, settings: RunSettings, findings: Findings) -> None:
+def _check_order(order: Sequence[int] | None, task: Task, settings: Any, findings: Findings) -> None:
     """Check the random order in which images count, which decides which of them are a sample of the data."""
     if order is None:
         return

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ from pprs.engine import check_engine
 from pprs.errors import DamagedError, PprsError, describe_error
 from pprs.model import Model
 from pprs.progress import Progress, as_progress, rename_inputs, stage
-from pprs.runs import Replay, Row, Run, RunSettings, check_rows, choose_rows, open_run
+from pprs.runs import Guarantee, Run, choose_rows, open_run
 from pprs.space import check_pixels
-from pprs.task import Task, load_task, reopen_model
+from pprs.task import Task, reopen_model
 from pprs.verification.findings import Findings, Verification
 from pprs.verification.images import check_binding, check_images, check_subject
-from pprs.verification.replay import replay as replay_votes
+from pprs.verification.replay import replay as replay_rows
+
+FEW = 20  # rows that say which kind of input a run has
 
 
 def verify_run(
@@ -30,7 +33,7 @@ def verify_run(
     data: Any = None,
     classes: str | Path | None = None,
     denoiser: str | Path | None = None,
-    replay: int = 0,
+    replay: int | None = None,
     rows: Iterable[int] | None = None,
     seed: int | None = None,
     progress: bool | Progress = True,
@@ -50,7 +53,8 @@ def verify_run(
         classes: File with the class names of the data, if the run was made with one.
         denoiser: The file of the partition's denoiser. By default the one that the run names, which is only opened for
             a replay.
-        replay: Number of rows, chosen at random, whose votes are drawn again.
+        replay: Number of inputs, chosen at random, that are answered again: their votes are drawn again or, if the
+            claims are exact, they are certified again. By default none if there are votes, else all or those of `rows`.
         rows: Indices of images whose votes are drawn again in any case.
         seed: The seed of an earlier choice of rows, to repeat it. By default nobody can know the choice in advance.
         progress: True shows a progress bar, as for `certify_dataset`.
@@ -71,56 +75,62 @@ def verify_run(
         ```
     """
     opened = run if isinstance(run, Run) else open_run(run)
-    stored, findings = opened.rows(), Findings()
-    domain = domain_of_any(row.shape for row in stored)
+    guarantee, findings = opened.guarantee, Findings()
+    keys = opened.keys()
+    domain = domain_of_any(getattr(row, "shape", None) for row in itertools.islice(opened.iter_rows(), FEW))
     reporter = rename_inputs(as_progress(progress), domain)
-    chosen = choose_rows((row.idx for row in stored), replay, rows, seed)
-    _check_counts(opened, stored, findings)
-    if not _check_settings(opened.settings, findings):
-        return findings.to_verification(opened.path, len(stored), chosen, domain)
+    if replay is None:  # an exact claim has no votes, and is only as good as the answer
+        replay = 0 if guarantee.is_sampled or rows is not None else len(keys)
+    chosen = choose_rows((key[0] for key in keys), replay, rows, seed)
+    _check_rows(opened, findings)
+    if not _check_settings(opened, findings):
+        return findings.to_verification(opened.path, len(keys), chosen, domain)
     settings = opened.settings if denoiser is None else opened.settings.find_denoiser(str(denoiser))
-    task = _Given(model, adapted, data, classes).open_task(settings, findings)
-    same_model = task is not None and _check_model(task, settings, findings)
-    if task is not None:
-        check_subject(task, settings, findings)
-        check_binding(opened.binding, task, settings, findings)
-        with stage(reporter, "images", len(stored), "images"):
-            check_images(task, opened, stored, findings, reporter)
+    subject = _Given(guarantee, model, adapted, data, classes).open_subject(settings, findings)
+    same_model = subject is not None and _check_model(subject, settings, findings)
+    if subject is not None:
+        check_subject(subject, settings, findings)
+        check_binding(opened.binding, subject, settings, findings)
+        with stage(reporter, "images", len(keys), "images"):
+            check_images(subject, opened, settings, findings, reporter)
+    what = guarantee.replayed.partition(":")[0]
     if not chosen.indices:
-        findings.not_checked.append("votes: no row was replayed. Give `replay` to draw some again")
-    elif task is None or not same_model:
-        findings.not_checked.append("votes: replaying needs the data and the model of the run")
+        findings.not_checked.append(f"{what}: no row was replayed. Give `replay` to draw some again")
+    elif subject is None or not same_model:
+        findings.not_checked.append(f"{what}: replaying needs the data and the model of the run")
     else:
-        # The task of the run, so that the model is checked on the same noisy images.
-        present = [row.idx for row in stored if row.idx < len(task.data)]
-        wanted = [row for row in stored if row.idx in set(chosen.indices)]
-        replay_votes(replace(task, images=present), settings, opened.binding, wanted, findings, reporter)
-        _describe_choice(chosen, findings)
-    return findings.to_verification(opened.path, len(stored), chosen, domain)
+        # The subject of the run, so that the model is checked on the same noisy images.
+        present = sorted({key[0] for key in keys if key[0] < len(subject.data)})
+        wanted = set(chosen.indices)
+        passes = sum(guarantee.passes_of(row, settings) for row in opened.iter_rows() if row.idx in wanted)
+        again = (row for row in opened.iter_rows() if row.idx in wanted)
+        of_run = replace(subject, images=present)
+        replay_rows(guarantee, of_run, settings, opened.binding, again, passes, findings, reporter)
+        if findings.replayed and chosen.seed is not None and len(chosen.indices) <= chosen.total:
+            findings.checked.append(f"which rows: {chosen}")
+    return findings.to_verification(opened.path, len(keys), chosen, domain)
 
 
-def _describe_choice(chosen: Replay, findings: Findings) -> None:
-    if findings.replayed and chosen.seed is not None:
-        findings.checked.append(f"which rows: {chosen}")
-
-
-def _check_counts(run: Run, stored: Sequence[Row], findings: Findings) -> None:
-    check = check_rows(stored, run.settings)
+def _check_rows(run: Run, findings: Findings) -> None:
+    guarantee = run.guarantee
+    check = guarantee.check_rows(run.iter_rows(), run.settings)
     findings.mismatches += check.mismatches
-    findings.count(check.rows, "bounds, radii and predictions from counts and settings")
+    findings.count(check.rows, guarantee.derived)
     findings.not_checked += [f"bounds and radii: {reason}" for reason in check.list_unchecked()]
     if failed := len(run.failures()):
         findings.not_checked.append(f"{failed} images that failed, which count as not certified")
 
 
-def _check_settings(settings: RunSettings, findings: Findings) -> bool:
+def _check_settings(run: Run, findings: Findings) -> bool:
     """Check that the settings that are recorded mean something, and return whether they do."""
+    settings = run.settings
     checks: dict[str, Callable[[], object]] = {
         "noise": lambda: None if settings.noise_text is None else settings.noise,
         "partition": lambda: None if settings.partition_text is None else settings.partition,
         "engine": lambda: _check_engine(settings.engine),
         "device": lambda: torch.device(settings.device),
         "pixels": lambda: check_pixels(settings.pixels),
+        "of the guarantee": lambda: run.guarantee.check_settings(settings),
     }
     before = len(findings.mismatches)
     for name, check in checks.items():
@@ -145,19 +155,20 @@ def _check_engine(engine: str | None) -> None:
 class _Given:
     """The model and the data that the caller gives, in the place of those that the run names."""
 
+    guarantee: Guarantee[Any, Any]
     model: str | Model | torch.nn.Module | None
     adapted: str | Path | None
     data: Any
     classes: str | Path | None
 
-    def open_task(self, settings: RunSettings, findings: Findings) -> Task | None:
+    def open_subject(self, settings: Any, findings: Findings) -> Task | None:
         """Open the model and the data. None if those that the run names cannot be opened."""
         try:
             return self._load(settings)
         except (PprsError, OSError, ImportError) as error:
             if self.model is not None and self.data is not None and isinstance(error, PprsError):
                 # Both are at hand. If they can be opened, it is the settings of the run that do not fit them.
-                self._load(RunSettings(model=settings.model))
+                self._load(type(settings)(model=settings.model))
                 findings.mismatch(
                     None, f"its labels, split or pixels do not fit the model and the data ({error.message})"
                 )
@@ -165,13 +176,13 @@ class _Given:
             findings.not_checked.append(f"model, images and true labels: {describe_error(error)}")
             return None
 
-    def _load(self, settings: RunSettings) -> Task:
+    def _load(self, settings: Any) -> Task:
         model, adapted = reopen_model(settings.model, self.model, self.adapted)
         data = settings.data if self.data is None else self.data
         if model is None or data is None:
             raise PprsError(f"the run does not record its {'model' if model is None else 'data'}")
         split = settings.split if isinstance(data, str | Path) else None
-        task = load_task(
+        task = self.guarantee.load(
             model, data, split=split, classes=self.classes, labels=settings.labels, pixels=settings.pixels,
             adapted=adapted,
         )  # fmt: skip
@@ -179,7 +190,7 @@ class _Given:
         return task
 
 
-def _check_model(task: Task, settings: RunSettings, findings: Findings) -> bool:
+def _check_model(task: Task, settings: Any, findings: Findings) -> bool:
     """Compare the digest of the model, and return whether it is that of the run."""
     digest = task.model.digest()
     if settings.model_digest is None:
@@ -190,7 +201,7 @@ def _check_model(task: Task, settings: RunSettings, findings: Findings) -> bool:
         )
     else:
         findings.checked.append("model: the digest of its weights")
-    return digest == settings.model_digest
+    return bool(digest == settings.model_digest)
 
 
 __all__ = ["verify_run"]
