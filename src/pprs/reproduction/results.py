@@ -35,7 +35,7 @@ CELL = {
     "partition": "string", "stop": "string",
 }  # fmt: skip
 # The columns of exported rows that the files keep. All of them are in real arithmetic, on the network's input.
-_LEFT_OUT = ("shape", "file_shape", "levels", "moved", "image_digest", "preprocess", "arithmetic", "pixels")
+_LEFT_OUT = ("shape", "file_shape", "levels", "moved", "image_digest", "name", "preprocess", "arithmetic", "pixels")
 ROW = {column.name: column.arrow for column in COLUMNS if column.name not in _LEFT_OUT}
 KEPT = {name: kind for name, kind in EXPORTED.items() if name not in _LEFT_OUT}
 # Settings of the run, where they differ from the cell's. `stop` is the cell's.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
 import itertools
@@ -18,48 +19,47 @@ import pyarrow.parquet
 
 from pprs._files import atomic_write
 from pprs.errors import ConfigurationError, DamagedError, PprsError, suggest
-from pprs.runs.columns import SCALAR, Column, parse_integers, quote_value
-from pprs.runs.row import COLUMNS, Row, to_record
+from pprs.runs.columns import SCALAR, Column, Schema, parse_integers, quote_value
+from pprs.runs.guarantee import GUARANTEES, Guarantee, find_guarantee
+from pprs.runs.provenance import CERTIFY, KIND, Provenance
+from pprs.runs.row import ROWS
 from pprs.runs.settings import RunSettings
 from pprs.runs.size import JSON_FACTOR, TEXT_FACTOR, check_rows_fit, check_size
 
-# Columns that only some runs have: the labels that the classifier was restricted to, as JSON, and the places of the
-# images in the random order in which a run with a target error counts them.
+# Columns that only some runs have: the labels that the classifier was restricted to, as JSON, the places of the images
+# in the random order in which a run with a target error counts them, and the guarantee if it is not that of certify.
 LABELS, PLACE = "labels", "fair_place"
 FORMATS = ("tsv", "csv", "parquet", "json")
 # In a file that joins the rows of several runs: columns that `pprs reproduce` writes under another name.
 JOINED = {"model": "model_source", "data": "data_source", "noise": "noise_text", "partition": "partition_text"}
 EXPORTED = RunSettings.exported
-_COHEN = [column for column in COLUMNS if column.cohen is not None]
-_KNOWN = {
-    *(column.name for column in COLUMNS),
-    *EXPORTED,
-    *JOINED.values(),
-    LABELS,
-    PLACE,
-    "cell",
-    "prediction",
-    "time",
-}
+ERROR = "error"  # the column that says why an input failed, of guarantees whose rows cannot say it otherwise
+_EXTRA = (*JOINED.values(), LABELS, PLACE, KIND, "cell", "prediction", "time")
 
 
 def export(
-    rows: Sequence[Row], settings: RunSettings, kind: str, out: Path | None, order: Sequence[int] | None = None
+    rows: Sequence[Any],
+    settings: Provenance,
+    kind: str,
+    out: Path | None,
+    order: Sequence[int] | None = None,
+    guarantee: Guarantee[Any, Any] | None = None,
 ) -> str:
     """Write the rows to `out`, or return the text if `out` is None (not for parquet).
 
-    A failed image is exported as a row that abstains, with `stopped` set to "failed". So an accuracy computed from the
-    rows counts it as not certified. `order` is the random order of the images, if the run has one (`Run.fair_order`).
-    A tsv does not hold it.
+    A failed image is exported as a row that promises nothing, such as one that abstains with `stopped` set to "failed".
+    So an accuracy computed from the rows counts it as not certified. `order` is the random order of the images, if the
+    run has one (`Run.fair_order`). A tsv does not hold it.
     """
     if kind not in FORMATS:
         raise ConfigurationError(f'unknown format "{kind}". {suggest(kind, FORMATS)}', parameter="format")
+    table = _Table(guarantee or find_guarantee(settings.kind), settings, order)
     if kind == "parquet":
         if out is None:
             raise ConfigurationError("parquet is a binary format: give a file as `out`", parameter="out")
-        write_parquet(to_arrow(rows, settings, order), out)
+        write_parquet(table.to_arrow(rows), out)
         return ""
-    text = {"tsv": _tsv, "csv": _csv, "json": _json}[kind](rows, settings, order)
+    text = {"tsv": table.to_tsv, "csv": table.to_csv, "json": table.to_json}[kind](rows)
     if out is None:
         return text
     with atomic_write(out) as part:
@@ -67,19 +67,25 @@ def export(
     return ""
 
 
-def to_arrow(rows: Sequence[Row], settings: RunSettings, order: Sequence[int] | None = None) -> pyarrow.Table:
+def to_arrow(
+    rows: Sequence[Any],
+    settings: Provenance,
+    order: Sequence[int] | None = None,
+    guarantee: Guarantee[Any, Any] | None = None,
+) -> pyarrow.Table:
     """The rows, with the settings of their run, as a table with fixed column types. `order` is as in `export`."""
-    records = _records(rows, settings, order)
-    table = records_to_arrow(records)
-    for name in _optional_columns(settings, order):
-        kind = {LABELS: pyarrow.string(), PLACE: pyarrow.int64()}[name]
-        table = table.append_column(name, pyarrow.array([record[name] for record in records], kind))
-    return table
+    return _Table(guarantee or find_guarantee(settings.kind), settings, order).to_arrow(rows)
 
 
 def records_to_arrow(records: Sequence[Mapping[str, Any]]) -> pyarrow.Table:
-    """Exported rows as a table with fixed column types."""
-    kinds = {**{column.name: column.arrow for column in COLUMNS}, **EXPORTED}
+    """Exported rows of certification runs as a table with fixed column types."""
+    return _make_table(records, ROWS.columns, EXPORTED)
+
+
+def _make_table(
+    records: Sequence[Mapping[str, Any]], columns: Sequence[Column], settings: Mapping[str, str]
+) -> pyarrow.Table:
+    kinds = {**{column.name: column.arrow for column in columns}, **settings}
     schema = pyarrow.schema([(name, pyarrow.type_for_alias(kind)) for name, kind in kinds.items()])
     return pyarrow.Table.from_pylist(list(records), schema=schema)
 
@@ -89,53 +95,92 @@ def write_parquet(table: pyarrow.Table, out: Path, **options: Any) -> None:
         pyarrow.parquet.write_table(table, part, **options)
 
 
-def _records(rows: Sequence[Row], settings: RunSettings, order: Sequence[int] | None) -> list[dict[str, Any]]:
-    stored = settings.to_dict()
-    columns = {key: stored[key] for key in EXPORTED}
-    if settings.labels is not None:
-        columns[LABELS] = json.dumps(settings.labels)
-    records = [to_record(row) | columns for row in rows]
-    if order is not None:
-        places = {idx: place for place, idx in enumerate(dict.fromkeys(order))}
-        for record in records:
-            record[PLACE] = places.get(record["idx"])
-    return records
+@dataclass(frozen=True)
+class _Table:
+    """The exported columns of a run: those of its rows, and the settings that every row repeats."""
 
+    guarantee: Guarantee[Any, Any]
+    settings: Any
+    order: Sequence[int] | None
 
-def _optional_columns(settings: RunSettings, order: Sequence[int] | None) -> list[str]:
-    return [*([] if settings.labels is None else [LABELS]), *([] if order is None else [PLACE])]
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.guarantee.schema.columns
 
+    def _repeated(self) -> dict[str, Any]:
+        """Return the settings that every row repeats."""
+        stored = self.settings.to_dict()
+        repeated = {key: stored[key] for key in self.settings.exported}
+        if self.settings.labels is not None:
+            repeated[LABELS] = json.dumps(self.settings.labels)
+        if self.settings.kind != CERTIFY:
+            repeated[KIND] = self.settings.kind
+        return repeated
 
-def _tsv(rows: Sequence[Row], settings: RunSettings, order: Sequence[int] | None) -> str:
-    """The log of Cohen et al.: idx, label, predict (-1 if abstained), radius (rounded down), correct, time."""
-    if any(row.status == "partial" for row in rows):
-        raise ConfigurationError(
-            "a budget left images of this run undecided, which a tsv cannot express. Resume the run, or use csv, "
-            "parquet or json as `format`.",
-            parameter="format",
-        )
-    if settings.decided_radii is not None:
-        raise ConfigurationError(
-            f"the run stopped at {settings.stop}, so its rows are decided at these radii only, which a tsv cannot "
-            "express. Use csv, parquet or json as `format`.",
-            parameter="format",
-        )
-    lines = ["\t".join(str(column.cohen) for column in _COHEN)]
-    lines += ["\t".join(column.cohen_text(column.exported(row)) for column in _COHEN) for row in rows]
-    return "\n".join(lines) + "\n"
+    def records(self, rows: Sequence[Any]) -> list[dict[str, Any]]:
+        """Return the exported rows."""
+        repeated = self._repeated()
+        records = [self.guarantee.schema.to_record(row) | repeated for row in rows]
+        if self.order is not None:
+            places = {idx: place for place, idx in enumerate(dict.fromkeys(self.order))}
+            for record in records:
+                record[PLACE] = places.get(record["idx"])
+        return records
 
+    def to_arrow(self, rows: Sequence[Any]) -> pyarrow.Table:
+        """Return the rows as a table with fixed column types."""
+        records = self.records(rows)
+        table = _make_table(records, self.columns, self.settings.exported)
+        for name in self._optional():
+            kind = pyarrow.int64() if name == PLACE else pyarrow.string()
+            table = table.append_column(name, pyarrow.array([record[name] for record in records], kind))
+        return table
 
-def _csv(rows: Sequence[Row], settings: RunSettings, order: Sequence[int] | None) -> str:
-    buffer = io.StringIO()
-    header = [*(column.name for column in COLUMNS), *EXPORTED, *_optional_columns(settings, order)]
-    writer = csv.DictWriter(buffer, header, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(_records(rows, settings, order))
-    return buffer.getvalue()
+    def _optional(self) -> list[str]:
+        repeated = [name for name in (LABELS, KIND) if name in self._repeated()]
+        return [*repeated, *([] if self.order is None else [PLACE])]
 
+    def to_tsv(self, rows: Sequence[Any]) -> str:
+        """The log of Cohen et al.: idx, label, predict (-1 if abstained), radius (rounded down), correct, time.
 
-def _json(rows: Sequence[Row], settings: RunSettings, order: Sequence[int] | None) -> str:
-    return json.dumps({"settings": settings.to_dict(), "rows": _records(rows, settings, order)}, indent=1) + "\n"
+        Rows that promise something else are written as they are in a csv.
+        """
+        cohen = [column for column in self.columns if column.cohen is not None]
+        if not cohen:
+            return self._to_delimited(rows, "\t")
+        if any(not self.guarantee.is_final(row) for row in rows):
+            raise ConfigurationError(
+                "a budget left images of this run undecided, which a tsv cannot express. Resume the run, or use csv, "
+                "parquet or json as `format`.",
+                parameter="format",
+            )
+        if self.settings.decided_radii is not None:
+            raise ConfigurationError(
+                f"the run stopped at {self.settings.stop}, so its rows are decided at these radii only, which a tsv "
+                "cannot express. Use csv, parquet or json as `format`.",
+                parameter="format",
+            )
+        lines = ["\t".join(str(column.cohen) for column in cohen)]
+        lines += ["\t".join(column.cohen_text(column.exported(row)) for column in cohen) for row in rows]
+        return "\n".join(lines) + "\n"
+
+    def to_csv(self, rows: Sequence[Any]) -> str:
+        """The rows with commas. Maps, which are binary, are left out."""
+        return self._to_delimited(rows, ",")
+
+    def _to_delimited(self, rows: Sequence[Any], delimiter: str) -> str:
+        buffer = io.StringIO()
+        names = [column.name for column in self.columns if column.arrow != "binary"]
+        header = [*names, *self.settings.exported, *self._optional()]
+        writer = csv.DictWriter(buffer, header, lineterminator="\n", delimiter=delimiter, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(self.records(rows))
+        return buffer.getvalue()
+
+    def to_json(self, rows: Sequence[Any]) -> str:
+        """The rows and all settings. Maps are in base64."""
+        content = {"settings": self.settings.to_dict(), "rows": self.records(rows)}
+        return json.dumps(content, indent=1, default=lambda value: base64.b64encode(value).decode()) + "\n"
 
 
 @dataclass(frozen=True)
@@ -143,24 +188,29 @@ class Exported:
     """The content of an exported file.
 
     Attributes:
+        guarantee: What the rows promise.
         records: The rows, with typed values.
         settings: The settings of their run, as far as they are recorded.
         order: The images of a run with a target error, in random order, up to the first that has no row.
     """
 
+    guarantee: Guarantee[Any, Any]
     records: list[dict[str, Any]]
     settings: dict[str, Any]
     order: list[int] | None
 
 
-def read_exported(path: Path) -> Exported:
+def read_exported(path: Path, guarantees: Sequence[Guarantee[Any, Any]] = ()) -> Exported:
     """Read exported rows."""
     try:
         records, settings = _READERS.get(path.suffix, _read_tsv)(path)
-        rows = [_typed(record, number) for number, record in enumerate(records, 1)]
-        _check_once(rows)
-        settings = settings or (_repeated_settings(records[0]) if records else {})
-        _check_repeated(records, settings)
+        kind = settings.get(KIND) or (records[0].get(KIND) if records else None) or CERTIFY
+        guarantee = find_guarantee(str(kind), guarantees)
+        schema = guarantee.schema
+        rows = [_typed(record, number, schema) for number, record in enumerate(records, 1)]
+        _check_once(rows, schema)
+        settings = settings or (_repeated_settings(records[0], guarantee) if records else {})
+        _check_repeated(records, settings, guarantee)
         order = _read_order(records, rows)
     except FileNotFoundError:
         raise PprsError(f"there is no file {path}") from None
@@ -170,28 +220,32 @@ def read_exported(path: Path) -> Exported:
             f"{path} cannot be read as exported rows ({reason}). It needs the columns idx, label, predict and radius, "
             "as `pprs export` writes them."
         ) from error
-    return Exported(rows, settings, order)
+    return Exported(guarantee, rows, settings, order)
 
 
-def _check_once(rows: Sequence[Mapping[str, Any]]) -> None:
+def _check_once(rows: Sequence[Mapping[str, Any]], schema: Schema[Any]) -> None:
     """Raise an error if an image has two rows, which would count twice."""
-    seen = set[int]()
+    seen = set[tuple[int, ...]]()
     for number, row in enumerate(rows, 1):
-        if row["idx"] in seen:
+        key = tuple(row[name] for name in schema.keys)
+        if key in seen:
             raise ValueError(f'row {number}, column "idx": image {row["idx"]} has a row before')
-        seen.add(row["idx"])
+        seen.add(key)
 
 
-def _repeated_settings(record: Mapping[str, Any]) -> dict[str, Any]:
+def _repeated_settings(record: Mapping[str, Any], guarantee: Guarantee[Any, Any]) -> dict[str, Any]:
     """Return the settings that a row repeats."""
-    return {key: record[key] for key in (*EXPORTED, LABELS) if record.get(key) not in (None, "")}
+    names = (*guarantee.settings.exported, LABELS, KIND)
+    return {key: record[key] for key in names if record.get(key) not in (None, "")}
 
 
-def _check_repeated(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> None:
+def _check_repeated(
+    records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], guarantee: Guarantee[Any, Any]
+) -> None:
     """Raise an error if a row repeats other settings than those that the rows are read with."""
     stated = {key: json.dumps(value) if isinstance(value, list) else value for key, value in settings.items()}
     for number, record in enumerate(records, 1):
-        for key, value in _repeated_settings(record).items():
+        for key, value in _repeated_settings(record, guarantee).items():
             if value != stated.get(key):
                 raise ValueError(
                     f'row {number}, column "{key}": {quote_value(value)} is not the setting of the other rows, '
@@ -218,23 +272,28 @@ def _read_order(records: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str
     return [places[place] for place in itertools.takewhile(places.__contains__, itertools.count())]
 
 
-def _typed(record: Mapping[str, Any], number: int) -> dict[str, Any]:
+def _typed(record: Mapping[str, Any], number: int, schema: Schema[Any]) -> dict[str, Any]:
     """A record with values of its columns' types. The column names and times of Cohen's log are accepted too."""
-    named = {**record, "predict": record.get("predict", record.get("prediction"))}
-    named.setdefault("seconds", record.get("time"))
+    named = dict(record)
+    if schema is ROWS:
+        named["predict"] = record.get("predict", record.get("prediction"))
+        named.setdefault("seconds", record.get("time"))
     typed: dict[str, Any] = {}
-    for column in COLUMNS:
+    for column in schema.columns:
         value = named.get(column.name)
         try:
             typed[column.name] = None if value is None or value == "" else _convert(value, column)
         except (ValueError, OverflowError):
-            kind = {"int64": "an integer", "double": "a number", "string": "a list of numbers"}[column.arrow]
-            raise ValueError(f'row {number}, column "{column.name}": {quote_value(value)} is not {kind}') from None
-        if typed[column.name] is None and column.name in ("idx", "predict", "radius"):
+            nouns = {"int64": "an integer", "double": "a number", "binary": "binary"}
+            noun = nouns.get(column.arrow, "text" if column.codec is SCALAR else "a list of numbers")
+            raise ValueError(f'row {number}, column "{column.name}": {quote_value(value)} is not {noun}') from None
+        needed = column.name in ("idx", "predict", "radius") if schema is ROWS else column.name in schema.keys
+        if typed[column.name] is None and needed:
             raise ValueError(f'row {number}, column "{column.name}": there is no value')
-    if not 0 <= typed["radius"] < float("inf"):
-        raise ValueError(f'row {number}, column "radius": {typed["radius"]} is not a radius')
-    _check_derived(typed, number)
+    if schema is ROWS:
+        if not 0 <= typed["radius"] < float("inf"):
+            raise ValueError(f'row {number}, column "radius": {typed["radius"]} is not a radius')
+        _check_derived(typed, number)
     return typed
 
 
@@ -249,8 +308,10 @@ def _check_derived(typed: Mapping[str, Any], number: int) -> None:
             raise ValueError(f'row {number}, column "{name}": {typed[name]}, but {value} follows from the others')
 
 
-def _convert(value: Any, column: Column) -> str | int | float:
+def _convert(value: Any, column: Column) -> str | int | float | bytes:
     """A value as its column's type. Raises ValueError or OverflowError if it is something else."""
+    if column.arrow == "binary":
+        return value if isinstance(value, bytes) else base64.b64decode(str(value), validate=True)
     text = str(value)
     if column.arrow == "string":
         if column.codec is not SCALAR:
@@ -313,17 +374,26 @@ def _read_parquet(path: Path) -> Read:
     return records, {}
 
 
+def list_columns() -> set[str]:
+    """Return the names of all columns that exports of any guarantee may have."""
+    names = set(_EXTRA) | {ERROR}
+    for guarantee in map(find_guarantee, GUARANTEES):
+        names |= {*(column.name for column in guarantee.schema.columns), *guarantee.settings.exported}
+    return names
+
+
 def _read_table(path: Path) -> pyarrow.Table:
     """Read the known columns of a parquet file. Compressed, a few kilobytes of it can hold any number of rows."""
+    known = list_columns()
     metadata = pyarrow.parquet.read_metadata(path)
     size = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
     check_rows_fit(str(path), metadata.num_rows, size, exported=True)
-    fields = [field for field in metadata.schema.to_arrow_schema() if field.name in _KNOWN]
+    fields = [field for field in metadata.schema.to_arrow_schema() if field.name in known]
     for field in fields:
         if pyarrow.types.is_nested(field.type) or pyarrow.types.is_fixed_size_binary(field.type):
             raise ValueError(f'the column "{field.name}" holds {field.type}')
     columns = [metadata.schema.column(i) for i in range(metadata.num_columns)]
-    texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY" and column.path in _KNOWN]
+    texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY" and column.path in known]
     # A text that many rows repeat is stored once, and is not repeated here before its length is known.
     table = pyarrow.parquet.read_table(path, columns=[field.name for field in fields], read_dictionary=texts)
     longest = sum(_longest(table.column(name)) for name in texts)

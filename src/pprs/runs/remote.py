@@ -242,9 +242,9 @@ def _send_run(url: str, folder: Path) -> None:
             send(url, copy / FILE)
             _write_upload_id(folder, upload_id)
             if run.completed():
-                rows = [*run.iter_rows(), *(failure.row() for failure in run.failures())]
-                rows.sort(key=lambda row: row.idx)
-                export(rows, run.settings, "parquet", Path(scratch) / ROWS, run.fair_order())
+                rows = [*run.iter_rows(), *map(run.guarantee.failed_row, run.failures())]
+                rows.sort(key=run.schema.key)
+                export(rows, run.settings, "parquet", Path(scratch) / ROWS, run.fair_order(), run.guarantee)
                 send(url, Path(scratch) / ROWS)
         except PprsError as error:
             raise PprsError(f"{error}\nThe rows are kept in {folder}. Repeat to upload them.") from error

@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any
 from pprs.errors import ConfigurationError, DamagedError, PprsError
 from pprs.runs import remote
 from pprs.runs.binding import Binding
-from pprs.runs.export import read_exported, to_arrow
+from pprs.runs.export import ERROR, read_exported, to_arrow
 from pprs.runs.folder import SUFFIXES
-from pprs.runs.guarantee import Guarantee, find_guarantee
-from pprs.runs.provenance import CERTIFY
-from pprs.runs.row import Failure, Row, from_record
-from pprs.runs.settings import RunSettings
+from pprs.runs.guarantee import Guarantee
+from pprs.runs.row import ROWS, Failure, Row, from_record
 from pprs.runs.store import FILE, Given, RunFile
 
 if TYPE_CHECKING:
@@ -39,7 +37,7 @@ class Run(ABC):
     images: Sequence[int] | None = None
 
     @abstractmethod
-    def iter_rows(self) -> Iterator[Row]:
+    def iter_rows(self) -> Iterator[Any]:
         """Iterate over the rows in the order of image indices, without holding all of them in memory."""
 
     def keys(self) -> list[tuple[int, ...]]:
@@ -50,7 +48,7 @@ class Run(ABC):
     def failures(self) -> list[Failure]:
         """The images that could not be certified, with the reasons."""
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[Any]:
         """The rows in the order of image indices. Failed images have none.
 
         Raises:
@@ -71,12 +69,12 @@ class Run(ABC):
         """The images of a run with a target error, in the random order in which they count; None for other runs."""
         return None
 
-    def outcomes(self) -> list[Row]:
+    def outcomes(self) -> list[Any]:
         """The rows of all images, including one for each failed image, which counts as not certified."""
         failed = map(self.guarantee.failed_row, self.failures())
         return sorted([*self.iter_rows(), *failed], key=self.guarantee.schema.key)
 
-    def checked_outcomes(self) -> list[Row]:
+    def checked_outcomes(self) -> list[Any]:
         """The outcomes, if they follow from their counts and the settings.
 
         Raises:
@@ -88,7 +86,7 @@ class Run(ABC):
 
     def to_arrow(self) -> pyarrow.Table:
         """The outcomes as an Arrow table, with one row per image and the columns of `pprs export`."""
-        return to_arrow(self.checked_outcomes(), self.settings, self.fair_order())
+        return to_arrow(self.checked_outcomes(), self.settings, self.fair_order(), self.guarantee)
 
     def to_pandas(self) -> pandas.DataFrame:
         """The outcomes as a data frame, with one row per image and the columns of `pprs export`."""
@@ -130,7 +128,7 @@ class StoredRun(Run):
     def binding(self) -> Binding | None:
         return self._file.binding
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[Any]:
         self._file.check_size(self.path)
         return super().rows()
 
@@ -138,11 +136,11 @@ class StoredRun(Run):
         self._file.check_size(self.path)
         return self._file.keys()
 
-    def outcomes(self) -> list[Row]:
+    def outcomes(self) -> list[Any]:
         self._file.check_size(self.path)
         return super().outcomes()
 
-    def iter_rows(self) -> Iterator[Row]:
+    def iter_rows(self) -> Iterator[Any]:
         return self._file.iter_rows()
 
     def failures(self) -> list[Failure]:
@@ -158,31 +156,50 @@ class StoredRun(Run):
 class ExportedRun(Run):
     """Rows written by `pprs export`, or a log of Cohen et al."""
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.guarantee = str(path), find_guarantee(CERTIFY)
-        exported = read_exported(path)
-        self._records, self._order = exported.records, exported.order
+    def __init__(self, path: Path, guarantees: Given = ()) -> None:
+        self.path = str(path)
+        exported = read_exported(path, guarantees)
+        self.guarantee, self._records, self._order = exported.guarantee, exported.records, exported.order
         try:
-            self.settings = RunSettings.from_dict(exported.settings)
+            self.settings = self.guarantee.settings.from_dict(exported.settings)
         except PprsError as error:
             raise DamagedError(f"{path} cannot be read as exported rows: {error}") from error
 
-    def iter_rows(self) -> Iterator[Row]:
-        return (row for row in map(from_record, self._records) if row.status != "failed")
+    def _rows(self) -> Iterator[tuple[bool, Any]]:
+        """Yield whether an input failed, and its row or, if its guarantee has no row for that, its record."""
+        schema = self.guarantee.schema
+        for number, record in enumerate(self._records, 1):
+            if schema is ROWS:
+                row = from_record(record)
+                yield row.status == "failed", row
+            elif record.get(ERROR):
+                yield True, record
+            else:
+                yield False, schema.from_exported(record, self.settings, f"{self.path}, row {number}")
+
+    def iter_rows(self) -> Iterator[Any]:
+        return (row for failed, row in self._rows() if not failed)
 
     def failures(self) -> list[Failure]:
-        failed = (row for row in map(from_record, self._records) if row.status == "failed")
-        return [Failure(row.idx, row.label, "failed in the exported run") for row in failed]
+        failures = []
+        for failed, row in self._rows():
+            if failed and isinstance(row, Row):
+                failures.append(Failure(row.idx, row.label, "failed in the exported run", row.name))
+            elif failed:
+                more = {name: row.get(name) for name in (*self.guarantee.schema.keys[1:],)}
+                failures.append(Failure(row["idx"], row.get("label"), row[ERROR], row.get("name"), more))
+        return failures
 
     def fair_order(self) -> list[int] | None:
         return self._order
 
 
-def open_run(path: str | Path) -> Run:
+def open_run(path: str | Path, *, guarantee: Guarantee[Any, Any] | None = None) -> Run:
     """Open a run for reading.
 
     Args:
         path: Folder of the run, its url (`s3://bucket/run`), or rows exported from it (tsv, csv, parquet, json).
+        guarantee: What the rows promise, if it is a guarantee of your own.
 
     Returns:
         The run.
@@ -191,15 +208,15 @@ def open_run(path: str | Path) -> Run:
         ConfigurationError: If there is no run at `path`.
         PprsError: If exported rows cannot be read.
     """
-    text = str(path)
+    text, given = str(path), () if guarantee is None else (guarantee,)
     remote.check_text(path, "path")
     if remote.is_url(text):
         scratch = tempfile.TemporaryDirectory()
         folder = Path(scratch.name) / (text.rstrip("/").rpartition("/")[2] or "run")
         if not remote.fetch(text, FILE, folder / FILE):
             raise ConfigurationError(f"{text} is not a run: it has no {FILE}. Check the url.")
-        return StoredRun(folder, text, keep=scratch)
+        return StoredRun(folder, text, keep=scratch, guarantees=given)
     local = Path(path)
     if local.is_file() or (local.suffix in SUFFIXES and not local.is_dir()):
-        return ExportedRun(local)
-    return StoredRun(local)
+        return ExportedRun(local, given)
+    return StoredRun(local, guarantees=given)
