@@ -8,11 +8,13 @@ import torch
 
 from pprs.certificate import Certificate, round_down
 from pprs.certify.replay import replay_votes
+from pprs.certify.summary import summarise_certification
 from pprs.classifier import Certification, SmoothedClassifier
 from pprs.noise import Noise, digest_image
 from pprs.runs.check import RowCheck, check_rows
-from pprs.runs.guarantee import Answer, Guarantee, Key, Known, Question, Resumable
+from pprs.runs.guarantee import Answer, Guarantee, Key, Known, Question, Resumable, Summary
 from pprs.runs.row import PARTIAL, ROWS, Failure, Row
+from pprs.runs.run import Run
 from pprs.runs.session import Session, describe_problem
 from pprs.runs.settings import RunSettings
 from pprs.sampling import Sampling, check_certifiable, max_radius, min_samples_for_radius
@@ -53,6 +55,8 @@ class CertifyGuarantee(Guarantee[RunSettings, Row]):
     settings = RunSettings
     schema = ROWS
     can_budget = True
+    section = "pprs.report.certify:make_section"
+    examination = "pprs.doctor:examine_run"
 
     def check_attainable(self, subject: Task, noise: Noise | None, settings: RunSettings, arithmetic: str) -> None:
         assert noise is not None
@@ -106,6 +110,9 @@ class CertifyGuarantee(Guarantee[RunSettings, Row]):
     def replay(self, answer: Answer, row: Row, question: Question, known: Known, on_passes: OnSamples) -> list[str]:
         assert isinstance(answer, CertifyAnswer)
         return replay_votes(answer, row, question.image, on_passes)
+
+    def summarise(self, run: Run) -> Summary:
+        return summarise_certification(run)
 
     def tally(self, row: Row) -> float:
         return float(row.prediction is not None)

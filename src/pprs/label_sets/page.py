@@ -18,8 +18,9 @@ from pprs.errors import ConfigurationError
 from pprs.label_sets.evaluation import SetEvaluation, SetRow
 from pprs.label_sets.settings import state_promise
 from pprs.label_sets.summary import compare_sets, list_notes, name_methods
-from pprs.report.page import ImageExample, MethodSettings, Tile
+from pprs.report.page import ImageExample, Tile
 from pprs.report.render import render
+from pprs.report.section import MethodSettings
 from pprs.task import Task
 from pprs.voting import SETS, noisy_chunk, prepare_image
 

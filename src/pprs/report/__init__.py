@@ -11,12 +11,15 @@ import numpy as np
 from pprs._files import atomic_write
 from pprs.data import Example
 from pprs.errors import ConfigurationError, suggest
-from pprs.metrics import Summary, paired_differences, summarize, usual_radii
+from pprs.metrics import Summary, summarize, usual_radii
 from pprs.noise import Noise
 from pprs.partition import Partition
-from pprs.report import summary
+from pprs.report.certify import make_frames_section
+from pprs.report.section import Section, render_sections
 from pprs.report.table import Table
-from pprs.runs import Run, RunFrame, list_runs, read_frames
+from pprs.runs import Run, RunFrame, list_runs, open_run, read_frames
+from pprs.runs.guarantee import import_place
+from pprs.runs.provenance import CERTIFY
 from pprs.voting import noisy_chunk, prepare_image
 
 FORMATS = ("html", "png", "svg", "md", "json")
@@ -24,38 +27,35 @@ FORMATS = ("html", "png", "svg", "md", "json")
 
 @dataclass(frozen=True)
 class Report:
-    """The content of a report.
+    """The content of a report: a section for each kind of run.
 
     Attributes:
-        frames: The runs, as columns.
-        summaries: The summary statistics of each run.
-        radii: The radii at which accuracies are given.
+        sections: The sections.
+        frames: The certification runs among the runs, as columns.
+        summaries: The summary statistics of each of these.
+        radii: The radii at which their accuracies are given.
     """
 
-    frames: tuple[RunFrame, ...]
-    summaries: tuple[Summary, ...]
-    radii: tuple[float, ...]
+    sections: tuple[Section, ...]
+    frames: tuple[RunFrame, ...] = ()
+    summaries: tuple[Summary, ...] = ()
+    radii: tuple[float, ...] = ()
+
+    def tables(self) -> list[Table]:
+        """Return a summary table of each kind of run, narrow enough for a terminal."""
+        return [section.table for section in self.sections]
 
     def table(self) -> Table:
-        """Return a summary table narrow enough for a terminal."""
-        return summary.terminal_table(self.summaries, self.radii)
+        """Return the summary table of the first kind of run."""
+        return self.sections[0].table
 
     def notes(self) -> list[str]:
-        """Return what the radii measure, and the caveats that belong to the table."""
-        return [*filter(None, [summary.describe_space(self.summaries)]), *summary.list_notes(self.summaries)]
+        """Return what the numbers measure, and the caveats that belong to the tables."""
+        return [note for section in self.sections for note in section.notes]
 
     def render(self, kind: str) -> bytes:
         """Return the report as a file in one of FORMATS."""
-        from pprs.report import figures, page  # matplotlib takes a second to import
-
-        if kind in ("png", "svg"):
-            return figures.to_bytes(figures.plot_curves(list(self.frames)), kind)
-        pairs = paired_differences(self.frames)
-        if kind == "md":
-            return summary.to_markdown(self.summaries, self.radii, pairs).encode()
-        if kind == "json":
-            return summary.to_json(self.summaries, self.radii, pairs).encode()
-        return page.to_html(self.frames, self.summaries, self.radii, pairs).encode()
+        return render_sections(self.sections, kind)
 
 
 def make_report(runs: Sequence[Run | str | Path], radii: Sequence[float] | None = None) -> Report:
@@ -63,13 +63,24 @@ def make_report(runs: Sequence[Run | str | Path], radii: Sequence[float] | None 
 
     Args:
         runs: The runs to compare. A folder of runs and exported rows stands for all of them.
-        radii: Radii at which accuracies are given; a few round ones by default.
+        radii: Radii at which certified accuracies are given; a few round ones by default.
     """
-    frames = read_frames(
-        [run for source in runs for run in ([source] if isinstance(source, Run) else list_runs(source))]
-    )
+    sources = [run for source in runs for run in ([source] if isinstance(source, Run) else list_runs(source))]
+    by_kind: dict[str, list[Run]] = {}
+    for source in sources:
+        run = source if isinstance(source, Run) else open_run(source)
+        by_kind.setdefault(run.guarantee.name, []).append(run)
+    certified = by_kind.get(CERTIFY, [])
+    frames = read_frames(certified) if certified else []
     at = np.array(radii) if radii else usual_radii(frames)
-    return Report(tuple(frames), tuple(summarize(frame, at) for frame in frames), tuple(at.tolist()))
+    summaries = [summarize(frame, at) for frame in frames]
+    sections = [
+        make_frames_section(frames, summaries, at.tolist())
+        if kind == CERTIFY
+        else import_place(group[0].guarantee.section)(group)
+        for kind, group in by_kind.items()
+    ]
+    return Report(tuple(sections), tuple(frames), tuple(summaries), tuple(at.tolist()))
 
 
 def write_report(
@@ -129,4 +140,14 @@ def write_image_rows(
         part.write_bytes(figures.to_bytes(figure, path.suffix.lstrip(".").lower()))
 
 
-__all__ = ["FORMATS", "Report", "RunFrame", "Summary", "Table", "make_report", "write_image_rows", "write_report"]
+__all__ = [
+    "FORMATS",
+    "Report",
+    "RunFrame",
+    "Section",
+    "Summary",
+    "Table",
+    "make_report",
+    "write_image_rows",
+    "write_report",
+]

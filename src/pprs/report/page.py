@@ -1,4 +1,4 @@
-"""The web page of a report: one file without scripts that loads nothing. The template is `templates/report.html`."""
+"""The section of a page on certification runs. The template is `templates/certify.html`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from markupsafe import Markup
 
-from pprs._version import __version__
 from pprs.certificate import state_arithmetic
 from pprs.data.thumbnail import decode_thumbnail
 from pprs.domain import SIGNAL, Domain, domain_of_any
@@ -22,6 +21,7 @@ from pprs.noise import Noise
 from pprs.partition import Superpixels
 from pprs.report import figures, summary
 from pprs.report.render import render
+from pprs.report.section import MethodSettings
 from pprs.report.table import NONE
 from pprs.runs import RunFrame
 from pprs.runs.frame import MAX_THUMBNAIL_PIXELS
@@ -49,19 +49,9 @@ class ImageExample:
 
 
 @dataclass(frozen=True)
-class MethodSettings:
-    """The settings of a run, as text."""
-
-    name: str
-    full_name: str
-    settings: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True)
 class Page:
     """The content of the page."""
 
-    title: str
     failure_probability: str  # of one certificate
     space: str  # the images whose changes the radii measure, empty if the runs differ or do not say
     warning: str | None  # if the runs measure changes of different images
@@ -74,20 +64,17 @@ class Page:
     examples: tuple[ImageExample, ...]
     omitted: tuple[str, ...]  # methods certified on other images than the examples
     unreadable: tuple[int, ...]  # images whose stored pictures are too large or damaged
-    methods: tuple[MethodSettings, ...]
     checks: tuple[str, ...]  # whether the rows of each run follow from its counts
     arithmetic: str
-    version: str = __version__
 
 
-def to_html(
+def make_body(
     frames: Sequence[RunFrame], summaries: Sequence[Summary], radii: Sequence[float], pairs: Sequence[Paired]
-) -> str:
-    """Render the report as HTML."""
+) -> Markup:
+    """Return the section on certification runs as HTML."""
     examples, omitted, unreadable = _collect_examples(frames)
     warning = describe_differences([(frame.name, frame.space) for frame in frames])
     content = Page(
-        _make_title(frames),
         _describe_alpha(frames),
         summary.describe_space(summaries),
         warning,
@@ -100,19 +87,18 @@ def to_html(
         examples,
         omitted,
         unreadable,
-        tuple(_describe_settings(frame) for frame in frames),
         _describe_checks(frames),
         _describe_arithmetic(frames),
     )
     inputs = _find_domain(frames)
-    return str(render("report.html", page=content, input=inputs.name, inputs=inputs.plural))
+    return render("certify.html", page=content, input=inputs.name, inputs=inputs.plural)
 
 
 def _find_domain(frames: Sequence[RunFrame]) -> Domain:
     return domain_of_any(shape for frame in frames for shape in frame.space.shapes)
 
 
-def _make_title(frames: Sequence[RunFrame]) -> str:
+def make_title(frames: Sequence[RunFrame]) -> str:
     data = {frame.settings.data for frame in frames if frame.settings.data is not None}
     return "Certified robustness" + (f" on {data.pop()}" if len(data) == 1 else "")
 
@@ -240,7 +226,7 @@ def _to_data_url(image: Any) -> str:
     return f"data:image/png;base64,{base64.b64encode(figures.encode_png(image)).decode()}"
 
 
-def _describe_settings(frame: RunFrame) -> MethodSettings:
+def describe_settings(frame: RunFrame) -> MethodSettings:
     stored = {key: value for key, value in frame.settings.to_dict().items() if key not in ("class_names", "format")}
     return MethodSettings(frame.name, frame.full_name, tuple((key, _to_text(value)) for key, value in stored.items()))
 

@@ -182,7 +182,6 @@ def open_work(
     choice = options.partition
     if noise is not None:
         choice = choose_partition(subject, noise, options.partition, recorded, reporter)
-        report_adaptation(subject, subject.list_mismatches(noise, choice), reporter)
         arithmetic = choose_run_arithmetic(options.arithmetic, subject, noise, recorded)
     if recorded is not None and engine.engine == "auto":
         engine = replace(engine, engine=recorded.engine or "auto")
@@ -190,6 +189,7 @@ def open_work(
     settings = guarantee.settings(
         **_fields(describe_subject(subject)) | _describe_options(noise, choice, options, arithmetic) | dict(own)
     )
+    report_adaptation(subject, guarantee.list_mismatches(subject, noise, choice, settings), reporter)
     guarantee.check_attainable(subject, noise, settings, arithmetic)
     work = open_answer(
         guarantee, subject, settings, engine, reporter, noise=noise, partition=choice, arithmetic=arithmetic,

@@ -224,7 +224,7 @@ def place_of(guarantee: Guarantee[Any, Any]) -> str:
     Raises:
         ConfigurationError: If it is neither in the table nor a value of its module.
     """
-    if guarantee.name in GUARANTEES and find_guarantee(guarantee.name) is guarantee:
+    if guarantee.name in GUARANTEES and type(find_guarantee(guarantee.name)) is type(guarantee):
         return guarantee.name
     name = type(guarantee).__module__
     module = sys.modules.get(name)

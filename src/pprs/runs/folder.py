@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from pprs.runs import remote
-from pprs.runs.store import FILE
+from pprs.runs.store import is_run
 
 SUFFIXES = (".tsv", ".csv", ".parquet", ".json")
-RUN_FILES = (FILE, "segmentation.sqlite", "patches.jsonl")  # the file that makes a folder a run, of each kind
 
 
 def list_runs(path: str | Path) -> list[str]:
@@ -17,12 +16,8 @@ def list_runs(path: str | Path) -> list[str]:
     A run, a file or a url is returned as it is, and so is a folder that holds neither.
     """
     folder = Path(path)
-    if remote.is_url(str(path)) or not folder.is_dir() or _is_run(folder):
+    if remote.is_url(str(path)) or not folder.is_dir() or is_run(folder):
         return [str(path)]
     entries = (entry for entry in sorted(folder.iterdir()) if not entry.name.startswith("."))
-    found = [str(entry) for entry in entries if _is_run(entry) or (entry.is_file() and entry.suffix in SUFFIXES)]
+    found = [str(entry) for entry in entries if is_run(entry) or (entry.is_file() and entry.suffix in SUFFIXES)]
     return found or [str(path)]
-
-
-def _is_run(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in RUN_FILES)

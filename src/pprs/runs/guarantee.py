@@ -75,6 +75,42 @@ class Known:
         return self.truth.get("label")
 
 
+@dataclass(frozen=True)
+class Metric:
+    """A number that a run comes to.
+
+    Attributes:
+        name: What it is, such as "certified accuracy at radius 0.25".
+        value: The number, from 0 to 1 unless `unit` says otherwise.
+        low: The lower end of its 95% interval, None without one.
+        high: The upper end.
+        unit: What it is measured in.
+    """
+
+    name: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run says as a whole.
+
+    Attributes:
+        claims: What is promised, in sentences.
+        metrics: The numbers that matter most.
+        inputs: How many inputs the run has answered or failed on.
+        failures: Those that failed.
+    """
+
+    claims: tuple[str, ...]
+    metrics: tuple[Metric, ...] = ()
+    inputs: int = 0
+    failures: tuple[Failure, ...] = ()
+
+
 class Answer(ABC):
     """Answers inputs with an open network, in this process or in a worker.
 
@@ -144,8 +180,12 @@ class Guarantee(ABC, Generic[S, R]):
         passes_vary: Whether the number of passes differs between inputs.
         can_budget: Whether sampling may end at any time, so that a budget can be spent where it helps.
         legacy: The file of earlier versions, if there is one.
+        section: The place of the function that makes the section of a report from runs, such as "package.module:name".
+        examination: The place of the function that says why inputs are not certified and what may help, if any.
     """
 
+    section: ClassVar[str]
+    examination: ClassVar[str | None] = None
     name: ClassVar[str]
     noun: ClassVar[str]
     verb: ClassVar[str]
@@ -186,6 +226,12 @@ class Guarantee(ABC, Generic[S, R]):
 
     def check_attainable(self, subject: Task, noise: Noise | None, settings: S, arithmetic: str) -> None:
         """Raise an error before a run if its settings can never promise anything about the first usable input."""
+
+    def list_mismatches(
+        self, subject: Task, noise: Noise | None, partition: Partition | None, settings: S
+    ) -> list[str]:
+        """Say to what an adapted model was not adapted, in sentences."""
+        return [] if noise is None else subject.list_mismatches(noise, partition)
 
     def describe_work(self, subject: Task, session: Session, settings: S, inputs: int) -> list[str]:
         """Say what is about to be done, and what is the most that can come of it."""
@@ -269,6 +315,10 @@ class Guarantee(ABC, Generic[S, R]):
     # ---- what is shown
 
     @abstractmethod
+    def summarise(self, run: Any) -> Summary:
+        """Return what a run says as a whole, for the terminal, model cards and exit codes."""
+
+    @abstractmethod
     def tally(self, row: R) -> float:
         """Return how much a row promises, from 0 to 1: whether it is certified, or the share of what is."""
 
@@ -320,7 +370,12 @@ def find_guarantee(name: str, given: Sequence[Guarantee[Any, Any]] = ()) -> Guar
 
 def import_guarantee(place: str) -> Guarantee[Any, Any]:
     """Return the guarantee at a place such as "package.module:NAME"."""
-    module, _, attribute = place.partition(":")
-    found = getattr(importlib.import_module(module), attribute)
+    found = import_place(place)
     assert isinstance(found, Guarantee), place
     return found
+
+
+def import_place(place: str) -> Any:
+    """Return what is at a place such as "package.module:name". It is imported only when it is needed."""
+    module, _, attribute = place.partition(":")
+    return getattr(importlib.import_module(module), attribute)

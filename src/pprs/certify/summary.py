@@ -1,0 +1,48 @@
+"""What a certification run says as a whole."""
+
+from __future__ import annotations
+
+from pprs.bounds import clopper_pearson_interval
+from pprs.certificate import confidence, state_arithmetic
+from pprs.runs.guarantee import Metric, Summary
+from pprs.runs.row import Row
+from pprs.runs.run import Run
+from pprs.space import Space, state_claim
+
+
+def summarise_certification(run: Run) -> Summary:
+    """Return the claim of a certification run, certified accuracy, and the average certified radius."""
+    settings, rows, failures = run.settings, 0, tuple(run.failures())
+    certified = correct = labelled = 0
+    radii, shapes = 0.0, set[tuple[tuple[int, ...], tuple[int, ...] | None]]()
+    row: Row
+    for row in run.iter_rows():
+        rows += 1
+        certified += row.prediction is not None
+        is_credited = row.correct or (row.label is None and row.prediction is not None)
+        correct, labelled = correct + is_credited, labelled + (row.label is not None)
+        radii += row.radius if is_credited else 0.0
+        if row.shape is not None:
+            shapes.add((row.shape, row.file_shape))
+    count = rows + len(failures)
+    if not count:
+        return Summary((), (), 0, failures)
+    space = Space.of(settings.pixels, settings.preprocess, (s for s, _ in shapes), (f for _, f in shapes))
+    claims: tuple[str, ...] = ()
+    if certified and settings.alpha is not None:
+        claim = state_claim("its radius", f"{space}" if shapes else "the image")
+        claims = (
+            f"{certified} of {count} images have a certificate: {claim}, with {confidence(settings.alpha)} confidence "
+            f"for each{state_arithmetic(settings.arithmetic, settings.levels)}",
+        )
+    low, high = clopper_pearson_interval(correct, count)
+    accuracy = Metric("certified accuracy" if labelled else "certified", correct / count, float(low), float(high))
+    return Summary(
+        claims,
+        (
+            Metric(what, correct / count, float(low), float(high)),
+            Metric("average certified radius", radii / count, unit="L2"),
+        ),
+        count,
+        failures,
+    )
