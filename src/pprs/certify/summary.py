@@ -37,12 +37,5 @@ def summarise_certification(run: Run) -> Summary:
         )
     low, high = clopper_pearson_interval(correct, count)
     accuracy = Metric("certified accuracy" if labelled else "certified", correct / count, float(low), float(high))
-    return Summary(
-        claims,
-        (
-            Metric(what, correct / count, float(low), float(high)),
-            Metric("average certified radius", radii / count, unit="L2"),
-        ),
-        count,
-        failures,
-    )
+    average = Metric("average certified radius", radii / count, unit="L2")
+    return Summary(claims, (accuracy, average), count, failures)
