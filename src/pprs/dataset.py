@@ -13,11 +13,11 @@ from pprs.data import Selection
 from pprs.engine import EngineOptions
 from pprs.errors import check_type
 from pprs.model import Model
-from pprs.noise import Noise, parse_noise
-from pprs.partition import Partition, parse_request
+from pprs.noise import Noise
+from pprs.partition import Partition
 from pprs.progress import Progress, as_progress
-from pprs.runners import Budget, Local, Runner, RunOptions, parse_budget, run_subject
-from pprs.runners.cost import RunLimits, apply_limits
+from pprs.runners import Budget, Runner, RunOptions, run_subject
+from pprs.runners.cost import apply_limits
 from pprs.runs import Run
 from pprs.sampling import Sampling
 from pprs.task import Task, load_task
@@ -106,11 +106,10 @@ def certify_dataset(
         )
         ```
     """
-    options = RunOptions(
-        parse_noise(noise) if isinstance(noise, str) else noise,
-        parse_request(partition) if isinstance(partition, str) else partition,
-        seed, out, runner or Local(), EngineOptions(engine, device, batch_size, threads, autocast, channels_last),
-        RunLimits(parse_budget(budget) if isinstance(budget, str) else budget, target_error), progress, arithmetic,
+    options = RunOptions.of(
+        noise=noise, partition=partition, seed=seed, out=out, runner=runner, engine=engine, device=device,
+        batch_size=batch_size, threads=threads, autocast=autocast, channels_last=channels_last, budget=budget,
+        target_error=target_error, progress=progress, arithmetic=arithmetic,
     )  # fmt: skip
     _check_request(options, sampling)
     subject = load_task(

@@ -14,6 +14,7 @@ from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
 from pprs.data import ImageSet, Selection
 from pprs.dataset import EngineOptions, certify_task
+from pprs.domain import domain_of_any
 from pprs.errors import ConfigurationError
 from pprs.noise import noise_of
 from pprs.partition import parse_request
@@ -177,7 +178,7 @@ def certify(
             task.sample, run_noise, [resolved], seed, show, parameter="show", arithmetic=run.settings.arithmetic_option
         )
         say(f"wrote {show}")
-    exit_if_failed(summary)
+    exit_if_failed(summary.failures, domain_of_any(summary.shapes))
 
 
 def _load(

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from pprs.certificate import confidence, is_lost_to_rounding, round_down, state_arithmetic
 from pprs.cli.errors import FAILED, with_flags
-from pprs.domain import SIGNAL, domain_of_any
+from pprs.domain import IMAGE, SIGNAL, Domain, domain_of_any
 from pprs.partition import Partition
 from pprs.progress import TerminalProgress
 from pprs.runners import describe_failures
@@ -80,15 +80,28 @@ def print_summary(summary: RunSummary, settings: RunSettings, out: str | None) -
         _print_one(summary.first, settings)
     else:
         _print_many(summary, settings)
+    print_place(out)
+
+
+def print_run(run: Run, out: str | None) -> None:
+    """Print what a run of any kind says as a whole."""
+    summary = run.guarantee.summarise(run)
+    for line in (*summary.claims, *map(str, summary.metrics)):
+        say(line)
+    print_place(out)
+
+
+def print_place(out: str | None) -> None:
+    """Say where the rows of a run are."""
     if out is not None:
         say(f"the rows are in {out}. Compare runs with: pprs report {out} --out report.html")
 
 
-def exit_if_failed(summary: RunSummary) -> None:
-    """If images failed, list them and exit with code 1."""
-    if summary.failures:
-        text = domain_of_any(summary.shapes).rename(describe_failures(summary.failures))
-        typer.echo(f"pprs: {with_flags(text)}", err=True)
+def exit_if_failed(failures: Sequence[Failure], domain: Domain = IMAGE, outcome: str | None = None) -> None:
+    """If inputs failed, list them and exit with code 1. `outcome` says what they count as."""
+    if failures:
+        text = describe_failures(failures) if outcome is None else describe_failures(failures, outcome)
+        typer.echo(f"pprs: {with_flags(domain.rename(text))}", err=True)
         raise typer.Exit(FAILED)
 
 

@@ -15,11 +15,11 @@ from pprs.engine import EngineOptions
 from pprs.errors import ConfigurationError, PprsError, check_integer, check_type
 from pprs.memory import check_memory
 from pprs.metrics import accuracy_error
-from pprs.noise import Noise
-from pprs.partition import AUTO, Auto, Partition
+from pprs.noise import Noise, parse_noise
+from pprs.partition import AUTO, Auto, Partition, parse_request
 from pprs.progress import Progress, as_progress, rename_inputs, stage
 from pprs.runners.base import Runner, Work
-from pprs.runners.budget import run_budget
+from pprs.runners.budget import Budget, parse_budget, run_budget
 from pprs.runners.cost import RunLimits, describe_work, expect_seconds, progress_total
 from pprs.runners.driver import InputReader, Recorder, RunProgress, run_inputs
 from pprs.runners.local import Local
@@ -69,6 +69,34 @@ class RunOptions:
     limits: RunLimits = field(default_factory=RunLimits)
     progress: bool | Progress = True
     arithmetic: str = "auto"
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        noise: Noise | str | None = None,
+        partition: Partition | str | None = None,
+        seed: int = 0,
+        out: str | Path | None = None,
+        runner: Runner | None = None,
+        engine: str = "auto",
+        device: str = "cpu",
+        batch_size: int | None = None,
+        threads: int | None = None,
+        autocast: bool = False,
+        channels_last: bool = False,
+        budget: str | Budget | None = None,
+        target_error: float | None = None,
+        progress: bool | Progress = True,
+        arithmetic: str = "auto",
+    ) -> RunOptions:
+        """Return the options that the keywords of `certify_dataset` and the like mean."""
+        return cls(
+            parse_noise(noise) if isinstance(noise, str) else noise,
+            parse_request(partition) if isinstance(partition, str) else partition,
+            seed, out, runner or Local(), EngineOptions(engine, device, batch_size, threads, autocast, channels_last),
+            RunLimits(parse_budget(budget) if isinstance(budget, str) else budget, target_error), progress, arithmetic,
+        )  # fmt: skip
 
     def check(self, guarantee: Guarantee[Any, Any]) -> None:
         """Reject invalid arguments before anything is loaded."""

@@ -93,6 +93,12 @@ class Metric:
     high: float | None = None
     unit: str = ""
 
+    def __str__(self) -> str:
+        if self.unit:
+            return f"{self.name} {self.value:.4g} {self.unit}"
+        interval = "" if self.low is None or self.high is None else f" (95%: {self.low:.1%} to {self.high:.1%})"
+        return f"{self.name} {self.value:.1%}{interval}"
+
 
 @dataclass(frozen=True)
 class Summary:
