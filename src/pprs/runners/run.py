@@ -100,8 +100,7 @@ class RunOptions:
 
     def check(self, guarantee: Guarantee[Any, Any]) -> None:
         """Reject invalid arguments before anything is loaded."""
-        if guarantee.is_sampled:
-            check_type(self.noise, Noise, "noise", 'pprs.Gaussian(0.25) or "gaussian:sigma=0.25"')
+        self._check_noise(guarantee)
         if self.partition != AUTO:
             check_type(self.partition, Partition | None, "partition", 'pprs.Slic() or "slic:n_segments=100"')
         check_type(self.runner, Runner, "runner", "pprs.Processes(8)")
@@ -116,6 +115,16 @@ class RunOptions:
         if self.noise is not None:
             choose_arithmetic(self.arithmetic, self.noise)
         self._check_limits(guarantee)
+
+    def _check_noise(self, guarantee: Guarantee[Any, Any]) -> None:
+        if guarantee.is_sampled:
+            check_type(self.noise, Noise, "noise", 'pprs.Gaussian(0.25) or "gaussian:sigma=0.25"')
+            return
+        for name, value in (("noise", self.noise), ("partition", self.partition)):
+            if value is not None:
+                raise ConfigurationError(
+                    f"`{name}` does not apply here: {guarantee.noun} draws no noise. Leave it out.", parameter=name
+                )
 
     def _check_limits(self, guarantee: Guarantee[Any, Any]) -> None:
         if guarantee.can_budget:
@@ -157,7 +166,7 @@ def run_subject(
     if subject.pixels == FILE_PIXELS:
         subject = fit_in_memory(subject, options.runner, options.engine)
     keep_memory()
-    with open_run_folder(options.out, reporter.message) as folder:
+    with open_run_folder(options.out, reporter.message, (guarantee,)) as folder:
         scratch = None
         if folder is None:
             scratch = tempfile.TemporaryDirectory(prefix="pprs-")
