@@ -25,7 +25,7 @@ def make_section(runs: Sequence[Run]) -> Section:
     names = distinct_names([run.settings for run in runs], [run.path for run in runs])
     checks, summaries = [], []
     for run in runs:
-        check = run.guarantee.check_rows(run.outcomes(), run.settings)
+        check = run.guarantee.check_rows(run.iter_rows(), run.settings)
         check.refuse(run.path)
         summary = run.guarantee.summarise(run)
         if not summary.inputs:

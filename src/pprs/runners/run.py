@@ -26,7 +26,7 @@ from pprs.runners.local import Local
 from pprs.runners.processes import Processes
 from pprs.runners.target import UntilAccurate
 from pprs.runs import Failure, Guarantee, Key, Provenance, RunFile, RunWriter, StoredRun, check_out, open_run_folder
-from pprs.runs.guarantee import Resumable
+from pprs.runs.guarantee import Resumable, UnknownGuaranteeError
 from pprs.runs.session import (
     check_network,
     choose_partition,
@@ -196,7 +196,14 @@ def read_recorded(folder: Path, guarantee: Guarantee[Any, Any]) -> Any | None:
     """
     if not holds_rows(folder, (guarantee,)):
         return None
-    file = RunFile(folder, (guarantee,))
+    try:
+        file = RunFile(folder, (guarantee,))
+    except UnknownGuaranteeError as error:
+        raise ConfigurationError(
+            f"{folder} holds another run than {guarantee.noun}: {error.message} Nothing was changed. Give another "
+            "`out`.",
+            parameter="out",
+        ) from error
     if file.guarantee.name != guarantee.name:
         raise ConfigurationError(
             f"{folder} holds {file.guarantee.noun}, and this call makes {guarantee.noun}. Nothing was changed. Give "

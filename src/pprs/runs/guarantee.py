@@ -387,6 +387,10 @@ def same_value(stored: Any, made: Any) -> bool:
 GUARANTEES: dict[str, str | Guarantee[Any, Any]] = {CERTIFY: "pprs.certify.guarantee:CERTIFY"}
 
 
+class UnknownGuaranteeError(ConfigurationError):
+    """A run is of a guarantee that nobody here knows."""
+
+
 def find_guarantee(name: str, given: Sequence[Guarantee[Any, Any]] = ()) -> Guarantee[Any, Any]:
     """Return a guarantee by its name.
 
@@ -395,13 +399,13 @@ def find_guarantee(name: str, given: Sequence[Guarantee[Any, Any]] = ()) -> Guar
         given: Guarantees of the caller's own, which are not in the table.
 
     Raises:
-        ConfigurationError: If there is none of this name.
+        UnknownGuaranteeError: If there is none of this name.
     """
     for guarantee in given:
         if guarantee.name == name:
             return guarantee
     if name not in GUARANTEES:
-        raise ConfigurationError(
+        raise UnknownGuaranteeError(
             f'this run promises "{name}", which this version of pprs does not know. {suggest(name, GUARANTEES)} '
             "Upgrade pprs, or give the guarantee itself as `guarantee` if it is your own."
         )

@@ -81,9 +81,8 @@ class Run(ABC):
         Raises:
             PprsError: If a bound, a radius or a prediction does not follow.
         """
-        rows = self.outcomes()
-        self.guarantee.check_rows(rows, self.settings).refuse(self.path)
-        return rows
+        self.guarantee.check_rows(self.iter_rows(), self.settings).refuse(self.path)
+        return self.outcomes()
 
     def to_arrow(self) -> pyarrow.Table:
         """The outcomes as an Arrow table, with one row per image and the columns of `pprs export`."""
