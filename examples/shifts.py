@@ -87,7 +87,7 @@ class ShiftGuarantee(Guarantee[ShiftSettings, ShiftRow]):
         ),
     )
     is_sampled = False
-    replayed = "labels: all shifts classified again and compared"
+    replayed = "labels: found again for all shifts and compared"
 
     def open(self, session: Session, settings: ShiftSettings) -> ShiftAnswer:
         return ShiftAnswer(session, settings.reach)

@@ -186,6 +186,7 @@ class Guarantee(ABC, Generic[S, R]):
         noun: What a run is called in messages, such as "a certification run".
         verb: What the driver does, for progress bars.
         promise: What is promised about each certified input, in a few words.
+        task: What its networks do, in the words of the Hugging Face hub. None for classification.
         settings: The class of the settings.
         schema: The columns of a row.
         is_sampled: Whether a row rests on noise that was drawn, so that a replay draws it again.
@@ -201,6 +202,7 @@ class Guarantee(ABC, Generic[S, R]):
     noun: ClassVar[str]
     verb: ClassVar[str]
     promise: ClassVar[str] = ""
+    task: ClassVar[str | None] = None
     settings: ClassVar[type[Any]]
     schema: ClassVar[Schema[Any]]
     is_sampled: ClassVar[bool] = True
