@@ -9,6 +9,7 @@ import typer
 
 from pprs.cli.console import console, say
 from pprs.cli.errors import guarded
+from pprs.cli.own import Own, open_own
 from pprs.cli.segment import print_segmentation_report
 from pprs.errors import ConfigurationError
 from pprs.patches import is_patch_run, open_patch_run
@@ -38,6 +39,7 @@ def report(
     radii: Annotated[
         str | None, typer.Option("--radii", metavar="LIST", help="Radii of the table, for example 0,0.25,0.5.")
     ] = None,
+    guarantee: Own = None,
 ) -> None:
     """Write a report that compares runs: curves, a table and example images.
 
@@ -52,13 +54,15 @@ def report(
         print_segmentation_report(write_segmentation_report(runs, path, kind=format))
         say(f"wrote {path}")
         return
-    print_report(write_report(runs, path, kind=format, radii=parse_radii(radii)))
+    opened = [open_own(run, guarantee) for run in runs]
+    print_report(write_report(opened, path, kind=format, radii=parse_radii(radii)))
     say(f"wrote {path}")
 
 
 def print_report(report: Report) -> None:
     """Print the table of a report and its notes."""
-    console.print(report.table().to_rich())
+    for table in report.tables():
+        console.print(table.to_rich())
     for note in report.notes():
         say(note)
 

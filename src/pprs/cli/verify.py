@@ -11,6 +11,7 @@ from pprs.cli import options
 from pprs.cli.console import CommandProgress
 from pprs.cli.errors import FAILED, guarded, with_flags
 from pprs.cli.options import Panel
+from pprs.cli.own import Own, open_own
 from pprs.errors import ConfigurationError
 from pprs.patches import is_patch_run, verify_patches
 from pprs.segmentation.store import is_segmentation_run
@@ -44,6 +45,7 @@ def verify(
     classes: options.VerifiedClasses = None,
     denoiser: options.VerifiedDenoiser = None,
     seed: options.ReplaySeed = None,
+    guarantee: Own = None,
     threads: options.Threads = None,
 ) -> None:
     """Check that the bounds and radii of a run follow from its counts, and its votes from its model and images.
@@ -78,8 +80,8 @@ def verify(
         )  # fmt: skip
     else:
         found = verify_run(
-            run, model=model, adapted=adapted, data=data, classes=classes, denoiser=denoiser, replay=replay,
-            rows=chosen, seed=seed, progress=progress,
+            open_own(run, guarantee), model=model, adapted=adapted, data=data, classes=classes, denoiser=denoiser,
+            replay=replay, rows=chosen, seed=seed, progress=progress,
         )  # fmt: skip
     typer.echo(with_flags(str(found)))
     if not found.ok:
