@@ -304,6 +304,7 @@ def _describe_options(
         "arithmetic": choose_arithmetic(arithmetic, noise),
         "bit_depth": BIT_DEPTHS.get(arithmetic),
         "signal_levels": fixed_levels(arithmetic),
+        "strict_levels": arithmetic == "16-bit",
     }
 
 
