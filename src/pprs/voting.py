@@ -362,6 +362,22 @@ class Scorer:
         """Return the scores of a batch whose votes are counted. `last` says that it is the last one of a series."""
         return self.scores(images) if self.batch_check is None else self.batch_check.score(self, images, last=last)
 
+    def find_labels(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the label of each image [B], or -1 where the two best scores are a near tie, which rounding decides.
+
+        Raises:
+            PprsError: If the base classifier fails, or returns NaN.
+        """
+        labels = []
+        for batch in images.split(self.images_per_batch(images[0])):
+            with torch.inference_mode():
+                scores = self.vote_scores(batch.to(self.device)).cpu()
+            if bool(scores.isnan().any()):
+                raise PprsError("the model returned NaN scores. Check its weights, and that it takes images in [0, 1].")
+            ties = near_ties(scores, self.near_tie, self.rounding)
+            labels.append(scores.argmax(dim=1).masked_fill(ties, -1))
+        return torch.cat(labels)
+
     def settle_alone(self, difference: float) -> None:
         """Score images alone whose label could change if a batch changes scores by this share of their spread."""
         self.near_tie = max(self.near_tie, TIES_PER_DIFFERENCE * difference)

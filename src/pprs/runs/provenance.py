@@ -70,7 +70,10 @@ class Provenance:
         "num_classes": (1, 2**24), "seed": (0, 2**128), "bit_depth": (8, 16), "signal_levels": (1, 10**18),
     }  # fmt: skip
     # Settings that every exported row repeats.
-    exported: ClassVar[Mapping[str, ArrowType]]
+    exported: ClassVar[Mapping[str, ArrowType]] = {
+        "model": "string", "data": "string", "noise": "string", "partition": "string", "seed": "int64",
+        "engine": "string", "preprocess": "string", "arithmetic": "string", "pixels": "string",
+    }  # fmt: skip
 
     model: str | None = None
     model_digest: str | None = None
@@ -178,12 +181,17 @@ class Provenance:
         return cls(**values)
 
     @classmethod
+    def own_names(cls) -> list[str]:
+        """Return the names of the settings that runs of this kind have and others lack."""
+        shared = {field.name for field in dataclasses.fields(Provenance)}
+        return [field.name for field in dataclasses.fields(cls) if field.name not in shared]
+
+    @classmethod
     def _ordered_names(cls) -> list[str]:
         """Return the names of the fields, with those of the guarantee behind the partition."""
         shared = [field.name for field in dataclasses.fields(Provenance)]
-        own = [field.name for field in dataclasses.fields(cls) if field.name not in shared]
         place = shared.index("partition_text") + 1
-        return [*shared[:place], *own, *shared[place:]]
+        return [*shared[:place], *cls.own_names(), *shared[place:]]
 
     @classmethod
     def _field_names(cls) -> set[str]:
