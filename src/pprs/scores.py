@@ -84,7 +84,7 @@ class Probe:
 
     @classmethod
     def of(cls, scores: torch.Tensor) -> Probe:
-        """Return the probe for these scores [B, C], or [B, C, H, W] of all pixels, of which a few stand for the rest."""
+        """Return the probe for scores [B, C], or [B, C, H, W] of pixels, of which a few stand for the rest."""
         if scores.ndim > 2:
             scores = _pick_pixels(scores)
         best = scores.topk(2, dim=1)
