@@ -152,7 +152,7 @@ class _Content:
         from pprs.segmentation import pictures
 
         stored = self.runs[0].thumbnails()
-        shared = set.intersection(*({idx for (idx,) in run.keys()} for run in self.runs))
+        shared = set.intersection(*(set(map(_index_of, run.keys())) for run in self.runs))
         same = len({run.settings.data_fingerprint for run in self.runs}) == 1
         chosen = [index for index in stored if index in shared and same][:MAX_EXAMPLES]
         rows = [_rows_of(run, chosen) for run in self.runs]

@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from pprs.errors import DamagedError, PprsError
 from pprs.noise import Quantisation
-from pprs.noise.quantised import EIGHT_BIT, SIXTEEN_BIT
 from pprs.runs import Known
 from pprs.runs.columns import INTEGERS, MAP, MAX_MAP, Column, Schema, quote_value
 from pprs.segmentation.certificate import ABSTAINED, SegmentationCertificate
@@ -130,9 +129,8 @@ def conclude_row(row: SegmentationRow, settings: SegmentationSettings) -> Segmen
     assert row.selected is not None
     assert row.counts is not None
     assert row.shape is not None
-    sampling, classes, partition = settings.sampling, settings.num_classes, settings.partition_text
-    if classes is None or partition is None:
-        raise DamagedError("the number of classes or the partition of these rows is not recorded")
+    settings.check()
+    sampling, classes, partition = settings.sampling, settings.num_classes or 0, settings.partition_text or "none"
     check_labels("selected", row.selected, 0, classes - 1)
     check_labels("counts", row.counts, 0, sampling.n)
     check_truth({"mask": row.mask}, settings)
@@ -174,8 +172,8 @@ def _read_quantisation(
         if row.levels is not None or row.moved:
             raise ValueError('"levels" or "moved" has a value, but the run is in real arithmetic')
         return None
-    if row.levels not in (EIGHT_BIT, SIXTEEN_BIT):
-        raise ValueError(f'"levels" is {quote_value(row.levels)}, which cannot occur in exact arithmetic')
+    if row.levels is None or row.levels != settings.levels:
+        raise ValueError(f'"levels" is {quote_value(row.levels)}, but those of the run are {settings.levels}')
     quantisation = Quantisation(row.levels, row.moved)
     if row.moved > quantisation.max_moved(math.prod(shape)):
         raise ValueError(f'"moved" is {row.moved:g}, more than rounding can move the image')

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pprs.errors import DamagedError, PprsError, check_integer
+from pprs.errors import DamagedError, PprsError
 from pprs.partition import parse_partition
 from pprs.runs import Provenance
-from pprs.runs.columns import ArrowType
+from pprs.runs.columns import ArrowType, quote_value
 from pprs.segmentation.holm import MAX_SAMPLES
 from pprs.segmentation.segmenter import SegmentationSampling
-from pprs.voting import choose_arithmetic
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class SegmentationSettings(Provenance):
     def sampling(self) -> SegmentationSampling:
         """How images are sampled, and what is proved about them."""
         if self.tau is None or self.n0 is None or self.n is None or self.alpha is None:
-            raise PprsError("tau, the sample sizes or alpha of these rows are not recorded")
+            raise DamagedError("the settings tau, n0, n or alpha are not recorded")
         try:
             return SegmentationSampling(self.tau, self.n0, self.n, self.alpha, parse_partition(self.groups))
         except PprsError as error:
@@ -57,14 +56,23 @@ class SegmentationSettings(Provenance):
             ) from error
 
     def check(self) -> None:
-        """Check what the types and ranges of the settings do not say.
+        """Check what the types and ranges of the settings do not say, and no claim can do without.
 
         Raises:
-            PprsError: If the sampling, the number of classes or the arithmetic means nothing.
+            DamagedError: If the sampling, the number of classes, the partition or the arithmetic means nothing.
         """
         self.sampling  # noqa: B018  raises an error if it is not valid
-        check_integer(self.num_classes, "num_classes", 2)
-        choose_arithmetic(self.arithmetic_option, self.noise)
+        if self.num_classes is None or self.num_classes < 2:
+            raise DamagedError(f'the setting "num_classes" is {self.num_classes}, but must be at least 2')
+        if self.noise_text is None or self.partition_text is None:
+            raise DamagedError("the settings noise or partition are not recorded")
+        if (self.arithmetic, self.bit_depth) not in (("real", None), ("exact", 8), ("exact", 16)):
+            raise DamagedError(
+                f'the settings "arithmetic" and "bit_depth" are {quote_value(self.arithmetic)} and {self.bit_depth}, '
+                "which no run has together"
+            )
+        if self.arithmetic == "exact" and not self.noise.exact:
+            raise DamagedError(f'the setting "arithmetic" is "exact", which is not possible with {self.noise}')
 
 
 __all__ = ["SegmentationSettings"]
