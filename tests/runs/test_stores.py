@@ -26,8 +26,6 @@ from pprs.progress import Progress, Silent
 from pprs.runs import FILE, RunFile
 from pprs.segmentation import SegmentationSampling
 from pprs.segmentation.run import segment_dataset
-from pprs.segmentation.store import FILE as SEGMENTATION_FILE
-from pprs.segmentation.store import SegmentationRun
 from pprs.task import load_task
 from pprs.testing import StoreContract
 from pprs.testing.store import COUNT
@@ -73,7 +71,7 @@ class TestRuns(Classified, StoreContract):
 
 
 class TestSegmentations(StoreContract):
-    file = SEGMENTATION_FILE
+    file = FILE
 
     def make_inputs(self, folder: Path) -> tuple[Path, Path]:
         masks = np.zeros((40, 8, 8), np.uint8)
@@ -86,7 +84,7 @@ class TestSegmentations(StoreContract):
         )  # fmt: skip
 
     def read(self, out: Path) -> Mapping[Any, Any]:
-        return {row.idx: row.certificate for row in SegmentationRun(out).iter_rows()}
+        return {row.idx: row.certificate for row in RunFile(out).iter_rows()}
 
 
 class TestPatches(Classified, StoreContract):

@@ -9,14 +9,11 @@ import typer
 
 from pprs.cli.console import console, say
 from pprs.cli.errors import guarded
-from pprs.cli.segment import print_segmentation_report
 from pprs.errors import ConfigurationError
 from pprs.patches import is_patch_run, open_patch_run
 from pprs.patches.report import write_patch_report
 from pprs.report import Report, write_report
 from pprs.runs import list_runs
-from pprs.segmentation.report import write_segmentation_report
-from pprs.segmentation.store import is_segmentation_run
 
 
 @guarded
@@ -48,17 +45,14 @@ def report(
     if any(is_patch_run(run) for run in runs):
         _report_patches(runs, path)
         return
-    if is_segmentation_run(runs[0]):
-        print_segmentation_report(write_segmentation_report(runs, path, kind=format))
-        say(f"wrote {path}")
-        return
     print_report(write_report(runs, path, kind=format, radii=parse_radii(radii)))
     say(f"wrote {path}")
 
 
 def print_report(report: Report) -> None:
-    """Print the table of a report and its notes."""
-    console.print(report.table().to_rich())
+    """Print the tables of a report and its notes."""
+    for table in report.tables():
+        console.print(table.to_rich())
     for note in report.notes():
         say(note)
 

@@ -13,8 +13,6 @@ from pprs.cli.errors import FAILED, guarded, with_flags
 from pprs.cli.options import Panel
 from pprs.errors import ConfigurationError
 from pprs.patches import is_patch_run, verify_patches
-from pprs.segmentation.store import is_segmentation_run
-from pprs.segmentation.verification import verify_segmentation
 from pprs.verification import Verification, verify_run
 
 
@@ -71,11 +69,6 @@ def verify(
             seed=seed,
             progress=progress,
         )
-    elif is_segmentation_run(run):
-        found = verify_segmentation(
-            run, model=model, adapted=adapted, data=data, classes=classes, replay=replay, rows=chosen, seed=seed,
-            progress=progress,
-        )  # fmt: skip
     else:
         found = verify_run(
             run, model=model, adapted=adapted, data=data, classes=classes, denoiser=denoiser, replay=replay,

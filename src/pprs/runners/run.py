@@ -390,7 +390,7 @@ def _check_unchanged(run: RunFile, chosen: set[Key], work: Work, progress: Progr
             unbound += 1
             continue
         if row.idx not in digests:
-            digests[row.idx] = work.answer.digest(work.subject.data[row.idx].image)
+            digests[row.idx] = work.answer.digest(work.subject.data.image_of(row.idx))
         if row.image_digest != digests[row.idx]:
             raise ConfigurationError(
                 f"image {row.idx} is not the one that was certified: its content has changed since. Nothing was "
