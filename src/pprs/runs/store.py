@@ -51,10 +51,13 @@ def list_legacy(guarantees: Given = ()) -> list[Legacy]:
 
 
 def find_legacy(folder: Path, guarantees: Given = ()) -> Legacy | None:
-    """Return the kind of file of an earlier version that a folder holds, None if it holds a run of this version."""
-    if (folder / FILE).is_file():
-        return None
-    return next((legacy for legacy in list_legacy(guarantees) if (folder / legacy.file).is_file()), None)
+    """Return the kind of file of an earlier version that a folder holds, None if it holds a run of this version.
+
+    A file of this version without settings is what is left if an earlier run was not taken over: the call that should
+    do so was refused, or killed.
+    """
+    found = next((legacy for legacy in list_legacy(guarantees) if (folder / legacy.file).is_file()), None)
+    return None if found is None or run_database(guarantees).is_in(folder) else found
 
 
 def is_run(folder: Path) -> bool:
@@ -219,7 +222,7 @@ class RunWriter:
         self._db, self.schema = self._writer.db, self.guarantee.schema
         try:
             if legacy is not None and self._writer.is_new:
-                self._take_over(legacy, settings)
+                self._take_over(legacy, settings, binding, tolerance)
             else:
                 self._prepare(settings, binding, tolerance)
         except BaseException:
@@ -248,12 +251,14 @@ class RunWriter:
         self._writer.create(tables, values)
         self._upgrade()
 
-    def _take_over(self, legacy: Legacy, wanted: Provenance) -> None:
+    def _take_over(self, legacy: Legacy, wanted: Provenance, binding: Binding | None, tolerance: float) -> None:
         """Start with the rows of a run of an earlier version, which stays as it is."""
         settings, rows, failures, pictures = legacy.read(self.folder)
         self._check_settings(settings, wanted)
         with self._writer.transaction():
-            self._create(settings, None)
+            self._create(settings, legacy.bind(self.folder))
+            if binding is not None:
+                self._check_binding(binding, tolerance)
             for row in rows:
                 self._add(row, pictures.get(self.schema.key(row)[0]))
             for failure in failures:
@@ -382,7 +387,8 @@ def _convert(folder: Path, legacy: Legacy, guarantees: Given) -> tempfile.Tempor
     settings, rows, failures, pictures = legacy.read(folder)
     scratch = tempfile.TemporaryDirectory(prefix="pprs-")
     guarantee = find_guarantee(settings.kind, guarantees)
-    with RunWriter(Path(scratch.name) / "run", settings, guarantee=guarantee) as writer:
+    binding = legacy.bind(folder)
+    with RunWriter(Path(scratch.name) / "run", settings, binding, guarantee=guarantee) as writer:
         writer.add(((row, pictures.get(guarantee.schema.key(row)[0])) for row in rows), failures)
     return scratch
 
