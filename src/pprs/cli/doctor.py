@@ -11,9 +11,10 @@ from pprs.cli import options
 from pprs.cli.certify import certify
 from pprs.cli.errors import flags_of, guarded, with_flags
 from pprs.cli.options import Panel
-from pprs.doctor import examine_run
+from pprs.cli.patch import patch
 from pprs.errors import ConfigurationError
-from pprs.patches import is_patch_run
+from pprs.runs import open_run
+from pprs.runs.guarantee import import_place
 from pprs.segmentation.store import is_segmentation_run
 
 
@@ -24,23 +25,23 @@ def doctor(
         float, options.option("--radius", "NUM", Panel.SAMPLING, "Radius that is wanted. With 0, any will do.")
     ] = 0.0,
 ) -> None:
-    """Say why images or signals of a run abstain, which settings may help, and what that would cost.
+    """Say why images or signals of a run are not certified, which settings may help, and what that would cost.
 
-    Reads the votes of the run, and draws none. All answers are estimates, and nothing that it prints is certified.
+    Reads the rows of the run, and draws no votes. All answers are estimates, and nothing that it prints is certified.
 
     Example: pprs doctor runs/slic --radius 0.25
     """
     _check_kind(run)
-    typer.echo(with_flags(str(examine_run(run, radius=radius)), flags=flags_of(certify)))
+    opened = open_run(run)
+    place = opened.guarantee.examination
+    if place is None:
+        raise ConfigurationError(f"{run} is {opened.guarantee.noun}, of which there is nothing to examine yet.")
+    flags = flags_of(certify) | flags_of(patch)
+    typer.echo(with_flags(str(import_place(place)(opened, radius=radius)), flags=flags))
 
 
 def _check_kind(run: str) -> None:
     """Refuse runs that hold no votes on one label."""
-    if is_patch_run(run):
-        raise ConfigurationError(
-            f"{run} is a run of `pprs patch`, which draws no noise, so that neither sigma nor n can help. "
-            "`pprs report` shows what it certifies."
-        )
     if is_segmentation_run(run):
         raise ConfigurationError(
             f"{run} is a run of `pprs segment`, whose pixels abstain one by one. `pprs report` shows where, and "

@@ -11,7 +11,7 @@ from typing import Self
 import torch
 
 from pprs import _threads
-from pprs.consistency import FirstBatch, Watch, check_function_of_one_image, checked
+from pprs.consistency import FirstBatch, check_function_of_one_image, checked
 from pprs.errors import PprsError, check_integer, check_type
 from pprs.patches import double_masking
 from pprs.patches.double_masking import Predictions
@@ -229,10 +229,6 @@ class PatchClassifier:
         inputs = self.trial_inputs(x)
         self._scorer.settle_alone(check_function_of_one_image(self._scorer, inputs))
         self._check.accept(self._scorer, inputs[-1:])
-
-    def watch(self, x: torch.Tensor) -> Watch:
-        """Return what tells whether the base classifier changes, on masked copies of an image."""
-        return Watch(self._scorer, self.trial_inputs(x))
 
     def trial_inputs(self, x: torch.Tensor) -> torch.Tensor:
         """Return a few masked and filled copies of an image, on which to try a network."""
