@@ -431,7 +431,8 @@ def describe_failures(
     failures: Sequence[Failure], outcome: str = "counted as not certified. Repeat to try again."
 ) -> str:
     """List the images that failed, and why. `outcome` says what they count as."""
-    count = "1 image" if len(failures) == 1 else f"{len(failures)} images"
+    images = len({failure.idx for failure in failures})
+    count = "1 image" if images == 1 else f"{images} images"
     lines = [f"failed: {count}, {outcome}"]
     lines += [f"  {failure}" for failure in failures[:LISTED_FAILURES]]
     if len(failures) > LISTED_FAILURES:

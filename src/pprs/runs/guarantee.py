@@ -251,6 +251,10 @@ class Guarantee(ABC, Generic[S, R]):
         """Say to what an adapted model was not adapted, in sentences."""
         return [] if noise is None else subject.list_mismatches(noise, partition)
 
+    def describe_method(self, settings: S) -> str:
+        """Say in a few words through what a classifier sees its inputs."""
+        return f"{settings.partition_text or 'unknown partition'} under {settings.noise_text or 'unknown noise'}"
+
     def describe_work(self, subject: Task, session: Session, settings: S, inputs: int) -> list[str]:
         """Say what is about to be done, and what is the most that can come of it."""
         return []
@@ -392,6 +396,7 @@ def same_value(stored: Any, made: Any) -> bool:
 GUARANTEES: dict[str, str | Guarantee[Any, Any]] = {
     CERTIFY: "pprs.certify.guarantee:CERTIFY",
     "segment": "pprs.segmentation.guarantee:SEGMENT",
+    "patch": "pprs.patches.guarantee:PATCH",
 }
 
 

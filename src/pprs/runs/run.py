@@ -100,12 +100,7 @@ class Run(ABC):
         for row in self.iter_rows():
             promised, rows = promised + self.guarantee.tally(row), rows + 1
         counts = self.guarantee.describe_run(rows + failed, promised) + (f", {failed} failed" if failed else "")
-        if not self.guarantee.is_sampled:
-            return f"<Run {self.path}: {counts}>"
-        method = (
-            f"{self.settings.partition_text or 'unknown partition'} under {self.settings.noise_text or 'unknown noise'}"
-        )
-        return f"<Run {self.path}: {counts}, {method}>"
+        return f"<Run {self.path}: {counts}, {self.guarantee.describe_method(self.settings)}>"
 
 
 class StoredRun(Run):
