@@ -329,9 +329,13 @@ class Scorer:
 
     def images_per_batch(self, x: torch.Tensor | QuantisedImage) -> int:
         """Return the number of images of this size per call of the base classifier."""
+        return self.batch_size or self.usual_batch(x)
+
+    def usual_batch(self, x: torch.Tensor | QuantisedImage) -> int:
+        """Return the number of images of this size per call if no batch size is given."""
         # Small on a CPU: layers are slow if their outputs do not fit in the caches and need newly allocated memory.
         max_images, max_values = (64, 2**20) if self.device.type == "cpu" else (512, 2**25)
-        return self.batch_size or max(1, min(max_images, max_values // x.numel()))
+        return max(1, min(max_images, max_values // x.numel()))
 
     @property
     def score_tolerance(self) -> float:

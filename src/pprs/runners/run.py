@@ -320,6 +320,7 @@ def _describe_options(
         "arithmetic": choose_arithmetic(arithmetic, noise),
         "bit_depth": BIT_DEPTHS.get(arithmetic),
         "signal_levels": fixed_levels(arithmetic),
+        "strict_levels": arithmetic == "16-bit",
     }
 
 
@@ -389,7 +390,7 @@ def _check_unchanged(run: RunFile, chosen: set[Key], work: Work, progress: Progr
             unbound += 1
             continue
         if row.idx not in digests:
-            digests[row.idx] = work.answer.digest(work.subject.data[row.idx].image)
+            digests[row.idx] = work.answer.digest(work.subject.data.image_of(row.idx))
         if row.image_digest != digests[row.idx]:
             raise ConfigurationError(
                 f"image {row.idx} is not the one that was certified: its content has changed since. Nothing was "
@@ -430,7 +431,8 @@ def describe_failures(
     failures: Sequence[Failure], outcome: str = "counted as not certified. Repeat to try again."
 ) -> str:
     """List the images that failed, and why. `outcome` says what they count as."""
-    count = "1 image" if len(failures) == 1 else f"{len(failures)} images"
+    images = len({failure.idx for failure in failures})
+    count = "1 image" if images == 1 else f"{images} images"
     lines = [f"failed: {count}, {outcome}"]
     lines += [f"  {failure}" for failure in failures[:LISTED_FAILURES]]
     if len(failures) > LISTED_FAILURES:

@@ -226,6 +226,7 @@ class Schema(Generic[R]):
         truth: The columns that are known of an input without an answer, and are kept if it fails.
         partial: The value of the column "stopped" of rows that a later call continues. None if there are none.
         finish: Completes and checks a row that was read, given the settings of its run. Raises ValueError.
+        check_truth: Checks what is known of an input that failed, given the settings of its run. Raises ValueError.
     """
 
     row: type[R]
@@ -234,6 +235,7 @@ class Schema(Generic[R]):
     truth: tuple[str, ...] = ("label",)
     partial: str | None = None
     finish: Callable[[R, Any], R] = lambda row, settings: row
+    check_truth: Callable[[Mapping[str, Any], Any], None] = lambda truth, settings: None
 
     @property
     def stored(self) -> tuple[Column, ...]:
@@ -298,10 +300,12 @@ class Schema(Generic[R]):
         """Return the exported values of a row, by column."""
         return {column.name: column.exported(row) for column in self.columns}
 
-    def read_truth(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def read_truth(self, values: Mapping[str, Any], settings: Any) -> dict[str, Any]:
         """Return what is known of an input that failed. Raises ValueError if a value is none of its column."""
         columns = {column.field: column for column in self.stored}
-        return {name: columns[name].read(values[name]) for name in self.truth}
+        truth = {name: columns[name].read(values[name]) for name in self.truth}
+        self.check_truth(truth, settings)
+        return truth
 
     def store_truth(self, values: Mapping[str, Any]) -> list[Any]:
         """Return what is known of an input that failed as it is stored."""

@@ -23,6 +23,7 @@ from pprs.data import Selection
 from pprs.errors import ConfigurationError, suggest
 from pprs.noise import Noise, QuantisedImage, digest_image
 from pprs.partition import Partition
+from pprs.runs.binding import Binding
 from pprs.runs.check import Mismatch, RowCheck
 from pprs.runs.columns import Schema, quote_value
 from pprs.runs.provenance import CERTIFY, Provenance
@@ -181,11 +182,13 @@ class Legacy:
         file: Its name in the folder of the run.
         read: Returns settings, rows, failures and pictures by index.
         beside: Names of other files that earlier versions wrote into the folder.
+        bind: Returns what identifies the model of the run, if that is recorded.
     """
 
     file: str
-    read: Callable[[Path], tuple[Any, list[Any], list[Failure], Mapping[int, bytes]]]
+    read: Callable[[Path], tuple[Any, Iterable[Any], list[Failure], Mapping[int, bytes]]]
     beside: tuple[str, ...] = ()
+    bind: Callable[[Path], Binding | None] = lambda folder: None
 
 
 class Guarantee(ABC, Generic[S, R]):
@@ -257,6 +260,10 @@ class Guarantee(ABC, Generic[S, R]):
     ) -> list[str]:
         """Say to what an adapted model was not adapted, in sentences."""
         return [] if noise is None else subject.list_mismatches(noise, partition)
+
+    def describe_method(self, settings: S) -> str:
+        """Say in a few words through what a classifier sees its inputs."""
+        return f"{settings.partition_text or 'unknown partition'} under {settings.noise_text or 'unknown noise'}"
 
     def describe_work(self, subject: Task, session: Session, settings: S, inputs: int) -> list[str]:
         """Say what is about to be done, and what is the most that can come of it."""
@@ -402,7 +409,11 @@ def same_value(stored: Any, made: Any) -> bool:
 
 
 # The guarantees of this package, by the name that a run's file holds, with the place of each.
-GUARANTEES: dict[str, str | Guarantee[Any, Any]] = {CERTIFY: "pprs.certify.guarantee:CERTIFY"}
+GUARANTEES: dict[str, str | Guarantee[Any, Any]] = {
+    CERTIFY: "pprs.certify.guarantee:CERTIFY",
+    "segment": "pprs.segmentation.guarantee:SEGMENT",
+    "patch": "pprs.patches.guarantee:PATCH",
+}
 
 
 class UnknownGuaranteeError(ConfigurationError):

@@ -58,6 +58,7 @@ class Provenance:
             own bit depth, as in earlier versions.
         signal_levels: In exact arithmetic, the values of every signal are rounded to multiples of 1 / signal_levels.
             None for images.
+        strict_levels: Whether an image that is not on levels of 16 bits is refused, instead of being rounded to them.
         pixels: "network" if noise is added to the network's input, "file" if it is added to the pixels of the file.
     """
 
@@ -93,6 +94,7 @@ class Provenance:
     arithmetic: str = "real"
     bit_depth: int | None = None
     signal_levels: int | None = None
+    strict_levels: bool = False
     pixels: str = "network"
 
     @functools.cached_property
@@ -118,7 +120,8 @@ class Provenance:
             return "real"
         if self.signal_levels is not None:
             return f"levels={self.signal_levels}"
-        return {8: "8-bit", 16: "rounded"}.get(self.bit_depth or 0, "auto")
+        sixteen = "16-bit" if self.strict_levels else "rounded"
+        return {8: "8-bit", 16: sixteen}.get(self.bit_depth or 0, "auto")
 
     @property
     def levels(self) -> int | None:
@@ -156,6 +159,8 @@ class Provenance:
         values = {names.get(name, name): getattr(self, name) for name in self._ordered_names()}
         if self.signal_levels is None:  # as runs of images were always stored
             del values["signal_levels"]
+        if not self.strict_levels:  # as runs were stored before there was a difference
+            del values["strict_levels"]
         head = {"format": FORMAT} if self.kind == CERTIFY else {"format": FORMAT, KIND: self.kind}
         stored: dict[str, Any] = json.loads(json.dumps({**head, **values}))
         return stored

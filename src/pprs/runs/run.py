@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from pprs.errors import ConfigurationError, DamagedError, PprsError
 from pprs.runs import remote
 from pprs.runs.binding import Binding
-from pprs.runs.columns import IDX
+from pprs.runs.columns import IDX, Schema
 from pprs.runs.export import ERROR, read_exported, to_arrow
 from pprs.runs.folder import SUFFIXES
-from pprs.runs.guarantee import Guarantee
+from pprs.runs.guarantee import Guarantee, same_value
 from pprs.runs.row import ROWS, Failure, Row, from_record
 from pprs.runs.store import FILE, Given, RunFile
 
@@ -100,12 +100,7 @@ class Run(ABC):
         for row in self.iter_rows():
             promised, rows = promised + self.guarantee.tally(row), rows + 1
         counts = self.guarantee.describe_run(rows + failed, promised) + (f", {failed} failed" if failed else "")
-        if not self.guarantee.is_sampled:
-            return f"<Run {self.path}: {counts}>"
-        method = (
-            f"{self.settings.partition_text or 'unknown partition'} under {self.settings.noise_text or 'unknown noise'}"
-        )
-        return f"<Run {self.path}: {counts}, {method}>"
+        return f"<Run {self.path}: {counts}, {self.guarantee.describe_method(self.settings)}>"
 
 
 class StoredRun(Run):
@@ -143,7 +138,7 @@ class StoredRun(Run):
         return super().outcomes()
 
     def iter_rows(self) -> Iterator[Any]:
-        return self._file.iter_rows()
+        yield from self._file.iter_rows()  # which keeps this run, and its temporary folder, for as long
 
     def failures(self) -> list[Failure]:
         return self._file.failures()
@@ -177,7 +172,8 @@ class ExportedRun(Run):
             elif record.get(ERROR):
                 yield True, record
             else:
-                yield False, schema.from_exported(record, self.settings, f"{self.path}, row {number}")
+                where = f"{self.path}, row {number}"
+                yield False, _check_derived(schema, record, schema.from_exported(record, self.settings, where), where)
 
     def iter_rows(self) -> Iterator[Any]:
         return (row for failed, row in self._rows() if not failed)
@@ -195,13 +191,25 @@ class ExportedRun(Run):
         schema = self.guarantee.schema
         stored = {column.field: record.get(column.name) for column in schema.stored}
         try:
-            more = schema.read_truth(stored) | {name: stored[name] for name in schema.keys[1:]}
+            more = schema.read_truth(stored, self.settings) | {name: stored[name] for name in schema.keys[1:]}
         except ValueError as error:
             raise DamagedError(f"{self.path}: the failed image {record[IDX]} is damaged: {error}") from error
         return Failure(record[IDX], more.pop("label", None), record[ERROR], record.get("name"), more)
 
     def fair_order(self) -> list[int] | None:
         return self._order
+
+
+def _check_derived(schema: Schema[Any], record: Mapping[str, Any], row: Any, where: str) -> Any:
+    """Return a row, if the exported columns that follow from others do. Nothing is read from them, but people do."""
+    for column in schema.columns:
+        stated, own = record.get(column.name), None if column.sql else column.exported(row)
+        try:
+            if not column.sql and stated is not None and not same_value(column.read(stated), column.read(own)):
+                raise ValueError(f'"{column.name}" does not follow from the other columns')
+        except ValueError as error:
+            raise DamagedError(f"{where} is damaged: {error}") from error
+    return row
 
 
 def open_run(path: str | Path, *, guarantee: Guarantee[Any, Any] | None = None) -> Run:
