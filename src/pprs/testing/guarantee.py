@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import json
 import sqlite3
@@ -217,7 +218,7 @@ class GuaranteeContract(ABC):
         assert not missing, f"the row has no fields for the columns {sorted(missing)}"
         missing = {*guarantee.schema.keys, *guarantee.schema.truth, "name", "shape", "image_digest", SECONDS} - fields
         assert not missing, f"the row lacks {sorted(missing)}: derive it from InputRow"
-        lost = fields - {column.field for column in guarantee.schema.stored}
+        lost = fields - {column.field for column in guarantee.schema.columns}
         assert not lost, f"the fields {sorted(lost)} of a row have no column, so they are lost"
 
     # ---- verification
@@ -449,9 +450,9 @@ def _make_other(guarantee: AnyGuarantee) -> AnyGuarantee:
     """Return a guarantee of another name."""
     name = f"not-{guarantee.name}"
     settings = type("OtherSettings", (guarantee.settings,), {"kind": name, "__module__": __name__})
-    other: AnyGuarantee = type(
-        "Other", (type(guarantee),), {"name": name, "settings": settings, "noun": "another run"}
-    )()
+    named = {"name": name, "settings": settings, "noun": "another run", "legacy": None}
+    other = copy.copy(guarantee)
+    object.__setattr__(other, "__class__", type("Other", (type(guarantee),), named))
     return other
 
 
