@@ -16,9 +16,11 @@ import pytest
 import torch
 
 from pprs.certify.guarantee import CERTIFY
+from pprs.patches.guarantee import PatchGuarantee
 from pprs.runs import Failure, Key, Known, Question, Session
 from pprs.runs.columns import Schema
 from pprs.runs.guarantee import Metric, Summary
+from pprs.segmentation.guarantee import SEGMENT
 from pprs.testing import GuaranteeContract
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -46,6 +48,36 @@ class TestCertify(GuaranteeContract):
     options: ClassVar[dict[str, Any]] = {"noise": "gaussian:sigma=0.25", "partition": "slic:n_segments=6", "seed": 3}
     unchecked: ClassVar[dict[str, str]] = {
         "n0": "the votes that select a class are not stored, and one more of them selects the same one"
+    }
+
+    def make_inputs(self, folder: Path) -> tuple[str, str]:
+        return write_inputs(folder)
+
+
+class TestSegment(GuaranteeContract):
+    guarantee = SEGMENT
+    settings: ClassVar[dict[str, Any]] = {"tau": 0.6, "n0": 10, "n": 60, "alpha": 0.05, "groups": "none"}
+    options: ClassVar[dict[str, Any]] = {"noise": "gaussian:sigma=0.25", "seed": 3}
+    unchecked: ClassVar[dict[str, str]] = {
+        "n0": "the votes that select the labels are not stored, and one more of them selects the same ones",
+        "alpha": "at half of it, the tests certify the same pixels of the image that is looked at",
+    }
+
+    def make_inputs(self, folder: Path) -> tuple[str, str]:
+        rng = np.random.default_rng(0)
+        for i in range(8):
+            images = rng.integers(0, 256, (SIDE, SIDE)) if i % 2 else np.full((SIDE, SIDE), 20 * i)
+            for kind, values in (("images", images), ("masks", images > 127)):
+                (folder / "data" / kind).mkdir(parents=True, exist_ok=True)
+                PIL.Image.fromarray(values.astype(np.uint8)).save(folder / "data" / kind / f"{i}.png")
+        return "networks:PixelNet", str(folder / "data")
+
+
+class TestPatch(GuaranteeContract):
+    guarantee = PatchGuarantee((1, 2))
+    settings: ClassVar[dict[str, Any]] = {"masks": 3, "fill_text": "mean"}
+    unchecked: ClassVar[dict[str, str]] = {
+        "passes": "without a certificate, the search ends at the first pair that differs, which depends on the batches"
     }
 
     def make_inputs(self, folder: Path) -> tuple[str, str]:
