@@ -59,7 +59,6 @@ class TestSegment(GuaranteeContract):
     settings: ClassVar[dict[str, Any]] = {"tau": 0.6, "n0": 10, "n": 60, "alpha": 0.05, "groups": "none"}
     options: ClassVar[dict[str, Any]] = {"noise": "gaussian:sigma=0.25", "seed": 3}
     unchecked: ClassVar[dict[str, str]] = {
-        "n0": "the votes that select the labels are not stored, and one more of them selects the same ones",
         "alpha": "at half of it, the tests certify the same pixels of the image that is looked at",
     }
 
