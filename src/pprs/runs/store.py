@@ -52,9 +52,8 @@ def list_legacy(guarantees: Given = ()) -> list[Legacy]:
 
 def find_legacy(folder: Path, guarantees: Given = ()) -> Legacy | None:
     """Return the kind of file of an earlier version that a folder holds, None if it holds a run of this version."""
-    if (folder / FILE).is_file():
-        return None
-    return next((legacy for legacy in list_legacy(guarantees) if (folder / legacy.file).is_file()), None)
+    found = next((legacy for legacy in list_legacy(guarantees) if (folder / legacy.file).is_file()), None)
+    return None if found is None or run_database(guarantees).is_in(folder) else found
 
 
 def is_run(folder: Path) -> bool:
