@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sqlite3
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +21,7 @@ from pprs.errors import ConfigurationError
 from pprs.label_sets import LabelSets, SetRequest
 from pprs.label_sets.store import read_key
 from pprs.noise import Gaussian
-from pprs.patches import certify_patches, open_patch_run
-from pprs.patches.store import FILE as PATCH_FILE
+from pprs.patches import certify_patches
 from pprs.progress import Progress, Silent
 from pprs.runs import FILE, RunFile
 from pprs.segmentation import SegmentationSampling
@@ -88,7 +88,7 @@ class TestSegmentations(StoreContract):
 
 
 class TestPatches(Classified, StoreContract):
-    file, is_text = PATCH_FILE, True
+    file = FILE
 
     def run(self, out: Path, model: Path, data: Path, count: int, progress: Progress) -> None:
         certify_patches(
@@ -97,13 +97,11 @@ class TestPatches(Classified, StoreContract):
         )  # fmt: skip
 
     def read(self, out: Path) -> Mapping[Any, Any]:
-        return {(row.idx, row.patch): row for row in open_patch_run(out).rows}
-
-    def make_future(self, file: Path) -> None:
-        make_future_lines(file)
+        return {(row.idx, row.patch): replace(row, seconds=0.0) for row in RunFile(out).iter_rows()}
 
     def damage(self, file: Path) -> None:
-        file.write_text(file.read_text().replace('"passes": ', '"passes": "garbage", "was": '))
+        with contextlib.closing(sqlite3.connect(file)) as db, db:
+            db.execute("UPDATE rows SET passes = 'garbage' WHERE idx = 1")
 
 
 class TestScores(Classified, StoreContract):

@@ -12,13 +12,14 @@ from pprs.cli import options
 from pprs.cli.certify import certify
 from pprs.cli.errors import flags_of, guarded, with_flags
 from pprs.cli.options import Panel
+from pprs.cli.patch import patch
 from pprs.cli.segment import segment
 from pprs.errors import ConfigurationError
-from pprs.patches import is_patch_run
 from pprs.runs import open_run
 from pprs.runs.guarantee import import_place
 
-COMMANDS: dict[str, Callable[..., Any]] = {"certify": certify, "segment": segment}  # whose options the advice names
+# The commands whose options the advice names.
+COMMANDS: dict[str, Callable[..., Any]] = {"certify": certify, "segment": segment, "patch": patch}
 
 
 @guarded
@@ -28,9 +29,9 @@ def doctor(
         float, options.option("--radius", "NUM", Panel.SAMPLING, "Radius that is wanted. With 0, any will do.")
     ] = 0.0,
 ) -> None:
-    """Say why images or signals of a run abstain, which settings may help, and what that would cost.
+    """Say why images or signals of a run are not certified, which settings may help, and what that would cost.
 
-    Reads the votes of the run, and draws none. All answers are estimates, and nothing that it prints is certified.
+    Reads the rows of the run, and draws no votes. All answers are estimates, and nothing that it prints is certified.
 
     Example: pprs doctor runs/slic --radius 0.25
     """
@@ -44,12 +45,7 @@ def doctor(
 
 
 def _check_kind(run: str) -> None:
-    """Refuse runs that hold no votes on one label."""
-    if is_patch_run(run):
-        raise ConfigurationError(
-            f"{run} is a run of `pprs patch`, which draws no noise, so that neither sigma nor n can help. "
-            "`pprs report` shows what it certifies."
-        )
+    """Refuse label sets, of which nobody abstains."""
     if _holds_label_sets(Path(run)):
         raise ConfigurationError(
             f"{run} holds label sets, which never abstain: where a classifier is unsure, its set is larger. "

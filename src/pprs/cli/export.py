@@ -29,7 +29,8 @@ def export(
     """
     opened = open_run(run)
     rows, order = opened.checked_outcomes(), opened.fair_order()
-    typer.echo(export_rows(rows, opened.settings, format, out, order, opened.guarantee), nl=False)
+    text = export_rows(rows, opened.settings, format, out, order, opened.guarantee, opened.failures())
+    typer.echo(text, nl=False)
     if order is not None and format == "tsv":
         typer.echo(
             "a tsv cannot hold the random order of a run with --target-accuracy-error, so a report on it counts all "

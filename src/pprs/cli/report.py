@@ -10,8 +10,6 @@ import typer
 from pprs.cli.console import console, say
 from pprs.cli.errors import guarded
 from pprs.errors import ConfigurationError
-from pprs.patches import is_patch_run, open_patch_run
-from pprs.patches.report import write_patch_report
 from pprs.report import Report, write_report
 from pprs.runs import list_runs
 
@@ -42,9 +40,6 @@ def report(
     """
     runs = [run for source in runs for run in list_runs(source)]
     path = path or Path(f"report.{format or 'html'}")
-    if any(is_patch_run(run) for run in runs):
-        _report_patches(runs, path)
-        return
     print_report(write_report(runs, path, kind=format, radii=parse_radii(radii)))
     say(f"wrote {path}")
 
@@ -55,18 +50,6 @@ def print_report(report: Report) -> None:
         console.print(table.to_rich())
     for note in report.notes():
         say(note)
-
-
-def _report_patches(runs: list[str], path: Path) -> None:
-    """Write the report of runs against patches, which cannot be compared with others."""
-    other = next((run for run in runs if not is_patch_run(run)), None)
-    if other is not None:
-        raise ConfigurationError(
-            f"{other} is no run against patches, and others are: radii and patches cannot be compared. Report them "
-            "separately."
-        )
-    console.print(write_patch_report([open_patch_run(run) for run in runs], path).to_rich())
-    say(f"wrote {path}")
 
 
 def parse_radii(text: str | None) -> list[float] | None:

@@ -140,6 +140,15 @@ class Column:
         """Whether it has a value in every row."""
         return "NOT NULL" in str(self.sql) or "PRIMARY KEY" in str(self.sql)
 
+    @property
+    def empty(self) -> Any:
+        """The value of a row that says nothing: none or, where one is needed, 0 or an empty text."""
+        if not self.required:
+            return None
+        if self.codec in (INTEGERS, FLOATS):
+            return ()
+        return {"int64": 0, "bool": False, "double": 0.0, "binary": b""}.get(self.arrow, "")
+
     def exported(self, row: Any) -> Any:
         """Return the value of a row in exports."""
         if self.export is not None:
@@ -174,12 +183,44 @@ class Column:
         return self.codec.read(stored, name)
 
 
+@dataclass(frozen=True, kw_only=True)
+class InputRow:
+    """What a row of any kind says of its input. Derive the row of a guarantee from it, with fields of its own.
+
+    Attributes:
+        idx: Index of the input in its data.
+        label: True label, None if unknown.
+        shape: Shape of the input that was answered.
+        image_digest: Digest of that input, by which the row is bound to it.
+        name: Name of the input in its data, such as its file.
+        seconds: Time that the input took.
+    """
+
+    idx: int
+    label: int | None = None
+    shape: tuple[int, ...] | None = None
+    image_digest: str | None = None
+    name: str | None = None
+    seconds: float = 0.0
+
+
+# The columns of `InputRow`.
+INPUT_COLUMNS = (
+    Column(IDX, "int64", "INTEGER PRIMARY KEY"),
+    Column("label", "int64", "INTEGER"),
+    Column("shape", "string", "TEXT", codec=INTEGERS),
+    Column("image_digest", "string", "TEXT"),
+    Column("name", "string", "TEXT"),
+    Column("seconds", "double", "REAL NOT NULL", least=0),
+)
+
+
 @dataclass(frozen=True)
 class Schema(Generic[R]):
     """The columns of a kind of row.
 
     Attributes:
-        row: The class of the row, a dataclass with a field for each stored column.
+        row: The class of the row, a dataclass with a field for each stored column, such as one derived from `InputRow`.
         columns: The columns, in the order of exports.
         keys: The stored columns by which a row is known: the index of its input, and what else distinguishes rows.
         truth: The columns that are known of an input without an answer, and are kept if it fails.
@@ -235,7 +276,12 @@ class Schema(Generic[R]):
 
     def from_exported(self, record: Mapping[str, Any], settings: Any, where: str) -> R:
         """Return the row of an exported record, whose values have the types of their columns."""
-        return self._make({column.field: record.get(column.name) for column in self.stored}, settings, where)
+        row = self._make({column.field: record.get(column.name) for column in self.stored}, settings, where)
+        for column in self.columns:
+            if column.sql is None and record.get(column.name) not in (None, follows := column.exported(row)):
+                stated = quote_value(record[column.name])  # nothing is read from it, but people read it
+                raise DamagedError(f'{where} is damaged: "{column.name}" is {stated}, but {follows} follows from it')
+        return row
 
     def _make(self, stored: Mapping[str, Any], settings: Any, where: str) -> R:
         try:

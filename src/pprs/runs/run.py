@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pprs.errors import ConfigurationError, DamagedError, PprsError
 from pprs.runs import remote
 from pprs.runs.binding import Binding
-from pprs.runs.columns import Schema
+from pprs.runs.columns import IDX, Schema
 from pprs.runs.export import ERROR, read_exported, to_arrow
 from pprs.runs.folder import SUFFIXES
 from pprs.runs.guarantee import Guarantee, same_value
@@ -81,13 +81,12 @@ class Run(ABC):
         Raises:
             PprsError: If a bound, a radius or a prediction does not follow.
         """
-        rows = self.outcomes()
-        self.guarantee.check_rows(rows, self.settings).refuse(self.path)
-        return rows
+        self.guarantee.check_rows(self.iter_rows(), self.settings).refuse(self.path)
+        return self.outcomes()
 
     def to_arrow(self) -> pyarrow.Table:
         """The outcomes as an Arrow table, with one row per image and the columns of `pprs export`."""
-        return to_arrow(self.checked_outcomes(), self.settings, self.fair_order(), self.guarantee)
+        return to_arrow(self.checked_outcomes(), self.settings, self.fair_order(), self.guarantee, self.failures())
 
     def to_pandas(self) -> pandas.DataFrame:
         """The outcomes as a data frame, with one row per image and the columns of `pprs export`."""
@@ -101,10 +100,7 @@ class Run(ABC):
         for row in self.iter_rows():
             promised, rows = promised + self.guarantee.tally(row), rows + 1
         counts = self.guarantee.describe_run(rows + failed, promised) + (f", {failed} failed" if failed else "")
-        method = (
-            f"{self.settings.partition_text or 'unknown partition'} under {self.settings.noise_text or 'unknown noise'}"
-        )
-        return f"<Run {self.path}: {counts}, {method}>"
+        return f"<Run {self.path}: {counts}, {self.guarantee.describe_method(self.settings)}>"
 
 
 class StoredRun(Run):
@@ -188,15 +184,17 @@ class ExportedRun(Run):
             if failed and isinstance(row, Row):
                 failures.append(Failure(row.idx, row.label, "failed in the exported run", row.name))
             elif failed:
-                schema = self.guarantee.schema
-                more = {name: row.get(name) for name in schema.keys[1:]}
-                try:
-                    truth = schema.read_truth(row, self.settings)
-                except ValueError as error:
-                    raise DamagedError(f"{self.path}: the failed image {row['idx']} is damaged: {error}") from error
-                label = truth.pop("label", None)
-                failures.append(Failure(row["idx"], label, row[ERROR], row.get("name"), more | truth))
+                failures.append(self._read_failure(row))
         return failures
+
+    def _read_failure(self, record: Mapping[str, Any]) -> Failure:
+        schema = self.guarantee.schema
+        stored = {column.field: record.get(column.name) for column in schema.stored}
+        try:
+            more = schema.read_truth(stored, self.settings) | {name: stored[name] for name in schema.keys[1:]}
+        except ValueError as error:
+            raise DamagedError(f"{self.path}: the failed image {record[IDX]} is damaged: {error}") from error
+        return Failure(record[IDX], more.pop("label", None), record[ERROR], record.get("name"), more)
 
     def fair_order(self) -> list[int] | None:
         return self._order

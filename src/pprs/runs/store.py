@@ -51,7 +51,11 @@ def list_legacy(guarantees: Given = ()) -> list[Legacy]:
 
 
 def find_legacy(folder: Path, guarantees: Given = ()) -> Legacy | None:
-    """Return the kind of file of an earlier version that a folder holds, None if it holds a run of this version."""
+    """Return the kind of file of an earlier version that a folder holds, None if it holds a run of this version.
+
+    A file of this version without settings is what is left if an earlier run was not taken over: the call that should
+    do so was refused, or killed.
+    """
     found = next((legacy for legacy in list_legacy(guarantees) if (folder / legacy.file).is_file()), None)
     return None if found is None or run_database(guarantees).is_in(folder) else found
 
