@@ -96,7 +96,7 @@ CASES = {
         {"stop": "width:0.01"},
     ),
     "segment": Case(
-        "segment", "Segment", {"tau": 0.6, "n0": 10, "n": 60, "alpha": 0.05, "groups": "none"}, NOISY,
+        "segment", "Segment", {"tau": 0.75, "n0": 4, "n": 40, "alpha": 0.05, "groups": "none"}, NOISY,
         make_inputs=write_maps,
     ),
     "patch": Case("patch", "Patch", {"masks": 3, "fill_text": "mean"}, guarantee=PatchGuarantee((1, 2))),
