@@ -27,9 +27,10 @@ from pprs import Processes, open_run, verify_run
 from pprs.dataset import run_dataset
 from pprs.errors import PprsError
 from pprs.integrations.card import make_card
+from pprs.patches.guarantee import PatchGuarantee
 from pprs.report import make_report, write_report
 from pprs.runners import Ray
-from pprs.runs import FILE, GUARANTEES, Run, find_guarantee
+from pprs.runs import FILE, GUARANTEES, Guarantee, Run, find_guarantee
 from pprs.runs.export import FORMATS
 from pprs.runs.guarantee import import_place
 from pprs.runs.remote import working_folder
@@ -63,6 +64,7 @@ class Case:
         options: Keywords of `run_dataset`.
         budgeted: What a run with a budget needs besides.
         labels: A choice of labels.
+        guarantee: The guarantee, if it is more than that of the table.
         make_inputs: Writes a model and at least 4 inputs into a folder.
     """
 
@@ -72,6 +74,7 @@ class Case:
     options: Mapping[str, Any] = field(default_factory=dict)
     budgeted: Mapping[str, Any] = field(default_factory=dict)
     labels: str = "a,b"
+    guarantee: Guarantee[Any, Any] | None = None
     make_inputs: Callable[[Path], Inputs] = write_images
 
 
@@ -81,6 +84,7 @@ CASES = {
         "certify", "Explore", {"n0": 10, "n": 80, "alpha": 0.05, "bound": "one-sided", "stop": None}, NOISY,
         {"stop": "width:0.01"},
     ),
+    "patch": Case("patch", "Patch", {"masks": 3, "fill_text": "mean"}, guarantee=PatchGuarantee((2,))),
 }  # fmt: skip
 
 
@@ -95,7 +99,7 @@ class Trial:
 
     @property
     def guarantee(self) -> Any:
-        return find_guarantee(self.name)
+        return self.case.guarantee or find_guarantee(self.name)
 
     @property
     def run(self) -> Run:

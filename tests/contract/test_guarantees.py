@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from pprs.certify.guarantee import CERTIFY
+from pprs.patches.guarantee import PatchGuarantee
 from pprs.runs import Failure, Key, Known, Question, Session
 from pprs.runs.columns import Schema
 from pprs.runs.guarantee import Metric, Summary
@@ -47,6 +48,15 @@ class TestCertify(GuaranteeContract):
     unchecked: ClassVar[dict[str, str]] = {
         "n0": "the votes that select a class are not stored, and one more of them selects the same one"
     }
+
+    def make_inputs(self, folder: Path) -> tuple[str, str]:
+        return write_inputs(folder)
+
+
+class TestPatch(GuaranteeContract):
+    guarantee = PatchGuarantee((1, 2))
+    settings: ClassVar[dict[str, Any]] = {"masks": 3, "fill_text": "mean"}
+    unchecked: ClassVar[dict[str, str]] = {"passes": "it is no claim, and the first image is not certified"}
 
     def make_inputs(self, folder: Path) -> tuple[str, str]:
         return write_inputs(folder)

@@ -296,7 +296,8 @@ class GuaranteeContract(ABC):
         guarantee, run = self.guarantee, self._finished().run
         whole = guarantee.summarise(run)
         rows = run.rows()
-        assert whole.inputs == len(rows), f"summarise() counts {whole.inputs} inputs, and there are {len(rows)} rows"
+        inputs = len({row.idx for row in rows})
+        assert whole.inputs == inputs, f"summarise() counts {whole.inputs} inputs, and the rows are of {inputs}"
         assert whole.claims, "summarise() claims nothing, though rows are certified"
         assert whole.metrics, "summarise() returns no number"
         for metric in whole.metrics:
@@ -404,6 +405,9 @@ class _Altered:
 
     def __len__(self) -> int:
         return len(self._data)
+
+    def image_of(self, index: int) -> Any:
+        return self[index].image
 
     def __getitem__(self, index: int) -> Any:
         example = self._data[index]
