@@ -337,7 +337,7 @@ def test_exported_rows_are_read_again(model: str, tmp_path: Path, kind: str) -> 
     images = [(image, 0) for image in IMAGES[:3]]
     images[1] = (torch.full((1, 8, 8), torch.nan), 0)
     run, file = certify(model, images, images=range(3), patch=[1, 2]), tmp_path / f"rows.{kind}"
-    export(run.checked_outcomes(), run.settings, kind, file)
+    export(run.checked_outcomes(), run.settings, kind, file, failures=run.failures())
     again = open_run(file)
     assert again.rows() == run.rows()
     assert again.failures() == run.failures()
