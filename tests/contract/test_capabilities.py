@@ -20,7 +20,7 @@ import PIL.Image
 import pytest
 import torch
 from helpers import Record, pprs
-from networks import save_network
+from networks import save_network, save_unet
 from pools import start_cluster
 
 from pprs import Processes, open_run, verify_run
@@ -30,7 +30,7 @@ from pprs.integrations.card import make_card
 from pprs.patches.guarantee import PatchGuarantee
 from pprs.report import make_report, write_report
 from pprs.runners import Ray
-from pprs.runs import FILE, GUARANTEES, Guarantee, Run, find_guarantee
+from pprs.runs import FILE, GUARANTEES, Run, find_guarantee
 from pprs.runs.export import FORMATS
 from pprs.runs.guarantee import import_place
 from pprs.runs.remote import working_folder
@@ -53,6 +53,18 @@ def write_images(folder: Path) -> Inputs:
     return str(save_network(folder / "m.safetensors")), str(folder / "data")
 
 
+def write_masked(folder: Path) -> Inputs:
+    """Write a network that labels every pixel, and images with masks."""
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    for kind, levels in (("images", 256), ("masks", 3)):
+        (folder / "data" / kind).mkdir(parents=True, exist_ok=True)
+        for i in range(6):
+            pixels = rng.integers(0, levels, (16, 16), np.uint8)
+            PIL.Image.fromarray(pixels).save(folder / "data" / kind / f"{i}.png")
+    return str(save_unet(folder / "m.safetensors")), str(folder / "data")
+
+
 @dataclass(frozen=True)
 class Case:
     """How a guarantee is tried.
@@ -64,8 +76,8 @@ class Case:
         options: Keywords of `run_dataset`.
         budgeted: What a run with a budget needs besides.
         labels: A choice of labels.
-        guarantee: The guarantee, if it is more than that of the table.
         make_inputs: Writes a model and at least 4 inputs into a folder.
+        guarantee: The guarantee, if a call needs another one than the table has.
     """
 
     command: str
@@ -74,8 +86,8 @@ class Case:
     options: Mapping[str, Any] = field(default_factory=dict)
     budgeted: Mapping[str, Any] = field(default_factory=dict)
     labels: str = "a,b"
-    guarantee: Guarantee[Any, Any] | None = None
     make_inputs: Callable[[Path], Inputs] = write_images
+    guarantee: Any = None
 
 
 NOISY = {"noise": "gaussian:sigma=0.25", "partition": "grid:size=4", "seed": 3}
@@ -83,6 +95,10 @@ CASES = {
     "certify": Case(
         "certify", "Explore", {"n0": 10, "n": 80, "alpha": 0.05, "bound": "one-sided", "stop": None}, NOISY,
         {"stop": "width:0.01"},
+    ),
+    "segment": Case(
+        "segment", "Segment", {"tau": 0.75, "n0": 4, "n": 40, "alpha": 0.05, "groups": "none"}, NOISY,
+        make_inputs=write_masked,
     ),
     "patch": Case("patch", "Patch", {"masks": 3, "fill_text": "mean"}, guarantee=PatchGuarantee((2,))),
 }  # fmt: skip
@@ -226,13 +242,13 @@ def try_progress(trial: Trial, folder: Path) -> None:
 
 def try_failures(trial: Trial, folder: Path) -> None:
     inputs = trial.case.make_inputs(folder)
-    broken = next(Path(inputs[1]).rglob("*.png"))
+    broken = sorted(Path(inputs[1]).rglob("*.png"))[0]
     content = broken.read_bytes()
     broken.write_bytes(b"no picture")
     damaged = dataclasses.replace(trial, inputs=inputs)
     run = damaged.make(folder / "run", images=None)
     (failure,) = run.failures()
-    assert failure.name == f"{broken.parent.name}/{broken.name}"
+    assert str(broken).endswith(f"/{failure.name}")
     assert failure.idx not in {row.idx for row in run.rows()}
     broken.write_bytes(content)
 

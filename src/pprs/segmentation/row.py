@@ -108,7 +108,7 @@ COLUMNS = (
     Column("certified_share", "double", export=lambda row: row.share),
     Column("least_count", "int64", export=_derived(lambda c: c.least_count)),
     Column("hypotheses", "int64", export=_derived(lambda c: c.hypotheses)),
-    Column("labels", "binary", export=_derived(lambda c: MAP.store(c.labels)), codec=MAP),
+    Column("certified_labels", "binary", export=_derived(lambda c: MAP.store(c.labels)), codec=MAP),
     Column("selected", "binary", "BLOB NOT NULL", codec=MAP),
     Column("counts", "binary", "BLOB NOT NULL", codec=MAP),
     Column("cells", "binary", "BLOB", codec=MAP),
