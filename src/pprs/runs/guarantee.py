@@ -262,7 +262,9 @@ class Guarantee(ABC, Generic[S, R]):
         return [] if noise is None else subject.list_mismatches(noise, partition)
 
     def describe_method(self, settings: S) -> str:
-        """Say in a few words through what a classifier sees its inputs."""
+        """Say in a few words through what a classifier sees its inputs, if that is not as they are."""
+        if not self.is_sampled:
+            return ""
         return f"{settings.partition_text or 'unknown partition'} under {settings.noise_text or 'unknown noise'}"
 
     def describe_work(self, subject: Task, session: Session, settings: S, inputs: int) -> list[str]:
