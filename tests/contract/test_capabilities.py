@@ -20,7 +20,7 @@ import PIL.Image
 import pytest
 import torch
 from helpers import Record, pprs
-from networks import save_network
+from networks import save_network, write_masked_images
 from pools import start_cluster
 
 from pprs import Processes, open_run, verify_run
@@ -80,6 +80,10 @@ CASES = {
     "certify": Case(
         "certify", "Explore", {"n0": 10, "n": 80, "alpha": 0.05, "bound": "one-sided", "stop": None}, NOISY,
         {"stop": "width:0.01"},
+    ),
+    "segment": Case(
+        "segment", "Segment", {"tau": 0.75, "n0": 8, "n": 60, "alpha": 0.05, "groups": "none"},
+        {"noise": "gaussian:sigma=0.25", "partition": "blur:size=3", "seed": 3}, make_inputs=write_masked_images,
     ),
 }  # fmt: skip
 

@@ -14,11 +14,13 @@ import numpy as np
 import PIL.Image
 import pytest
 import torch
+from networks import write_masked_images
 
 from pprs.certify.guarantee import CERTIFY
 from pprs.runs import Failure, Key, Known, Question, Session
 from pprs.runs.columns import Schema
 from pprs.runs.guarantee import Metric, Summary
+from pprs.segmentation.guarantee import SEGMENT
 from pprs.testing import GuaranteeContract
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -50,6 +52,18 @@ class TestCertify(GuaranteeContract):
 
     def make_inputs(self, folder: Path) -> tuple[str, str]:
         return write_inputs(folder)
+
+
+class TestSegment(GuaranteeContract):
+    guarantee = SEGMENT
+    settings: ClassVar[dict[str, Any]] = {"tau": 0.75, "n0": 8, "n": 60, "alpha": 0.05, "groups": "none"}
+    options: ClassVar[dict[str, Any]] = {"noise": "gaussian:sigma=0.25", "partition": "blur:size=3", "seed": 3}
+    unchecked: ClassVar[dict[str, str]] = {
+        "alpha": "claims are derived from the counts, for the alpha that the run states"
+    }
+
+    def make_inputs(self, folder: Path) -> tuple[str, str]:
+        return write_masked_images(folder)
 
 
 class TestShifts(GuaranteeContract):
