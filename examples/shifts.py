@@ -16,7 +16,7 @@ import torch
 
 import pprs
 from pprs.dataset import run_dataset
-from pprs.runs import Answer, Guarantee, Provenance, Question, Session, open_run
+from pprs.runs import Answer, Guarantee, Provenance, Question, Session
 from pprs.runs.columns import INPUT_COLUMNS, Column, InputRow, Schema
 
 
@@ -120,7 +120,7 @@ def main() -> None:
         runner=pprs.Processes(2), progress=False,
     )  # fmt: skip
     print(run)
-    again = open_run("runs/shifts", guarantee=SHIFTS)
+    again = pprs.open_run("runs/shifts", guarantee=SHIFTS)
     print(pprs.verify_run(again, progress=False))
     pprs.write_report([again], "report.html")
     print(again.to_pandas()[["idx", "label", "prediction", "held", "certified"]].head(3))

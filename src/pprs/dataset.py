@@ -165,7 +165,6 @@ def run_dataset(
             f'{guarantee.noun} has no setting "{unknown[0]}". {suggest(unknown[0], guarantee.settings.own_names())}',
             parameter="settings",
         )
-    guarantee.check_settings(guarantee.settings(**own))
     subject = guarantee.load(
         model, data, split=split, classes=classes, labels=labels, images=images, pixels=pixels, adapted=adapted
     )

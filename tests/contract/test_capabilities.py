@@ -20,13 +20,14 @@ import PIL.Image
 import pytest
 import torch
 from helpers import Record, pprs
-from networks import save_network, write_masked_images
+from networks import save_network, save_unet
 from pools import start_cluster
 
 from pprs import Processes, open_run, verify_run
 from pprs.dataset import run_dataset
 from pprs.errors import PprsError
 from pprs.integrations.card import make_card
+from pprs.patches.guarantee import PatchGuarantee
 from pprs.report import make_report, write_report
 from pprs.runners import Ray
 from pprs.runs import FILE, GUARANTEES, Run, find_guarantee
@@ -52,6 +53,18 @@ def write_images(folder: Path) -> Inputs:
     return str(save_network(folder / "m.safetensors")), str(folder / "data")
 
 
+def write_masked(folder: Path) -> Inputs:
+    """Write a network that labels every pixel, and images with masks."""
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    for kind, levels in (("images", 256), ("masks", 3)):
+        (folder / "data" / kind).mkdir(parents=True, exist_ok=True)
+        for i in range(6):
+            pixels = rng.integers(0, levels, (16, 16), np.uint8)
+            PIL.Image.fromarray(pixels).save(folder / "data" / kind / f"{i}.png")
+    return str(save_unet(folder / "m.safetensors")), str(folder / "data")
+
+
 @dataclass(frozen=True)
 class Case:
     """How a guarantee is tried.
@@ -64,6 +77,7 @@ class Case:
         budgeted: What a run with a budget needs besides.
         labels: A choice of labels.
         make_inputs: Writes a model and at least 4 inputs into a folder.
+        guarantee: The guarantee, if a call needs another one than the table has.
     """
 
     command: str
@@ -73,6 +87,7 @@ class Case:
     budgeted: Mapping[str, Any] = field(default_factory=dict)
     labels: str = "a,b"
     make_inputs: Callable[[Path], Inputs] = write_images
+    guarantee: Any = None
 
 
 NOISY = {"noise": "gaussian:sigma=0.25", "partition": "grid:size=4", "seed": 3}
@@ -82,9 +97,10 @@ CASES = {
         {"stop": "width:0.01"},
     ),
     "segment": Case(
-        "segment", "Segment", {"tau": 0.75, "n0": 8, "n": 60, "alpha": 0.05, "groups": "none"},
-        {"noise": "gaussian:sigma=0.25", "partition": "blur:size=3", "seed": 3}, make_inputs=write_masked_images,
+        "segment", "Segment", {"tau": 0.75, "n0": 4, "n": 40, "alpha": 0.05, "groups": "none"}, NOISY,
+        make_inputs=write_masked,
     ),
+    "patch": Case("patch", "Patch", {"masks": 3, "fill_text": "mean"}, guarantee=PatchGuarantee((2,))),
 }  # fmt: skip
 
 
@@ -99,7 +115,7 @@ class Trial:
 
     @property
     def guarantee(self) -> Any:
-        return find_guarantee(self.name)
+        return self.case.guarantee or find_guarantee(self.name)
 
     @property
     def run(self) -> Run:
@@ -226,13 +242,13 @@ def try_progress(trial: Trial, folder: Path) -> None:
 
 def try_failures(trial: Trial, folder: Path) -> None:
     inputs = trial.case.make_inputs(folder)
-    broken = next(Path(inputs[1]).rglob("*.png"))
+    broken = sorted(Path(inputs[1]).rglob("*.png"))[0]
     content = broken.read_bytes()
     broken.write_bytes(b"no picture")
     damaged = dataclasses.replace(trial, inputs=inputs)
     run = damaged.make(folder / "run", images=None)
     (failure,) = run.failures()
-    assert failure.name == f"{broken.parent.name}/{broken.name}"
+    assert str(broken).endswith(f"/{failure.name}")
     assert failure.idx not in {row.idx for row in run.rows()}
     broken.write_bytes(content)
 

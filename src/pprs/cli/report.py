@@ -9,6 +9,7 @@ import typer
 
 from pprs.cli.console import console, say
 from pprs.cli.errors import guarded
+from pprs.cli.own import Own, open_own
 from pprs.errors import ConfigurationError
 from pprs.report import Report, write_report
 from pprs.runs import list_runs
@@ -33,6 +34,7 @@ def report(
     radii: Annotated[
         str | None, typer.Option("--radii", metavar="LIST", help="Radii of the table, for example 0,0.25,0.5.")
     ] = None,
+    guarantee: Own = None,
 ) -> None:
     """Write a report that compares runs: curves, a table and example images.
 
@@ -40,7 +42,8 @@ def report(
     """
     runs = [run for source in runs for run in list_runs(source)]
     path = path or Path(f"report.{format or 'html'}")
-    print_report(write_report(runs, path, kind=format, radii=parse_radii(radii)))
+    opened = [open_own(run, guarantee) for run in runs]
+    print_report(write_report(opened, path, kind=format, radii=parse_radii(radii)))
     say(f"wrote {path}")
 
 

@@ -11,6 +11,7 @@ from pprs.cli import options
 from pprs.cli.console import CommandProgress
 from pprs.cli.errors import FAILED, guarded, with_flags
 from pprs.cli.options import Panel
+from pprs.cli.own import Own, open_own
 from pprs.verification import verify_run
 
 
@@ -40,6 +41,7 @@ def verify(
     classes: options.VerifiedClasses = None,
     denoiser: options.VerifiedDenoiser = None,
     seed: options.ReplaySeed = None,
+    guarantee: Own = None,
     threads: options.Threads = None,
 ) -> None:
     """Check that the bounds and radii of a run follow from its counts, and its votes from its model and images.
@@ -55,8 +57,8 @@ def verify(
     progress = CommandProgress(Console(stderr=True))
     replay = images if replay is None else replay
     found = verify_run(
-        run, model=model, adapted=adapted, data=data, classes=classes, denoiser=denoiser, replay=replay, rows=chosen,
-        seed=seed, progress=progress,
+        open_own(run, guarantee), model=model, adapted=adapted, data=data, classes=classes, denoiser=denoiser,
+        replay=replay, rows=chosen, seed=seed, progress=progress,
     )  # fmt: skip
     typer.echo(with_flags(str(found)))
     if not found.ok:

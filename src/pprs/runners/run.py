@@ -233,6 +233,7 @@ def open_work(
     settings = guarantee.settings(
         **_fields(describe_subject(subject)) | _describe_options(noise, choice, options, arithmetic) | dict(own)
     )
+    guarantee.check_settings(settings)
     report_adaptation(subject, guarantee.list_mismatches(subject, noise, choice, settings), reporter)
     guarantee.check_attainable(subject, noise, settings, arithmetic)
     work = open_answer(

@@ -251,7 +251,8 @@ def _check_once(rows: Sequence[Mapping[str, Any]], schema: Schema[Any]) -> None:
 
 def _repeated_settings(record: Mapping[str, Any], guarantee: Guarantee[Any, Any]) -> dict[str, Any]:
     """Return the settings that a row repeats."""
-    names = (*guarantee.settings.exported, LABELS, KIND)
+    columns = {column.name for column in guarantee.schema.columns}  # one of them may be called as a setting is
+    names = [name for name in (*guarantee.settings.exported, LABELS, KIND) if name not in columns]
     return {key: record[key] for key in names if record.get(key) not in (None, "")}
 
 

@@ -35,6 +35,7 @@ from pprs.voting import OnSamples, Scorer, VoteSource, check_image, prepare_imag
 S = TypeVar("S", bound=Provenance)
 R = TypeVar("R")
 Key = tuple[int, ...]
+VALUES = "values: of their types, and in their ranges"  # what is checked of rows from which nothing follows
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,15 @@ class Metric:
     low: float | None = None
     high: float | None = None
     unit: str = ""
+
+    @classmethod
+    def of_parts(cls, name: str, parts: Sequence[float], count: int) -> Metric:
+        """Return the mean of numbers from 0 to 1 over `count` inputs, those that failed included."""
+        total = math.fsum(parts)
+        if any(part not in (0, 1) for part in parts):  # an interval for shares needs more than their mean
+            return cls(name, total / count)
+        low, high = map(float, clopper_pearson_interval(round(total), count))
+        return cls(name, total / count, low, high)
 
     def __str__(self) -> str:
         if self.unit:
@@ -318,7 +328,8 @@ class Guarantee(ABC, Generic[S, R]):
         for row in rows:
             count += 1
             mismatches += [Mismatch(self.schema.key(row)[0], text) for text in self.check(row, settings)]
-        return RowCheck(count, tuple(mismatches), claims=self.derived)
+        is_checked = type(self).check is not Guarantee.check
+        return RowCheck(count, tuple(mismatches), claims=self.derived if is_checked else VALUES)
 
     def check_settings(self, settings: S) -> None:
         """Raise an error if the guarantee's own settings mean nothing."""
@@ -356,19 +367,24 @@ class Guarantee(ABC, Generic[S, R]):
     def summarise(self, run: Any) -> Summary:
         """Return what a run says as a whole, for the terminal, model cards and exit codes.
 
-        By default, the claim is `promise`, and the number is how much the rows promise on average. Inputs that failed
-        count as nothing.
+        By default, the claim is `promise`, and the number is how much the rows promise on average, also with the
+        correct label if rows have a `prediction`. Inputs that failed count as nothing.
         """
         failures = tuple(run.failures())
-        promised = [self.tally(row) for row in run.iter_rows()]
+        promised, correct, is_labelled = list[float](), list[float](), False
+        for row in run.iter_rows():
+            promised.append(self.tally(row))
+            label = getattr(row, "label", None)
+            is_labelled |= label is not None and hasattr(row, "prediction")
+            correct.append(promised[-1] * (label is not None and getattr(row, "prediction", None) == label))
         count, total = len(promised) + len(failures), math.fsum(promised)
         if not count:
             return Summary((), (), 0, failures)
         claim = self.describe_run(count, total) + (f": {self.promise}" if self.promise else "")
-        low, high = None, None
-        if all(part in (0, 1) for part in promised):  # an interval for shares needs more than their mean
-            low, high = map(float, clopper_pearson_interval(round(total), count))
-        return Summary((claim,) if total else (), (Metric("certified", total / count, low, high),), count, failures)
+        metrics = [Metric.of_parts("certified", promised, count)]
+        if is_labelled:
+            metrics.append(Metric.of_parts("certified with the correct label", correct, count))
+        return Summary((claim,) if total else (), tuple(metrics), count, failures)
 
     def tally(self, row: R) -> float:
         """Return how much a row promises, from 0 to 1: by default, whether it is `certified`."""

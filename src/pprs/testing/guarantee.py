@@ -405,6 +405,9 @@ class _Altered:
     def __len__(self) -> int:
         return len(self._data)
 
+    def image_of(self, index: int) -> Any:
+        return self[index].image
+
     def __getitem__(self, index: int) -> Any:
         example = self._data[index]
         if index != ALTERED:

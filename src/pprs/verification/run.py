@@ -121,7 +121,7 @@ def _check_rows(run: Run, findings: Findings) -> None:
     guarantee = run.guarantee
     check = guarantee.check_rows(run.iter_rows(), run.settings)
     findings.mismatches += check.mismatches
-    findings.count(check.rows, guarantee.derived)
+    findings.count(check.rows, check.claims or guarantee.derived)
     findings.not_checked += [f"bounds and radii: {reason}" for reason in check.list_unchecked()]
     if failed := len({failure.idx for failure in run.failures()}):
         findings.not_checked.append(f"{failed} images that failed, which count as not certified")
