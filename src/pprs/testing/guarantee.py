@@ -416,9 +416,6 @@ class _Altered:
             raise OSError("the file is damaged")
         return dataclasses.replace(example, image=example.image.roll(1, -1))
 
-    def image_of(self, index: int) -> Any:
-        return self[index].image
-
 
 class _Interrupting(Silent):
     """Raises KeyboardInterrupt, as Ctrl-C does, once this many passes were reported."""
