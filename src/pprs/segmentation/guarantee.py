@@ -55,6 +55,8 @@ class SegmentGuarantee(Guarantee[SegmentationSettings, SegmentationRow]):
     name = "segment"
     noun = "a segmentation run"
     verb = "segment"
+    promise = "labels of pixels, all at once"
+    task = "image-segmentation"
     settings = SegmentationSettings
     schema = SEGMENTATION_ROWS
     legacy = LEGACY
@@ -124,14 +126,14 @@ class SegmentGuarantee(Guarantee[SegmentationSettings, SegmentationRow]):
         return SegmentationRow.of(key[0], outcome, known, seconds)
 
     def failed_row(self, failure: Failure) -> SegmentationRow:
-        return SegmentationRow(failure.idx, mask=failure.get("mask"), name=failure.name, error=failure.error)
+        return SegmentationRow(failure.idx, mask=failure.get("mask"), name=failure.name)
 
     replayed = "votes: drawn again, and whole certificates compared"
     truth_words = "true masks"
     derived = "claims: derived from the counts"
 
     def check_settings(self, settings: SegmentationSettings) -> None:
-        settings.check()
+        settings.make_sampling()
 
     def compare(self, row: SegmentationRow, again: SegmentationRow) -> list[str]:
         found = []
