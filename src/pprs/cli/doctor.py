@@ -11,9 +11,10 @@ from pprs.cli import options
 from pprs.cli.certify import certify
 from pprs.cli.errors import flags_of, guarded, with_flags
 from pprs.cli.options import Panel
-from pprs.doctor import examine_run
 from pprs.errors import ConfigurationError
 from pprs.patches import is_patch_run
+from pprs.runs import open_run
+from pprs.runs.guarantee import import_place
 from pprs.segmentation.store import is_segmentation_run
 
 
@@ -31,7 +32,12 @@ def doctor(
     Example: pprs doctor runs/slic --radius 0.25
     """
     _check_kind(run)
-    typer.echo(with_flags(str(examine_run(run, radius=radius)), flags=flags_of(certify)))
+    opened = open_run(run)
+    guarantee = opened.guarantee
+    if guarantee.examination is None:
+        raise ConfigurationError(f"{run} is {guarantee.noun}, of which every input is answered. See `pprs report`.")
+    examined = import_place(guarantee.examination)(opened, radius=radius)
+    typer.echo(with_flags(str(examined), flags=flags_of(certify)))
 
 
 def _check_kind(run: str) -> None:

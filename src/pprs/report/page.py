@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +21,6 @@ from pprs.partition import Superpixels
 from pprs.report import figures, summary
 from pprs.report.render import render
 from pprs.report.section import MethodSettings
-from pprs.report.table import NONE
 from pprs.runs import RunFrame
 from pprs.runs.frame import MAX_THUMBNAIL_PIXELS
 from pprs.space import describe_differences
@@ -227,9 +225,4 @@ def _to_data_url(image: Any) -> str:
 
 
 def describe_settings(frame: RunFrame) -> MethodSettings:
-    stored = {key: value for key, value in frame.settings.to_dict().items() if key not in ("class_names", "format")}
-    return MethodSettings(frame.name, frame.full_name, tuple((key, _to_text(value)) for key, value in stored.items()))
-
-
-def _to_text(value: Any) -> str:
-    return NONE if value is None else value if isinstance(value, str) else json.dumps(value)
+    return MethodSettings.of(frame.name, frame.full_name, frame.settings)

@@ -12,7 +12,8 @@ from markupsafe import Markup
 from pprs._version import __version__
 from pprs.errors import ConfigurationError
 from pprs.report.render import render
-from pprs.report.table import Table
+from pprs.report.table import NONE, Table
+from pprs.runs import Provenance
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,16 @@ class MethodSettings:
     name: str
     full_name: str
     settings: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, name: str, full_name: str, settings: Provenance) -> MethodSettings:
+        """Return the settings of a run as text."""
+        stored = {key: value for key, value in settings.to_dict().items() if key not in ("class_names", "format")}
+        return cls(name, full_name, tuple((key, _to_text(value)) for key, value in stored.items()))
+
+
+def _to_text(value: Any) -> str:
+    return NONE if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
 @dataclass(frozen=True)

@@ -233,7 +233,12 @@ class Schema(Generic[R]):
 
     def from_exported(self, record: Mapping[str, Any], settings: Any, where: str) -> R:
         """Return the row of an exported record, whose values have the types of their columns."""
-        return self._make({column.field: record.get(column.name) for column in self.stored}, settings, where)
+        row = self._make({column.field: record.get(column.name) for column in self.stored}, settings, where)
+        for column in self.columns:  # nothing is read from columns that follow from others, but people read them
+            value, own = record.get(column.name), column.exported(row) if column.sql is None else None
+            if column.sql is None and value not in (None, own):
+                raise DamagedError(f'{where}, column "{column.name}": {value}, but {own} follows from the others')
+        return row
 
     def _make(self, stored: Mapping[str, Any], settings: Any, where: str) -> R:
         try:

@@ -186,6 +186,8 @@ class Guarantee(ABC, Generic[S, R]):
         passes_vary: Whether the number of passes differs between inputs.
         can_budget: Whether sampling may end at any time, so that a budget can be spent where it helps.
         legacy: The file of earlier versions, if there is one.
+        answered: What an input is that has a row, such as "certified".
+        unanswered: What an input that failed counts as.
         section: The place of the function that makes the section of a report from runs, such as "package.module:name".
         examination: The place of the function that says why inputs are not certified and what may help, if any.
     """
@@ -197,6 +199,8 @@ class Guarantee(ABC, Generic[S, R]):
     verb: ClassVar[str]
     settings: ClassVar[type[Any]]
     schema: ClassVar[Schema[Any]]
+    answered: ClassVar[str] = "certified"
+    unanswered: ClassVar[str] = "counted as not certified"
     is_sampled: ClassVar[bool] = True
     can_budget: ClassVar[bool] = False
     legacy: ClassVar[Legacy | None] = None
@@ -330,11 +334,11 @@ class Guarantee(ABC, Generic[S, R]):
 
     def describe_tally(self, rows: int, total: float) -> str:
         """Say in a few words how much the rows so far promise."""
-        return f"{round(total)} certified"
+        return f"{round(total)} {self.answered}"
 
     def describe_run(self, rows: int, total: float) -> str:
         """Say in a few words how much a run of so many rows promises."""
-        return f"{round(total)} of {rows} images certified"
+        return f"{round(total)} of {rows} images {self.answered}"
 
 
 def same_value(stored: Any, made: Any) -> bool:
@@ -347,7 +351,9 @@ def same_value(stored: Any, made: Any) -> bool:
 
 
 # The guarantees of this package, by the name that a run's file holds, with the place of each.
-GUARANTEES: dict[str, str | Guarantee[Any, Any]] = {CERTIFY: "pprs.certify.guarantee:CERTIFY"}
+GUARANTEES: dict[str, str | Guarantee[Any, Any]] = {
+    CERTIFY: "pprs.certify.guarantee:CERTIFY",
+}
 
 
 def find_guarantee(name: str, given: Sequence[Guarantee[Any, Any]] = ()) -> Guarantee[Any, Any]:
