@@ -22,6 +22,7 @@ from pprs.label_sets.store import read_key
 from pprs.noise import Gaussian
 from pprs.patches import certify_patches, open_patch_run
 from pprs.patches.store import FILE as PATCH_FILE
+from pprs.prediction import predict_dataset
 from pprs.progress import Progress, Silent
 from pprs.runs import FILE, RunFile
 from pprs.segmentation import SegmentationSampling
@@ -66,6 +67,19 @@ class TestRuns(Classified, StoreContract):
         certify_dataset(
             str(model), str(data), noise="gaussian:sigma=0.25", sampling=Sampling(10, 20, 0.05), out=out,
             images=range(count), progress=progress, **COMMON,
+        )  # fmt: skip
+
+    def read(self, out: Path) -> Mapping[Any, Any]:
+        return {row.idx: replace(row, seconds=0.0) for row in RunFile(out).iter_rows()}
+
+
+class TestPredictions(Classified, StoreContract):
+    file = FILE
+
+    def run(self, out: Path, model: Path, data: Path, count: int, progress: Progress) -> None:
+        predict_dataset(
+            str(model), str(data), noise="gaussian:sigma=0.25", n=20, alpha=0.05, out=out, images=range(count),
+            progress=progress, **COMMON,
         )  # fmt: skip
 
     def read(self, out: Path) -> Mapping[Any, Any]:

@@ -353,6 +353,7 @@ def same_value(stored: Any, made: Any) -> bool:
 # The guarantees of this package, by the name that a run's file holds, with the place of each.
 GUARANTEES: dict[str, str | Guarantee[Any, Any]] = {
     CERTIFY: "pprs.certify.guarantee:CERTIFY",
+    "predict": "pprs.prediction.guarantee:PREDICT",
 }
 
 
