@@ -122,9 +122,11 @@ class Answer(ABC):
 
     Attributes:
         scorer: The network that is asked, which is checked to be one function of one input.
+        takes_one_thread: Whether an answer takes a single thread, so that several inputs are answered at a time.
     """
 
     scorer: Scorer
+    takes_one_thread: ClassVar[bool] = False
 
     @abstractmethod
     def answer(self, question: Question, on_passes: OnSamples) -> Any:
@@ -223,6 +225,10 @@ class Guarantee(ABC, Generic[S, R]):
         return load_task(
             model, data, split=split, classes=classes, labels=labels, images=images, pixels=pixels, adapted=adapted
         )
+
+    def load_again(self, settings: S, model: Any, data: Any, **options: Any) -> Task:
+        """Open the model and the data of a run again, as `load` does."""
+        return self.load(model, data, **options)
 
     def make_trials(
         self, subject: Task, noise: Noise | None, partition: Partition | None, settings: S, arithmetic: str
@@ -354,6 +360,7 @@ def same_value(stored: Any, made: Any) -> bool:
 GUARANTEES: dict[str, str | Guarantee[Any, Any]] = {
     CERTIFY: "pprs.certify.guarantee:CERTIFY",
     "predict": "pprs.prediction.guarantee:PREDICT",
+    "label-set": "pprs.label_sets.guarantee:LABEL_SET",
 }
 
 
