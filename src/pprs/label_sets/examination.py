@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pprs.errors import ConfigurationError
-from pprs.label_sets.evaluation import RadiusPoint, SetEvaluation, evaluate_run
+from pprs.label_sets.evaluation import RadiusPoint, SetEvaluation, choose_radii, evaluate_run
 from pprs.runs import Run, open_run
 
 ALPHAS = (0.01, 0.05, 0.1, 0.2, 0.3)
@@ -42,9 +42,8 @@ class SetExamination:
         ]
         if found.failures:
             lines.append(f"{len(found.failures):6d}  failed with an error. Repeat the command of the run to try again")
-        listed = [p for i, p in enumerate(found.points) if i % EVERY == 0 or p.radius == settings.radius]
         lines.append(f"at alpha {settings.alpha:g}, the same calibration gives for other radii:")
-        lines += [f"        `radius` {point.radius:g}: {_describe(point)}" for point in listed]
+        lines += [f"        `radius` {point.radius:g}: {_describe(point)}" for point in found.points]
         lines.append(f"at radius {settings.radius:g}, it gives for other alphas:")
         lines += [f"        `alpha` {alpha:g}: {_describe(point)}" for alpha, point in self.alphas]
         return "\n".join([*lines, NOTE])
@@ -70,9 +69,8 @@ def examine_sets(run: Run | str | Path, *, radius: float = 0.0) -> SetExaminatio
         PprsError: If the rows do not follow from their scores and the calibration.
     """
     opened = run if isinstance(run, Run) else open_run(run)
-    evaluation = evaluate_run(opened)
-    if radius:
-        evaluation = evaluate_run(opened, sorted({*(p.radius for p in evaluation.points[::EVERY]), radius}))
+    radii = choose_radii(opened.settings.calibration)[::EVERY]
+    evaluation = evaluate_run(opened, [*radii, radius] if radius else radii)
     alphas = list[tuple[float, RadiusPoint]]()
     for alpha in sorted({*ALPHAS, evaluation.settings.alpha}):
         try:

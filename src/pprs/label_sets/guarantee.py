@@ -74,12 +74,11 @@ class LabelSetGuarantee(Guarantee[LabelSetSettings, LabelSetRow]):
     def load_again(self, settings: LabelSetSettings, model: Any, data: Any, **options: Any) -> Task:
         adapted = options.pop("adapted", None)
         opened, text = open_model(model, adapted)
-        names = settings.class_names if settings.labels is None else None  # the data of the calibration may know them
-        opened = replace(
-            opened, class_names=opened.class_names or names, num_classes=opened.num_classes or settings.num_classes
-        )
+        is_named = opened.class_names is not None  # otherwise the data of the calibration may have named the classes
+        names = settings.class_names if settings.labels is None and not is_named else opened.class_names
+        opened = replace(opened, class_names=names, num_classes=opened.num_classes or settings.num_classes)
         task = replace(self.load(opened, data, **options), model_text=text)
-        return replace(task, model=replace(task.model, class_names=task.model.class_names or settings.class_names))
+        return task if is_named else replace(task, model=replace(task.model, class_names=settings.class_names))
 
     def describe_work(self, subject: Task, session: Session, settings: LabelSetSettings, inputs: int) -> list[str]:
         return [f"{session.partition or 'none'} under {session.noise}: {inputs} images, one noisy pass each"]
@@ -97,7 +96,7 @@ class LabelSetGuarantee(Guarantee[LabelSetSettings, LabelSetRow]):
         return LabelSetRow.failed(failure)
 
     def check_settings(self, settings: LabelSetSettings) -> None:
-        if settings.sets is not None:  # exported rows repeat the threshold only
+        if settings.sets is not None or settings.model_digest is not None:  # exported rows repeat the threshold only
             settings.check()
 
     def check(self, row: LabelSetRow, settings: LabelSetSettings) -> list[str]:

@@ -77,9 +77,10 @@ class LabelSetSettings(Provenance):
             PprsError: If it is not recorded, or does not follow from its own scores.
         """
         if self.sets is None:
-            raise PprsError(
-                "the calibration of these rows is not recorded. Use the run itself, or rows exported as json."
-            )
+            text = 'the calibration of these rows ("sets") is not recorded'
+            if self.model_digest is not None:  # which exported rows do not repeat either
+                raise DamagedError(f"{text}. The run is damaged.")
+            raise PprsError(f"{text}. Use the run itself, or rows exported as json.")
         try:
             return Calibration.from_text(self.sets, 'the setting "sets"')
         except PprsError as error:
@@ -92,7 +93,10 @@ class LabelSetSettings(Provenance):
         pairs += [
             ("threshold", self.threshold, self.calibration.threshold),
             ("calibrated", self.calibrated, len(self.calibration.scores)),
-            ("arithmetic", self.levels if self.arithmetic == "exact" else None, own.levels),
+            ("autocast", self.autocast, False),
+            ("channels_last", self.channels_last, False),
+            ("arithmetic", self.arithmetic, "real" if own.levels is None else "exact"),
+            ("bit_depth", self.levels, own.levels),
         ]
         for name, value, expected in pairs:
             if value != expected:

@@ -27,7 +27,7 @@ from pprs.runs.binding import Binding
 from pprs.runs.session import Session, open_session
 from pprs.scores import Probe
 from pprs.task import Task, open_model, reopen_model
-from pprs.voting import LocalVotes, choose_arithmetic
+from pprs.voting import LocalVotes, choose_arithmetic, prepare_image, trial_inputs
 
 HALF = 0.5  # value of such a signal, on the levels of audio and on decimals
 GREY = 128 / 255  # value of the image by whose scores a model is recognised, on 8-bit and on 16-bit levels
@@ -141,8 +141,9 @@ def open_votes(
         What scores noisy images, and what the model is recognised by.
     """
     options, grey = request.options, torch.full(shape, HALF if len(shape) == SIGNAL.ndim else GREY)
-    subject = Task(model, as_image_set([grey]), range(1), None, None, pixels)
-    trials = subject.trial_images(request.noise, request.partition, request.seed, request.arithmetic)
+    subject = Task(model, as_image_set([grey]), range(1), None, None, pixels)  # of which only the model is asked
+    prepared = prepare_image(grey, request.noise, request.arithmetic)
+    trials = trial_inputs(prepared, request.noise, request.partition, request.seed)
     if isinstance(model.module, FunctionModule):
         options = replace(options, engine="torch")
     session, choice = open_session(
