@@ -28,6 +28,7 @@ COUNT, CALIBRATED = 100, 60
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A network, labelled images, sets that were calibrated with the first of them, and a run on the others."""
     folder = tmp_path_factory.mktemp("set-runs")
+    torch.manual_seed(0)
     model = save_network(folder / "m.safetensors")
     images = np.random.default_rng(0).integers(0, 256, (COUNT, 1, 8, 8), dtype=np.uint8)
     np.savez(folder / "data.npz", x=images, y=np.arange(COUNT) % 3)
@@ -135,7 +136,7 @@ def test_the_examination_lists_sizes(folder: Path) -> None:
     assert alphas[0.2].mean_size == pytest.approx(np.mean(sizes))
     assert alphas[0.3].mean_size <= alphas[0.2].mean_size <= alphas[0.1].mean_size
     printed = pprs("doctor", folder / "run", "--radius", 0.02).stdout
-    assert "radius 0.02: " in printed
+    assert "radius 0.02: " in printed, printed
     assert "not covered by the promise" in printed
 
 
