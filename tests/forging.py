@@ -15,7 +15,7 @@ import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -48,9 +48,10 @@ class Json:
 
 @dataclass(frozen=True)
 class Packed:
-    """A map of int32 that is stored compressed."""
+    """A map of int32 that is stored compressed, behind a header with its size."""
 
     values: tuple[int, ...]
+    head: bytes = b""
 
 
 class SqliteFormat:
@@ -88,8 +89,9 @@ class SqliteFormat:
 
 def _expand(value: Value) -> Value:
     if isinstance(value, bytes):
+        head, end, content = value.partition(b"\n")
         with suppress(zlib.error):
-            return Packed(tuple(np.frombuffer(zlib.decompress(value), "<i4").tolist()))
+            return Packed(tuple(np.frombuffer(zlib.decompress(content), "<i4").tolist()), head + end)
     if isinstance(value, str):
         with suppress(ValueError):
             return Json(json.loads(value))
@@ -98,7 +100,7 @@ def _expand(value: Value) -> Value:
 
 def _contract(value: Value) -> Value:
     if isinstance(value, Packed):
-        return zlib.compress(np.array(value.values, "<i4").tobytes())
+        return value.head + zlib.compress(np.array(value.values, "<i4").tobytes())
     return json.dumps(value.value) if isinstance(value, Json) else value
 
 
@@ -255,8 +257,8 @@ def _changes(value: Value) -> Iterator[Value]:
         yield from map(Json, _changes(value.value))
     elif isinstance(value, Packed):
         values, most = value.values, max(value.values)
-        yield Packed(tuple(most - v if most - v >= 0 else v for v in values))
-        yield Packed((values[0] + 1 if values[0] < most else values[0] - 1, *values[1:]))
+        yield replace(value, values=tuple(most - v if most - v >= 0 else v for v in values))
+        yield replace(value, values=(values[0] + 1 if values[0] < most else values[0] - 1, *values[1:]))
     elif isinstance(value, bytes):
         middle = len(value) // 2
         yield value[:middle] + bytes([value[middle] ^ 1]) + value[middle + 1 :]

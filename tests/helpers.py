@@ -20,7 +20,7 @@ from pprs.certify.guarantee import CertifyAnswer
 from pprs.cli import root
 from pprs.data import ImageSet
 from pprs.progress import Silent
-from pprs.runners import Execution, InputReader, LocalExecution, Recorder, RunProgress, run_inputs
+from pprs.runners import Budget, Execution, InputReader, LocalExecution, Recorder, RunProgress, run_budget, run_inputs
 from pprs.runners.target import UntilAccurate
 from pprs.runs import FILE, Row, RunFile, RunSettings, RunWriter
 from pprs.sampling import Evidence, Sampling
@@ -182,6 +182,22 @@ def run_local(
         LocalExecution(CertifyAnswer(classifier, sampling)), data, images, sampling, run, unseen(),
         num_classes=classifier.num_classes, target_error=target_error,
     )  # fmt: skip
+
+
+def spend_budget(
+    classifier: SmoothedClassifier,
+    data: ImageSet,
+    images: Sequence[int],
+    sampling: Sampling,
+    run: RunWriter,
+    progress: RunProgress,
+    budget: Budget,
+) -> None:
+    """Certify the images of a run under a budget, in this process."""
+    answer, keys = CertifyAnswer(classifier, sampling), [(index,) for index in images]
+    reader = InputReader(data, classifier.num_classes, progress.message)
+    with Recorder(reader, keys, run, progress, LocalExecution(answer).confirm) as recorder:
+        run_budget(answer, images, run, recorder, budget)
 
 
 def run_images(

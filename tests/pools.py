@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import secrets
+import shutil
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +24,7 @@ from pprs.runs import Row, RunSettings, Session
 from pprs.sampling import Sampling
 from pprs.task import Task, load_task
 
+TOKEN = secrets.token_hex(16)  # of all clusters that a process starts: Ray keeps the first one that it sees
 MODEL, KILLS, SIDE = "crewnet", "kills", 8
 # Predicts class 1 for bright images. It recognises images by their mean brightness, which noise hardly changes: one
 # raises an error, one allocates too much memory, one kills the process. A file in the folder of kills does so too.
@@ -129,3 +135,23 @@ class Cut:
     def recv(self) -> object:
         time.sleep(600)
         raise EOFError
+
+
+@contextlib.contextmanager
+def start_cluster() -> Iterator[str]:
+    """Start a private Ray cluster with two CPUs, whose folder has a short path, as sockets need. Yield its address."""
+    import ray
+
+    folder = tempfile.mkdtemp(prefix="ray")
+    os.environ["RAY_USAGE_STATS_ENABLED"], os.environ["RAY_AUTH_TOKEN"] = "0", TOKEN
+    ray.init(
+        num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=2**27, _temp_dir=folder,
+        _node_ip_address="127.0.0.1",
+    )  # fmt: skip
+    try:
+        yield ray.get_runtime_context().gcs_address
+    finally:
+        ray.shutdown()
+        del os.environ["RAY_AUTH_TOKEN"]
+        os.environ.pop("RAY_AUTH_MODE", None)
+        shutil.rmtree(folder, ignore_errors=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from pprs.domain import IMAGE, SIGNAL
 from pprs.errors import PprsError
-from pprs.metrics import average_certified_radius, certified_accuracy, certified_f1, radius_difference
+from pprs.metrics import average_certified_radius, certified_accuracy, f1_of_certified, radius_difference
 from pprs.report.table import NONE, Table, format_number
 from pprs.reproduction import Reproduction, models_table, read_plan, tabulate
 from pprs.reproduction.plan import Line
@@ -55,7 +55,8 @@ def table1(reproduction: Reproduction) -> Table:
                 data, f"{sigma:g}", plan.label(line), format_accuracy(frame, spec.radius),
                 NONE if frame is plain else format_gain(frame, plain, spec.radius),
                 NONE if not numbers or frame is plain else format_number(numbers[0] - paper["rs"][0], sign=True),
-                format_number(100 * certified_f1(frame, spec.radius)), format_number(numbers[1]) if numbers else NONE,
+                format_number(100 * f1_of_certified(frame, spec.radius)),
+                format_number(numbers[1]) if numbers else NONE,
             ))  # fmt: skip
     heads = ("data", "sigma", "method", "certified, %", "gain over RS", "paper's gain", "F, %", "paper's F")
     return Table(heads, tuple(lines))

@@ -20,7 +20,7 @@ import pyarrow.parquet
 from matplotlib.figure import Figure
 
 from pprs.certificate import round_down
-from pprs.metrics import paired_differences, summarize
+from pprs.metrics import f1_of_certified, paired_differences, summarize
 from pprs.report.figures import draw_curves, to_bytes
 from pprs.reproduction.results import frame_from_records
 from pprs.runs import RunFrame
@@ -83,7 +83,9 @@ def tables(rows: pyarrow.Table) -> tuple[str, str]:
                 acr = f"**{acr}**" if s.average_radius == best else acr
                 partition = frame.settings.partition
                 text = "none" if partition is None else partition.short
-                rest = f"{100 * s.f1[1]:.1f} | {100 * most_common_label(rows, name):.0f}% | {acr}"
+                rest = (
+                    f"{100 * f1_of_certified(frame, RADII[1]):.1f} | {100 * most_common_label(rows, name):.0f}% | {acr}"
+                )
                 accuracies.append(f"| {data}, {sigma} | {label} | `{text}` | {shares} | {rest} |")
             # The pairs are blur and RS, superpixels and RS, superpixels and blur.
             _, plain, blur = paired_differences(frames)

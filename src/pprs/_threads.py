@@ -110,7 +110,7 @@ def parallel_for(task: Callable[[int, int], None], total: int, block: int = 1) -
         future.result()
 
 
-def parallel_for_on_pool(task: Callable[[int, int], None], total: int) -> None:
+def parallel_for_on_pool(task: Callable[[int, int], None], total: int, threads: int | None = None) -> None:
     """Like `parallel_for`, but only threads of the pool work, in which torch uses a single thread each.
 
     The number of torch's threads decides which algorithm a layer uses, and so the last digits of its result.
@@ -118,9 +118,10 @@ def parallel_for_on_pool(task: Callable[[int, int], None], total: int) -> None:
     if in_pool_thread():
         task(0, total)
         return
-    parts = min(_count, total)
+    count = threads or _count
+    parts = min(count, total)
     edges = [total * i // parts for i in range(parts + 1)]
-    futures = [get_pool(_count).submit(task, first, stop) for first, stop in pairwise(edges)]
+    futures = [get_pool(count).submit(task, first, stop) for first, stop in pairwise(edges)]
     wait(futures)
     for future in futures:
         future.result()

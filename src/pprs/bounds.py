@@ -11,27 +11,33 @@ from scipy.special import bdtr, betainc, betaincinv, stdtrit
 from pprs.errors import ConfigurationError, PprsError, suggest
 
 BOUNDS = ("one-sided", "two-sided")
+MIN_ALPHA = 1e-100  # of a claim
+MIN_SHARE = 1e-120  # of what is left of alpha when it is shared among several bounds
+TAIL_ERROR = 4e-14  # of `betainc` relative to its value, times the root of n. The largest found is a quarter of it
 
 
 def clopper_pearson_lower(k: int, n: int, alpha: float) -> float:
     """Return the one-sided Clopper-Pearson lower bound on p after k successes in n trials.
 
-    The bound exceeds p with probability at most alpha. It solves P(Binomial(n, p) >= k) = alpha for p.
+    The bound exceeds p with probability at most alpha. It solves P(Binomial(n, p) >= k) = alpha for p, and is lowered
+    until floating-point errors cannot raise that probability above alpha.
 
     >>> clopper_pearson_lower(0, 10, 0.001), round(clopper_pearson_lower(990, 1000, 0.001), 6)
     (0.0, 0.976036)
     """
-    check_alpha(alpha)
+    check_alpha(alpha, MIN_SHARE)
     if not 0 <= k <= n or n < 1:
         raise PprsError(f"need 0 <= k <= n and n >= 1, not k={k}, n={n}")
     if k == 0:
         return 0.0
     if k == n:
-        return math.exp(math.log(alpha) / n) * (1 - 1e-15)
-    lower = float(betaincinv(k, n - k + 1, alpha))
+        exponent = math.log(alpha) / n
+        return math.exp(exponent) * (1 - 1e-15 + 3e-16 * exponent)
+    allowed = alpha * (1 - TAIL_ERROR * math.sqrt(n))
+    lower = float(betaincinv(k, n - k + 1, allowed))
     # The inverse is accurate to a few ulps. Step down until the tail probability confirms the bound.
     step = 1e-16
-    while lower > 0 and betainc(k, n - k + 1, lower) > alpha:
+    while lower > 0 and betainc(k, n - k + 1, lower) > allowed:
         lower *= 1 - step
         step *= 2
     return lower
@@ -91,11 +97,17 @@ def binomial_test(k: int, n: int) -> float:
     return min(1.0, 2.0 * float(bdtr(min(k, n - k), n, 0.5)))
 
 
-def check_alpha(alpha: float) -> None:
-    """Raise if alpha is not a probability strictly between 0 and 1."""
-    if not (isinstance(alpha, int | float) and 1e-300 < alpha < 1):
+def check_alpha(alpha: float, least: float = MIN_ALPHA) -> None:
+    """Raise if alpha is not a probability below 1 that is large enough for double precision."""
+    if not (isinstance(alpha, int | float) and 0 < alpha < 1):
         raise ConfigurationError(
             f"`alpha` must lie between 0 and 1, not {alpha!r}. It is the probability that a certificate is wrong; "
+            "0.001 is usual.",
+            parameter="alpha",
+        )
+    if alpha < least:
+        raise ConfigurationError(
+            f"`alpha` must be at least {least:g}, not {alpha!r}: bounds for a smaller one are not computed exactly. "
             "0.001 is usual.",
             parameter="alpha",
         )

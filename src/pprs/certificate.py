@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from pprs.domain import IMAGE
 from pprs.errors import PprsError
-from pprs.noise.quantised import EIGHT_BIT, NATIVE, PCM, describe_levels
+from pprs.noise.quantised import EIGHT_BIT, NATIVE, ON_LEVEL, PCM, describe_levels
 from pprs.partition import Superpixels, parse_partition
 from pprs.space import describe_input, state_claim
 
 Counts = npt.NDArray[np.int64]
-MAX_STEPS = 2**15  # levels by which a value may change, so that sums of squares fit in 64 bits
+MAX_STEPS = 2**31  # levels by which a value may change, more than any radius allows
 VERSION = 2  # of the schema of `Certificate.to_dict`. Version 1 lacks the fields from `arithmetic` on.
 _EXACT = Context(prec=400)  # digits enough for 1 - alpha, since alpha is above 1e-300
 _PERCENT_STEP = Decimal("1e-10")  # smallest step of a confidence in percent that is shown
@@ -111,7 +111,9 @@ def _least_energy(steps: npt.NDArray[np.float64], cells: npt.NDArray[Any] | None
     energy = 0
     for plane in steps.astype(np.int64):
         if cells is None:
-            energy += int(np.square(plane).sum())
+            high, low = np.divmod(plane, 2**16)  # of a square, which may not fit in 64 bits
+            squares = int(np.square(high).sum()), int((high * low).sum()), int(np.square(low).sum())
+            energy += squares[0] * 2**32 + squares[1] * 2**17 + squares[2]
             continue
         sums, sizes = np.zeros(int(cells.max()) + 1, np.int64), np.bincount(cells.ravel())
         np.add.at(sums, cells.ravel(), plane.ravel())
@@ -270,15 +272,8 @@ class Certificate(_EqualByValue):
             return False
         cells = self._cells()
         if self.arithmetic == "exact":
-            levels = EIGHT_BIT if self.levels is None or self.levels not in NATIVE else self.levels
-            steps = np.round(flat * levels)
-            if len(self.shape) == IMAGE.ndim and np.abs(steps).max() > MAX_STEPS:
-                return False
-            # An image or signal off these levels is classified on others, so nothing is certified about it.
-            if self.levels in NATIVE and not np.abs(flat - steps / levels).max() <= 1e-7:
-                return False
-            if self.levels == EIGHT_BIT:
-                return _least_energy(steps, cells) <= (EIGHT_BIT * Fraction(self.radius)) ** 2
+            if self.levels is not None and self.levels in NATIVE:
+                return self._covers_levels(flat, self.levels, cells if self.levels == EIGHT_BIT else None)
             cells = None  # rounding does not commute with averaging, so only the ball is certified
         rounding = 0.0
         if cells is not None:
@@ -286,6 +281,19 @@ class Certificate(_EqualByValue):
             flat = _average_cells(cells, flat)
         # The margin absorbs the rounding error of the norm, so that a borderline case is never wrongly covered.
         return float(np.linalg.norm(flat.ravel())) * (1 + 1e-12) + rounding <= self.radius
+
+    def _covers_levels(self, delta: npt.NDArray[np.float64], levels: int, cells: npt.NDArray[Any] | None) -> bool:
+        """Return whether the claim about an image or signal on the levels of a file covers a change, in integers.
+
+        An image or signal off these levels is classified on others, so nothing is certified about it.
+        """
+        scaled = delta * levels
+        steps = np.round(scaled)
+        # The levels of audio are powers of two, which floating point holds exactly. Multiples of 1/255 are rounded.
+        allowed = ON_LEVEL * levels if levels == EIGHT_BIT else 0.0
+        if np.abs(scaled - steps).max() > allowed or np.abs(steps).max() > MAX_STEPS:
+            return False
+        return _least_energy(steps, cells) <= (levels * Fraction(self.radius)) ** 2
 
     def _cells(self) -> npt.NDArray[Any] | None:
         """The cell of each pixel, if the certified set is a cylinder."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pprs.bounds import check_alpha, clopper_pearson_lower
+from pprs.bounds import MIN_SHARE, check_alpha, clopper_pearson_lower
 from pprs.errors import ConfigurationError, PprsError
 
 TILT_RATIO = math.sqrt(2)  # between successive tilts
@@ -42,7 +42,7 @@ class ConfidenceSequence:
     """
 
     def __init__(self, n: int, alpha: float) -> None:
-        check_alpha(alpha)
+        check_alpha(alpha, MIN_SHARE)
         if n < 1:
             raise ConfigurationError(f"`n` must be at least 1, not {n}", parameter="n")
         self.n, self.alpha = n, alpha

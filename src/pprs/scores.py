@@ -17,6 +17,7 @@ HALF_ROUNDING = 2.0**-6  # of scores computed with 16 bits
 
 # Scores of the same images on other processors may differ by this share of their spread.
 TOLERANCE, HALF_TOLERANCE = 0.02, 0.2
+PROBED_PIXELS = 16  # of each image, by which a network that labels pixels is recognised
 
 
 def _centred(scores: torch.Tensor) -> torch.Tensor:
@@ -72,8 +73,8 @@ class Probe:
     """A network's labels and margins on a few fixed noisy images, by which to recognise it.
 
     Attributes:
-        labels: The label of each image.
-        margins: The difference of the two best scores of each image.
+        labels: The label of each image, or of a few pixels of each image.
+        margins: The difference of the two best scores of each.
         spread: The mean spread of the scores, which is the scale of the margins.
     """
 
@@ -83,7 +84,9 @@ class Probe:
 
     @classmethod
     def of(cls, scores: torch.Tensor) -> Probe:
-        """Return the probe for these scores [B, C]."""
+        """Return the probe for scores [B, C], or [B, C, H, W] of pixels, of which a few stand for the rest."""
+        if scores.ndim > 2:
+            scores = _pick_pixels(scores)
         best = scores.topk(2, dim=1)
         margins = best.values[:, 0] - best.values[:, 1]
         return cls(tuple(best.indices[:, 0].tolist()), tuple(margins.tolist()), float(spread(scores).mean()))
@@ -94,7 +97,7 @@ class Probe:
         The tolerance is a share of the spread. A label may differ only where the margin is smaller than that.
         """
         if len(found.labels) != len(self.labels):
-            return f"{len(found.labels)} noisy images were scored instead of {len(self.labels)}"
+            return f"there are {len(found.labels)} predictions on noisy images instead of {len(self.labels)}"
         allowed = tolerance * self.spread
         for i, label in enumerate(self.labels):
             is_other, old, new = found.labels[i] != label, self.margins[i], found.margins[i]
@@ -104,7 +107,18 @@ class Probe:
             if not abs(signed - old) <= allowed:  # a negation, so that NaN is a difference
                 what = f"label {found.labels[i]} instead of {label}" if is_other else f"label {label}"
                 return (
-                    f"noisy image {i + 1} of {len(self.labels)} has {what}, with a margin of {new:.3g} instead of "
-                    f"{old:.3g}, and the spread of the scores is {self.spread:.3g}"
+                    f"prediction {i + 1} of {len(self.labels)} on noisy images is {what}, with a margin of {new:.3g} "
+                    f"instead of {old:.3g}, and the spread of the scores is {self.spread:.3g}"
                 )
         return None
+
+
+def _pick_pixels(scores: torch.Tensor) -> torch.Tensor:
+    """Return the scores [B * P, C] of P pixels of each image, from the first to the last at equal distances.
+
+    >>> _pick_pixels(torch.arange(8.0).reshape(1, 2, 2, 2)).tolist()
+    [[0.0, 4.0], [1.0, 5.0], [2.0, 6.0], [3.0, 7.0]]
+    """
+    flat = scores.flatten(2)
+    places = torch.linspace(0, flat.shape[2] - 1, min(PROBED_PIXELS, flat.shape[2])).round().long()
+    return flat[:, :, places.to(flat.device)].transpose(1, 2).flatten(0, 1)

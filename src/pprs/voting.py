@@ -330,9 +330,13 @@ class Scorer:
 
     def images_per_batch(self, x: torch.Tensor | QuantisedImage) -> int:
         """Return the number of images of this size per call of the base classifier."""
+        return self.batch_size or self.usual_batch(x)
+
+    def usual_batch(self, x: torch.Tensor | QuantisedImage) -> int:
+        """Return the number of images of this size per call if no batch size is given."""
         # Small on a CPU: layers are slow if their outputs do not fit in the caches and need newly allocated memory.
         max_images, max_values = (64, 2**20) if self.device.type == "cpu" else (512, 2**25)
-        return self.batch_size or max(1, min(max_images, max_values // x.numel()))
+        return max(1, min(max_images, max_values // x.numel()))
 
     @property
     def score_tolerance(self) -> float:
@@ -362,6 +366,22 @@ class Scorer:
     def vote_scores(self, images: torch.Tensor, *, last: bool = False) -> torch.Tensor:
         """Return the scores of a batch whose votes are counted. `last` says that it is the last one of a series."""
         return self.scores(images) if self.batch_check is None else self.batch_check.score(self, images, last=last)
+
+    def find_labels(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the label of each image [B], or -1 where the two best scores are a near tie, which rounding decides.
+
+        Raises:
+            PprsError: If the base classifier fails, or returns NaN.
+        """
+        labels = []
+        for batch in images.split(self.images_per_batch(images[0])):
+            with torch.inference_mode():
+                scores = self.vote_scores(batch.to(self.device)).cpu()
+            if bool(scores.isnan().any()):
+                raise PprsError("the model returned NaN scores. Check its weights, and that it takes images in [0, 1].")
+            ties = near_ties(scores, self.near_tie, self.rounding)
+            labels.append(scores.argmax(dim=1).masked_fill(ties, -1))
+        return torch.cat(labels)
 
     def settle_alone(self, difference: float) -> None:
         """Score images alone whose label could change if a batch changes scores by this share of their spread."""

@@ -45,7 +45,7 @@ def test_a_classifier_is_adapted_to_masks(tmp_path: Path, monkeypatch: pytest.Mo
     used = certify_patches(
         net, (images[:3], np.zeros(3, int)), patch=3, masks=3, fill="constant", adapted=out, progress=progress
     )
-    assert len(used.rows) == 3
+    assert len(used) == 3
     warnings = " ".join(message for message in progress.messages if message.startswith("warning"))
     assert "adapted to masks:patch=2" in warnings
     assert "adapted with 3 of these 3 images" in warnings

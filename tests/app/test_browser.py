@@ -103,6 +103,15 @@ class Page:
         wait_until(lambda: self._open_tab(name), name)
 
     def _open_tab(self, name: str) -> bool:
+        """Click on a tab, and return whether it was there. The page may replace its tabs at any moment."""
+        from selenium.common.exceptions import StaleElementReferenceException
+
+        try:
+            return self._click_tab(name)
+        except StaleElementReferenceException:
+            return False
+
+    def _click_tab(self, name: str) -> bool:
         shown = [b for b in self.all("button[role=tab]") if b.text == name]
         if not shown:
             for menu in self.all(".overflow-menu > button"):

@@ -173,19 +173,60 @@ def test_the_doctor_says_what_the_page_of_questions_shows(tmp_path: Path) -> Non
     assert [line for line in untimed if line not in printed] == []
 
 
+def write_examples(folder: Path) -> None:
+    """Write the files that the page on extending shows."""
+    files = {title: code for _, title, code in blocks(DOCS / "extending.md") if title}
+    assert set(files) == {"stripes.py", "test_stripes.py", "shifts.py", "test_shifts.py"}
+    for name, code in files.items():
+        (folder / name).write_text(code)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_example_of_a_partition_satisfies_its_contract(tmp_path: Path) -> None:
-    files = {title: code for _, title, code in blocks(DOCS / "extending.md") if title}
-    assert set(files) == {"stripes.py", "test_stripes.py"}
-    for name, code in files.items():
-        (tmp_path / name).write_text(code)
+@pytest.mark.parametrize("name", ["test_stripes.py", "test_shifts.py"])
+def test_the_examples_of_extensions_satisfy_their_contracts(name: str, tmp_path: Path) -> None:
+    write_examples(tmp_path)
     path = os.pathsep.join([str(ROOT / "src"), str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    call = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "test_stripes.py"]
+    call = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", name]
     done = subprocess.run(
         call, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_guarantee_on_the_page_is_that_of_the_examples() -> None:
+    """The page shows the example without its opening, its imports of other modules, and its last function."""
+    (shown,) = [code for _, title, code in blocks(DOCS / "extending.md") if title == "shifts.py"]
+    example = (ROOT / "examples" / "shifts.py").read_text()
+    assert example.partition("\ndef main()")[0].partition('"""\n\n')[2].rstrip() == shown.rstrip()
+    assert len(example.splitlines()) < 150
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_calls_of_an_own_guarantee_print_what_the_page_shows(tmp_path: Path) -> None:
+    write_examples(tmp_path)
+    shutil.copy(ROOT / "tests/golden/identity/digits.safetensors", tmp_path / "digits.safetensors")
+    page = list(blocks(DOCS / "extending.md"))
+    start = next(i for i, (_, title, _) in enumerate(page) if title == "test_shifts.py") + 1
+    (call, printed), (commands, shown) = [((page[i][2]), page[i + 1][2]) for i in (start, start + 2)]
+    (tmp_path / "call.py").write_text(call)
+    path = os.pathsep.join([str(ROOT / "src"), str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "PPRS_CACHE": str(tmp_path / "cache"), "COLUMNS": "100"}
+    outputs = []
+    for lines in ([["call.py"]], [["-m", *shlex.split(line)] for line in commands.splitlines()]):
+        output = ""
+        for arguments in lines:
+            done = subprocess.run(
+                [sys.executable, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+            output += done.stdout
+        outputs.append(output)
+    for output, expected in zip(outputs, (printed, shown), strict=True):
+        lines = [line.rstrip() for line in output.splitlines()]
+        missing = [line for line in expected.splitlines() if line.rstrip() not in lines and "--seed" not in line]
+        assert missing == [], output
 
 
 def run_mkdocs(site: Path) -> subprocess.CompletedProcess[str]:

@@ -21,6 +21,7 @@ SCRIPTS = [
     "own_model.py",
     "own_partition.py",
     "http_classifier.py",
+    "shifts.py",
 ]
 # Each example starts Python anew, which takes long on a busy machine.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -75,6 +76,13 @@ def test_own_partition(tmp_path: Path) -> None:
     printed = run("own_partition.py", tmp_path)
     assert "brightness" in printed
     assert "no change of L2 norm" in printed
+
+
+def test_own_guarantee(tmp_path: Path) -> None:
+    printed = run("shifts.py", tmp_path)
+    assert "of 30 images certified" in printed
+    assert "labels: found again for all shifts and compared (30 rows)" in printed
+    assert (tmp_path / "report.html").is_file()
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)

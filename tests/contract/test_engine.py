@@ -9,11 +9,12 @@ import pytest
 import torch
 from helpers import pprs
 
-from pprs import Gaussian, PprsError, Slic, SmoothedClassifier, dataset, load_model, open_dataset, open_run, voting
+from pprs import Gaussian, PprsError, Slic, SmoothedClassifier, load_model, open_dataset, open_run, voting
 from pprs import engine as engines
 from pprs.engine import Accelerated, cache_file, check_scores, choose_engine
 from pprs.model import Model
 from pprs.model.onnx import OnnxNetwork
+from pprs.runs import session
 
 
 def make_images(count: int = 6) -> torch.Tensor:
@@ -180,7 +181,7 @@ def test_the_engine_is_tried_on_noise_used_for_nothing_else(
         trials.append(inputs.clone())
         return choose_engine(model, inputs, engine="torch")
 
-    monkeypatch.setattr(dataset, "choose_engine", spy)
+    monkeypatch.setattr(session, "choose_engine", spy)
     command = ("certify", "--model", digits_model, "--data", "builtin:mnist5k", "--partition", "none", "--sigma", 0.5)
     pprs(*command, "--n", 64, "--limit", 1)
     image = voting.prepare_image(open_dataset("builtin:mnist5k")[0].image, Gaussian(0.5))
@@ -210,7 +211,7 @@ def test_plain_smoothing_uses_the_same_engine(digits_model: Path, monkeypatch: p
         engines_used.append(engine)
         return choose_engine(model, inputs, engine="onnxruntime")
 
-    monkeypatch.setattr(dataset, "choose_engine", spy)
+    monkeypatch.setattr(session, "choose_engine", spy)
     base = ["certify", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.25, "--n", 64, "--limit", 1]
     assert "plain smoothing: " in pprs(*base, "--partition", "blur").stdout
     assert engines_used == ["auto", "onnxruntime"]

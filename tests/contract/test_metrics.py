@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -87,10 +88,13 @@ def test_a_run_decided_at_given_radii_has_no_accuracy_elsewhere() -> None:
 def test_f1() -> None:
     prediction, label, radius = [0, 0, 1, -1], [0, 1, 1, 1], [0.5, 0.5, 0.1, 0.0]
     # At 0: class 0 has one hit of two answers and one image, class 1 one hit of one answer and three images.
-    assert metrics.certified_f1_score(prediction, label, radius, 0.0) == pytest.approx((2 / 3 + 2 / 4) / 2)
-    assert metrics.certified_f1_score(prediction, label, radius, 0.2) == pytest.approx((2 / 3 + 0) / 2)
     results = list(zip(prediction, label, radius, strict=True))
-    assert metrics.certified_f1(frame(results), 0.2) == pytest.approx((2 / 3 + 0) / 2)
+    assert metrics.f1_of_certified(frame(results), 0.0) == pytest.approx((2 / 3 + 2 / 4) / 2)
+    # The image that abstains is of class 1, so it can only be a false alarm of class 0.
+    assert metrics.certified_f1_score(prediction, label, radius, 0.0) == pytest.approx((2 / 4 + 2 / 4) / 2)
+    assert metrics.f1_of_certified(frame(results), 0.2) == pytest.approx((2 / 3 + 0) / 2)
+    # At worst, both images of class 1 without a certificate at 0.2 are taken for class 0.
+    assert metrics.certified_f1(frame(results), 0.2) == pytest.approx((2 / 5 + 0) / 2)
 
 
 def test_intervals_are_exact() -> None:
@@ -109,3 +113,28 @@ def test_incomparable_runs_are_rejected() -> None:
     for changed in (frame([(1, 1, 0.5), (1, 2, 0.3)]), frame([(1, 1, 0.5), (1, 1, 0.3)], data="b")):
         with pytest.raises(pprs.PprsError, match="different data"):
             metrics.radius_difference(frame([(1, 1, 0.5), (1, 1, 0.3)], data="a"), changed)
+
+
+@given(st.integers(0, 200))
+def test_certified_f1_is_the_least_that_an_attacker_can_reach(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    label, prediction = rng.integers(0, 3, 7), rng.integers(-1, 3, 7)
+    radius = np.where(prediction < 0, 0, rng.random(7))
+    is_open = (prediction < 0) | (radius < 0.6)
+    classes = np.unique(label)
+
+    def score(answers: np.ndarray) -> float:
+        return float(np.mean([
+            2 * np.sum((answers == c) & (label == c)) / (np.sum(answers == c) + np.sum(label == c)) for c in classes
+        ]))  # fmt: skip
+
+    worst = math.inf
+    for attacked in itertools.product(range(4), repeat=int(is_open.sum())):
+        answers = prediction.copy()
+        answers[is_open] = attacked
+        worst = min(worst, score(answers))
+    assert metrics.certified_f1_score(prediction, label, radius, 0.6) == pytest.approx(worst)
+
+
+def test_two_images_of_which_one_is_certified() -> None:
+    assert metrics.certified_f1_score([0, -1], [0, 1], [0.5, 0.0], 0.25) == pytest.approx(1 / 3)

@@ -9,7 +9,7 @@ import torch
 
 from pprs import Gaussian, PprsError, SmoothedClassifier
 from pprs.engine import check_scores
-from pprs.scores import Probe, near_ties, relative_difference, spread
+from pprs.scores import PROBED_PIXELS, Probe, near_ties, relative_difference, spread
 from pprs.voting import NEAR_TIE
 
 SCORES = torch.tensor([[1.0, 3.0, 2.0], [0.5, 0.1, 0.2], [2.0, 2.00001, -1.0], [-1.0, -5.0, -2.0]])
@@ -47,13 +47,23 @@ def test_relative_difference() -> None:
 def test_a_probe_finds_swapped_labels_behind_an_offset() -> None:
     probe, swapped = Probe.of(SCORES + 1000), Probe.of(SCORES.flip(1) + 1000)
     assert probe.difference(Probe.of(SCORES + 1000.001)) is None
-    assert "noisy image 2 of 4 has label 2 instead of 0" in (probe.difference(swapped) or "")
+    assert "prediction 2 of 4 on noisy images is label 2 instead of 0" in (probe.difference(swapped) or "")
     near = Probe.of(SCORES + torch.tensor([2e-3, 0.0, 0.0]))  # the third image is a near tie, whose label may differ
     assert Probe.of(SCORES).labels != near.labels
     assert Probe.of(SCORES).difference(near) is None
     assert "a margin of 2 instead of 1" in (Probe.of(SCORES).difference(Probe.of(SCORES * 2)) or "")
-    assert "4 noisy images" in (Probe.of(SCORES[:2]).difference(probe) or "")
+    assert "4 predictions on noisy images" in (Probe.of(SCORES[:2]).difference(probe) or "")
     assert Probe.of(SCORES).difference(Probe.of(SCORES * float("nan"))) is not None
+
+
+def test_the_probe_of_label_maps_is_that_of_a_few_pixels() -> None:
+    maps = torch.rand(2, 3, 9, 9, generator=torch.Generator().manual_seed(0))
+    probe = Probe.of(maps)
+    assert len(probe.labels) == len(probe.margins) == 2 * PROBED_PIXELS
+    assert probe.labels[0] == int(maps[0, :, 0, 0].argmax())
+    assert probe.labels[-1] == int(maps[1, :, 8, 8].argmax())
+    assert probe.difference(Probe.of(maps + 5)) is None
+    assert "of 32 on noisy images is label" in (probe.difference(Probe.of(maps.flip(1))) or "")
 
 
 def test_an_export_with_swapped_labels_behind_an_offset_is_not_used() -> None:

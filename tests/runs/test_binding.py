@@ -74,7 +74,9 @@ def test_a_run_is_resumed_for_other_images(tmp_path: Path) -> None:
 @pytest.mark.parametrize("offset", [0.0, 1000.0])
 def test_swapped_labels_are_found_by_their_scores(tmp_path: Path, offset: float) -> None:
     certify(Pixels(0, 1, 2, offset=offset), tmp_path)
-    refused(r"scores: noisy image \d of 8 has label . instead of", Pixels(1, 2, 0, offset=offset), tmp_path)
+    refused(
+        r"scores: prediction \d of 8 on noisy images is label . instead of", Pixels(1, 2, 0, offset=offset), tmp_path
+    )
 
 
 def test_a_network_that_fails_now_is_refused(tmp_path: Path) -> None:

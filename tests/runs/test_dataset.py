@@ -565,3 +565,24 @@ def test_a_run_of_an_earlier_version_keeps_one_bit_depth_per_image(tmp_path: Pat
     run = pprs.certify_dataset(BRIGHT, images, **options)
     assert run.settings.bit_depth is None
     assert [row.levels for row in run.rows()] == [255, 65535]
+
+
+def test_a_run_keeps_refusing_images_off_its_levels(tmp_path: Path) -> None:
+    """Resumed under "auto", it must not round what it refused before."""
+    deep = torch.full((1, 8, 8), 40_000 / 65535)
+    between = deep + 0.4 / 65535
+    options: dict[str, Any] = {
+        "noise": NOISE, "sampling": pprs.Sampling(4, 40, 0.05), "progress": False, "engine": "torch",
+    }  # fmt: skip
+    images = torch.stack([deep, between])
+    out = tmp_path / "strict"
+    first = pprs.certify_dataset(BRIGHT, images, out=out, arithmetic="16-bit", **options)
+    assert [failure.idx for failure in first.failures()] == [1]
+    assert first.settings.arithmetic_option == "16-bit"
+    again = pprs.certify_dataset(BRIGHT, images, out=out, **options)
+    assert [failure.idx for failure in again.failures()] == [1]
+    with pytest.raises(ConfigurationError, match="strict_levels"):
+        pprs.certify_dataset(BRIGHT, images, out=out, arithmetic="rounded", **options)
+    rounded = pprs.certify_dataset(BRIGHT, images, out=tmp_path / "rounded", arithmetic="rounded", **options)
+    assert len(rounded) == 2
+    assert pprs.certify_dataset(BRIGHT, images, out=tmp_path / "rounded", **options).failures() == []

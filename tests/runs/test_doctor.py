@@ -21,11 +21,9 @@ from pprs.doctor import Cause, Problem, examine_run, extrapolate
 from pprs.doctor.diagnosis import MAX_SAMPLES, VoteCount, chance, diagnose, find_samples
 from pprs.doctor.examination import find_favoured, measure_speed, round_up
 from pprs.noise import Exponential, Gaussian
-from pprs.patches.store import FILE as PATCH_FILE
 from pprs.runs import Row, RunSettings, RunWriter
 from pprs.runs.row import Failure
 from pprs.sampling import Evidence, Sampling
-from pprs.segmentation.store import FILE as SEGMENTATION_FILE
 
 SETTINGS = RunSettings(
     num_classes=3, noise_text="gaussian:sigma=0.5", partition_text="none", n0=100, n=1000, alpha=0.001, seed=0
@@ -246,8 +244,6 @@ def test_the_command_names_the_flags_of_certify(tmp_path: Path) -> None:
     ("name", "content", "expected"),
     [
         ("nothing", None, "is not a run"),
-        (PATCH_FILE, "x", "draws no noise"),
-        (SEGMENTATION_FILE, "x", "pixels abstain one by one"),
         ("sets.json", '{"format": 1, "promise": "p"}', "never abstain"),
         ("sets.csv", "index,label,set\n0,1,1 2\n", "never abstain"),
         ("log.tsv", "idx\tlabel\tpredict\tradius\tcorrect\ttime\n0\t1\t1\t0.3\t1\t0:00:01\n", "does not record"),
@@ -257,8 +253,7 @@ def test_other_files_are_refused(name: str, content: str | None, expected: str, 
     path = tmp_path / name
     if content is not None:
         path.write_text(content)
-    run = tmp_path if name in (PATCH_FILE, SEGMENTATION_FILE) else path
-    assert expected in pprs("doctor", run, code=2).stderr
+    assert expected in pprs("doctor", path, code=2).stderr
 
 
 def test_bad_radii_and_damaged_runs_are_refused(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from pprs.runs import RunSettings, RunWriter
 from pprs.sampling import Sampling
 from pprs.segmentation import SegmentationSampling
 from pprs.segmentation.run import segment_dataset
-from pprs.segmentation.store import SegmentationRun
 
 CHANGED = "not one function.*{}.*since the last check that agreed is not used"
 SAMPLING = Sampling(64, 64, 0.1)
@@ -162,7 +161,7 @@ def test_label_maps_of_a_changed_network_are_not_stored(tmp_path: Path) -> None:
             model, data, noise="gaussian:sigma=0.1", sampling=SegmentationSampling(n0=8, n=60, alpha=0.1),
             out=tmp_path / "run", engine="torch", progress=False, threads=1,
         )  # fmt: skip
-    rows = list(SegmentationRun(tmp_path / "run").iter_rows())
+    rows = open_run(tmp_path / "run").rows()
     assert len(rows) < 5
     assert all((row.certificate.selected == 1).all() for row in rows)
 
@@ -173,7 +172,7 @@ def test_patch_certificates_of_a_changed_network_are_not_stored(tmp_path: Path) 
             Model(Turning(after=600), "net", 2), images(20), patch=1, masks=3, out=tmp_path / "run", engine="torch",
             progress=False,
         )  # fmt: skip
-    assert len((tmp_path / "run" / "patches.jsonl").read_text().splitlines()) < 1 + 20
+    assert len(open_run(tmp_path / "run")) < 20
 
 
 def test_label_sets_of_a_changed_network_are_not_calibrated() -> None:

@@ -291,6 +291,8 @@ def test_images_that_fail_have_no_set_and_the_others_do() -> None:
         sets.evaluate(images[4:5].expand(5, -1, -1, -1), labels[:5])
     net.weight.data[()] = torch.nan
     with pytest.raises(PprsError, match="scores that are not finite numbers"):
+        sets.predict(images[0])
+    with pytest.raises(ConfigurationError, match="weights of the model have changed since"):
         sets.evaluate(images[:3], labels[:3])
 
 

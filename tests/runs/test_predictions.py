@@ -116,7 +116,7 @@ def test_a_run_verifies_and_replays(data: Path, tmp_path: Path, run_options: dic
 def test_exported_rows_are_read_back(kind: str, data: Path, tmp_path: Path, run_options: dict[str, Any]) -> None:
     run = predict_dataset(MODEL, str(data), out=tmp_path / "run", **run_options)
     path = tmp_path / f"rows.{kind}"
-    export(run.checked_outcomes(), run.settings, kind, path)
+    export(run.checked_outcomes(), run.settings, kind, path, failures=run.failures())
     opened = open_run(path)
     assert opened.rows() == run.rows()
     assert [failure.idx for failure in opened.failures()] == [failure.idx for failure in run.failures()]
@@ -127,11 +127,11 @@ def test_exported_rows_are_read_back(kind: str, data: Path, tmp_path: Path, run_
 def test_a_derived_column_is_checked(data: Path, tmp_path: Path, run_options: dict[str, Any]) -> None:
     run = predict_dataset(MODEL, str(data), **run_options)
     for column, value in (("correct", 7), ("samples", 1)):
-        export(run.checked_outcomes(), run.settings, "json", tmp_path / "rows.json")
+        export(run.rows(), run.settings, "json", tmp_path / "rows.json")
         content = json.loads((tmp_path / "rows.json").read_text())
         content["rows"][0][column] = value
         (tmp_path / "rows.json").write_text(json.dumps(content))
-        with pytest.raises(DamagedError, match=f'row 1, column "{column}": {value}, but'):
+        with pytest.raises(DamagedError, match=f'row 1 .*"{column}" is {value}, but'):
             open_run(tmp_path / "rows.json").rows()
 
 
@@ -152,8 +152,8 @@ def test_frames_and_reports(data: Path, tmp_path: Path, run_options: dict[str, A
 
 def test_a_forged_prediction_reaches_no_report(data: Path, tmp_path: Path, run_options: dict[str, Any]) -> None:
     run = predict_dataset(MODEL, str(data), **run_options)
-    rows = run.outcomes()
-    abstained = next(i for i, row in enumerate(rows) if row.prediction is None and row.error is None)
+    rows = run.rows()
+    abstained = next(i for i, row in enumerate(rows) if row.prediction is None)
     rows[abstained] = replace(rows[abstained], prediction=0)
     export(rows, run.settings, "json", tmp_path / "rows.json")
     with pytest.raises(DamagedError, match="prediction is 0, and its counts give an abstention"):
@@ -211,4 +211,4 @@ def test_the_command_writes_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_failures_are_of_their_inputs() -> None:
     row = PredictedRow.failed(Failure(3, 1, "broken", "a.png"))
-    assert (row.prediction, row.p_value, row.error, row.correct) == (None, 1.0, "broken", False)
+    assert (row.prediction, row.p_value, row.is_failed, row.correct) == (None, 1.0, True, False)

@@ -6,14 +6,10 @@ It is slow to start, so there are few tests, and each covers much.
 from __future__ import annotations
 
 import contextlib
-import os
-import secrets
-import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +19,7 @@ import ray
 import torch
 from helpers import pprs, rows_in, run_images, timeless
 from networks import make_overlay
-from pools import KILLS, MODEL, NOISE, Counting, images, job_for, local_execution, poisoned
+from pools import KILLS, MODEL, NOISE, Counting, images, job_for, local_execution, poisoned, start_cluster
 
 from pprs import PprsError, load_model, open_run
 from pprs.certify.guarantee import CertifyAnswer
@@ -39,18 +35,9 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
-    """The address of a private cluster, whose folder has a short path, as sockets need."""
-    folder = tempfile.mkdtemp(prefix="ray")
-    os.environ["RAY_USAGE_STATS_ENABLED"], os.environ["RAY_AUTH_TOKEN"] = "0", secrets.token_hex(16)
-    ray.init(
-        num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=2**27, _temp_dir=folder,
-        _node_ip_address="127.0.0.1",
-    )  # fmt: skip
-    yield ray.get_runtime_context().gcs_address
-    ray.shutdown()
-    del os.environ["RAY_AUTH_TOKEN"]
-    os.environ.pop("RAY_AUTH_MODE", None)
-    shutil.rmtree(folder, ignore_errors=True)
+    """The address of a private cluster."""
+    with start_cluster() as address:
+        yield address
 
 
 def certify(execution: Execution, folder: Path, data: Arrays, sampling: Sampling) -> tuple[Run, Counting]:

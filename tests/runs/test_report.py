@@ -31,7 +31,7 @@ from pprs.metrics import (
     accuracy_interval,
     average_certified_radius,
     certified_accuracy,
-    certified_f1,
+    f1_of_certified,
     paired_differences,
 )
 from pprs.report import make_report
@@ -113,14 +113,14 @@ def test_certified_accuracy_counts_the_radius_itself() -> None:
 
 
 @given(st.integers(0, 40), st.integers(0, 3))
-def test_certified_f1_is_macro_f1_with_uncertified_images_as_a_separate_class(seed: int, tenth: int) -> None:
+def test_the_f1_of_certified_labels_has_uncertified_images_as_a_separate_class(seed: int, tenth: int) -> None:
     rng = np.random.default_rng(seed)
     label, prediction = rng.integers(0, 4, 30), rng.integers(-1, 4, 30)
     radius = np.where(prediction < 0, 0, rng.random(30))
     r = tenth / 10
     answers = np.where((prediction >= 0) & (radius >= r), prediction, 99)
     expected = f1_score(label, answers, labels=np.unique(label), average="macro", zero_division=0)
-    assert certified_f1(frame(label, prediction, radius), r) == pytest.approx(expected)
+    assert f1_of_certified(frame(label, prediction, radius), r) == pytest.approx(expected)
 
 
 def test_points_at_a_single_radius_are_inside_the_axes() -> None:

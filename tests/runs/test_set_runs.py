@@ -100,7 +100,7 @@ def test_exported_rows_are_read_back(kind: str, folder: Path, tmp_path: Path) ->
 
 def test_an_edited_set_reaches_no_report(folder: Path, tmp_path: Path) -> None:
     run, path = open_run(folder / "run"), tmp_path / "rows.json"
-    rows = run.outcomes()
+    rows = run.rows()
     smaller = next(i for i, row in enumerate(rows) if len(row.labels) > 1)
     rows[smaller] = replace(rows[smaller], labels=rows[smaller].labels[:1])
     export(rows, run.settings, "json", path)

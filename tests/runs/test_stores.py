@@ -18,15 +18,12 @@ from pprs import Sampling, certify_dataset
 from pprs.dataset import EngineOptions
 from pprs.label_sets import LabelSets, SetRequest
 from pprs.noise import Gaussian
-from pprs.patches import certify_patches, open_patch_run
-from pprs.patches.store import FILE as PATCH_FILE
+from pprs.patches import certify_patches
 from pprs.prediction import predict_dataset
 from pprs.progress import Progress
 from pprs.runs import FILE, RunFile
 from pprs.segmentation import SegmentationSampling
 from pprs.segmentation.run import segment_dataset
-from pprs.segmentation.store import FILE as SEGMENTATION_FILE
-from pprs.segmentation.store import SegmentationRun
 from pprs.task import load_task
 from pprs.testing import StoreContract
 
@@ -84,7 +81,7 @@ class TestPredictions(Classified, StoreContract):
 
 
 class TestSegmentations(StoreContract):
-    file = SEGMENTATION_FILE
+    file = FILE
 
     def make_inputs(self, folder: Path) -> tuple[Path, Path]:
         masks = np.zeros((40, 8, 8), np.uint8)
@@ -97,11 +94,11 @@ class TestSegmentations(StoreContract):
         )  # fmt: skip
 
     def read(self, out: Path) -> Mapping[Any, Any]:
-        return {row.idx: row.certificate for row in SegmentationRun(out).iter_rows()}
+        return {row.idx: row.certificate for row in RunFile(out).iter_rows()}
 
 
 class TestPatches(Classified, StoreContract):
-    file, is_text = PATCH_FILE, True
+    file = FILE
 
     def run(self, out: Path, model: Path, data: Path, count: int, progress: Progress) -> None:
         certify_patches(
@@ -110,13 +107,11 @@ class TestPatches(Classified, StoreContract):
         )  # fmt: skip
 
     def read(self, out: Path) -> Mapping[Any, Any]:
-        return {(row.idx, row.patch): row for row in open_patch_run(out).rows}
-
-    def make_future(self, file: Path) -> None:
-        make_future_lines(file)
+        return {(row.idx, row.patch): replace(row, seconds=0.0) for row in RunFile(out).iter_rows()}
 
     def damage(self, file: Path) -> None:
-        file.write_text(file.read_text().replace('"passes": ', '"passes": "garbage", "was": '))
+        with contextlib.closing(sqlite3.connect(file)) as db, db:
+            db.execute("UPDATE rows SET passes = 'garbage' WHERE idx = 1")
 
 
 class TestLabelSets(Classified, StoreContract):

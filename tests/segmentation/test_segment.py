@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,14 @@ from pprs.adaptation.problem import Problem
 from pprs.errors import ConfigurationError
 from pprs.model.changes import Changes
 from pprs.progress import Silent
+from pprs.runs import FILE, Run, open_run
+from pprs.runs.columns import MAP
 from pprs.segmentation import SegmentationSampling
 from pprs.segmentation.data import MaskedArrays, MaskedFolder, as_masked_set, open_masked
 from pprs.segmentation.metrics import Confusion
 from pprs.segmentation.run import segment_dataset
 from pprs.segmentation.scenes import CLASS_NAMES, Scenes, _digits
-from pprs.segmentation.store import FILE, SegmentationRun
+from pprs.segmentation.summary import add_up
 from pprs.segmentation.train import train_segmenter
 from pprs.train import Recipe
 
@@ -52,7 +53,7 @@ class Halves(torch.nn.Module):
         return torch.cat([-mean, mean, -5 + 0 * mean], dim=1)
 
 
-def segment(data: Any = (IMAGES, MASKS), model: Any = None, **options: Any) -> SegmentationRun:
+def segment(data: Any = (IMAGES, MASKS), model: Any = None, **options: Any) -> Run:
     settings = {"noise": NOISE, "sampling": SAMPLING, "progress": False, **options}
     return segment_dataset(model or Halves(), data, **settings)
 
@@ -154,26 +155,26 @@ def load_small(height: int, width: int) -> Any:
 def test_a_run_scores_and_resumes(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         segment(out=tmp_path / "run", progress=Record(interrupt_after=5 + 3 * 65))
-    done = len(SegmentationRun(tmp_path / "run").completed())
+    done = len(open_run(tmp_path / "run"))
     assert 0 < done < 5
     record = Record()
     run = segment(out=tmp_path / "run", progress=record)
     assert any(f"resuming: {done} of 5" in message for message in record.messages)
     fresh = segment()
     assert [row.certificate for row in run.iter_rows()] == [row.certificate for row in fresh.iter_rows()]
-    summary = run.summary()
+    summary = add_up(run)
     assert summary.certified is not None
     assert summary.selected is not None
     assert (summary.images, summary.failed, summary.pixels) == (5, 0, 5 * 256)
     assert 0.3 < summary.certified.accuracy <= 1 - summary.certified.abstained_share
     assert summary.radius == pytest.approx(0.16862, abs=1e-5)
-    with pytest.raises(ConfigurationError, match="other settings:\n  tau: 0.75 -> 0.8"):
+    with pytest.raises(ConfigurationError, match="other settings:\n  tau: the run has 0.75, you asked for 0.8"):
         segment(out=tmp_path / "run", sampling=SegmentationSampling(0.8, 5, 60))
     changed = IMAGES.copy()
     changed[1, 0, 5, 5] += 1
     with pytest.raises(ConfigurationError, match="image 1 is not the one that was certified"):
         segment((changed, MASKS), out=tmp_path / "run")
-    assert len(run.completed()) == 5
+    assert len(run) == 5
 
 
 def test_claims_are_derived_from_the_counts_of_a_run(tmp_path: Path) -> None:
@@ -184,18 +185,18 @@ def test_claims_are_derived_from_the_counts_of_a_run(tmp_path: Path) -> None:
 
     def overwrite(counts: np.ndarray) -> None:
         with sqlite3.connect(tmp_path / "run" / FILE) as db:
-            db.execute("UPDATE rows SET counts = ? WHERE idx = 0", (zlib.compress(counts.astype("<i4").tobytes()),))
+            db.execute("UPDATE rows SET counts = ? WHERE idx = 0", (MAP.store(counts),))
 
     lower = before.counts.copy()
     lower[before.certified] = before.least_count - 1
     overwrite(lower)
-    assert not next(SegmentationRun(tmp_path / "run").iter_rows()).certificate.certified.any()
+    assert not next(open_run(tmp_path / "run").iter_rows()).certificate.certified.any()
     overwrite(np.full((16, 16), 61))
-    with pytest.raises(PprsError, match="counts must lie between 0 and 60"):
-        next(SegmentationRun(tmp_path / "run").iter_rows())
+    with pytest.raises(PprsError, match='row of image 0 is damaged: "counts" must lie between 0 and 60'):
+        next(open_run(tmp_path / "run").iter_rows())
     overwrite(np.zeros((64, 64)))
-    with pytest.raises(PprsError, match="bytes instead of 1024"):
-        next(SegmentationRun(tmp_path / "run").iter_rows())
+    with pytest.raises(PprsError, match='"counts" has .64, 64. pixels, and "shape" is .1, 16, 16.'):
+        next(open_run(tmp_path / "run").iter_rows())
 
 
 def test_groups_are_stored_with_a_run(tmp_path: Path) -> None:
@@ -212,15 +213,15 @@ def test_groups_are_stored_with_a_run(tmp_path: Path) -> None:
 def test_images_that_fail_are_recorded(folder: Path, tmp_path: Path) -> None:
     (folder / "images" / "1.png").write_bytes(b"no image")
     run = segment(str(folder), out=tmp_path / "run")
-    assert list(run.failures()) == [1]
-    summary = run.summary()
+    assert [failure.idx for failure in run.failures()] == [1]
+    summary = add_up(run)
     assert (summary.failed, summary.pixels) == (1, 5 * 256)
     assert summary.certified is not None
     assert summary.certified.abstained_share >= 0.2  # the image that failed counts as abstained
     Image.fromarray(IMAGES[1, 0]).save(folder / "images" / "1.png")
     again = segment(str(folder), out=tmp_path / "run")
     assert not again.failures()
-    assert len(again.completed()) == 5
+    assert len(again) == 5
 
 
 # ---- model sources
@@ -359,7 +360,7 @@ def test_an_adapted_network_is_certified_and_verified(
     assert "if it labels every pixel, with pprs segment" in out
     run = ("segment", *common, "--data", folder, "--n", 55, "--limit", 1, "--adapted", adapted, "--engine", "torch")
     pprs(*run, "--out", tmp_path / "run")
-    assert SegmentationRun(tmp_path / "run").settings.model == f"{unet}+adapted:{adapted}"
+    assert open_run(tmp_path / "run").settings.model == f"{unet}+adapted:{adapted}"
     assert "whole certificates compared (1 row)" in pprs("verify", tmp_path / "run", "--replay", 1).stdout
     progress = Record()
     segment(str(folder), str(unet), adapted=adapted, partition="blur:size=3", images=[0], progress=progress)
@@ -398,13 +399,13 @@ def test_verification(folder: Path, unet: Path, tmp_path: Path) -> None:
     pprs(*common, "--out", tmp_path / "run")
     out = pprs("verify", tmp_path / "run", "--replay", 1).stdout
     assert "claims: derived from the counts (2 rows)" in out
-    assert "images: their digests, masks and pictures (2 rows)" in out
+    assert "images: their digests (2 rows)\nchecked: true masks (2 rows)\nchecked: pictures for reports (2 rows)" in out
     assert "votes: drawn again, and whole certificates compared (1 row)" in out
     seed = re.search("which rows: 1 of 2 rows, 1 of them chosen at random with --seed ([0-9]+)", out)
     assert seed is not None
     assert pprs("verify", tmp_path / "run", "--replay", 1, "--seed", seed[1]).stdout == out
     with sqlite3.connect(tmp_path / "run" / FILE) as db:
-        db.execute("UPDATE rows SET counts = ? WHERE idx = 1", (zlib.compress(np.full(256, 9, "<i4").tobytes()),))
+        db.execute("UPDATE rows SET counts = ? WHERE idx = 1", (MAP.store(np.full((16, 16), 9)),))
     out = pprs("verify", tmp_path / "run", "--rows", "0,1", code=1).stdout
     assert re.search("mismatch: row 1: counts differ at [0-9]+ of 256 pixels", out)
     assert "no row of image 4" in pprs("verify", tmp_path / "run", "--rows", "4", code=2).stderr

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mpmath import mp, mpf  # type: ignore[import-untyped]
 from scipy.stats import binom, binomtest
 
 from pprs import PprsError
@@ -21,6 +22,7 @@ from pprs.bounds import (
     min_samples_to_certify,
     two_sided_bounds,
 )
+from pprs.sampling import Sampling
 
 # Reference values from 50-digit arithmetic.
 ROWS = [
@@ -115,3 +117,42 @@ def test_two_sided_bounds_are_at_least_as_tight_as_one_sided() -> None:
         assert lower == clopper_pearson_lower(counts[0], sum(counts), 0.0005)
     assert clopper_pearson_upper(7, 7, 0.01) == 1
     assert clopper_pearson_upper(0, 7, 0.01) == pytest.approx(1 - 0.01 ** (1 / 7), abs=1e-12)
+
+
+def exact_tail(k: int, n: int, p: float) -> mpf:
+    """Return P(Binomial(n, p) >= k) in 60 digits, by the continued fraction of the incomplete beta function."""
+    with mp.workdps(60):
+        a, b, x = mpf(k), mpf(n - k + 1), mpf(p)
+        front = mp.exp(a * mp.log(x) + b * mp.log1p(-x) - mp.log(mp.beta(a, b))) / a
+        c, d = mpf(1), 1 / (1 - (a + b) * x / (a + 1))
+        value, m, last = d, 0, mpf(0)
+        while abs(last - 1) > mpf(10) ** -50:
+            m += 1
+            for step in (
+                m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+                -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+            ):
+                d, c = 1 / (1 + step * d), 1 + step / c
+                last = c * d
+                value *= last
+        return front * value
+
+
+@pytest.mark.parametrize("n", [1, 2, 10, 100, 10_000, 1_000_000, 100_000_000])
+def test_the_error_of_a_bound_never_exceeds_alpha(n: int) -> None:
+    """Not by a part in 10^13 either, as the inverse of the tail alone would."""
+    rng = np.random.default_rng(n)
+    for _ in range(25):
+        alpha = float(10 ** -rng.uniform(0.3, rng.choice([4, 100])))
+        k = n if rng.random() < 0.2 else max(1, n - int(n * 10 ** -rng.uniform(0, 5)))
+        lower = clopper_pearson_lower(k, n, alpha)
+        tail = exact_tail(k, n, lower) if k < n else mpf(lower) ** n
+        assert tail <= mpf(alpha)
+        assert tail >= mpf(alpha) * (1 - 1e-6)  # and hardly less
+
+
+@pytest.mark.parametrize("alpha", [1e-101, 0.0, 1.0, 5e-324])
+def test_an_alpha_that_no_bound_can_keep_is_refused(alpha: float) -> None:
+    with pytest.raises(PprsError, match="`alpha` must") as failed:
+        Sampling(alpha=alpha)
+    assert failed.value.parameter == "alpha"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import sqlite3
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,10 @@ import torch
 from forging import (
     ALONE,
     OPEN,
+    REPLAY,
     UNCHECKED,
-    LinesFormat,
+    Json,
+    SqliteFormat,
     Verdict,
     check_expectations,
     damage,
@@ -25,11 +29,12 @@ from forging import (
     judge,
 )
 
-from pprs import PprsError
+from pprs import PprsError, Run, verify_run, write_report
+from pprs.data.thumbnail import encode_thumbnail
 from pprs.errors import DamagedError
-from pprs.patches import PatchRun, certify_patches, open_patch_run, verify_patches
-from pprs.patches.report import write_patch_report
-from pprs.patches.store import FILE, PICTURES
+from pprs.patches import certify_patches
+from pprs.patches.doctor import examine
+from pprs.runs import FILE
 
 SIDE, REFUSED = 12, 5  # the index of an image that the network refuses
 
@@ -62,7 +67,7 @@ def write_data(path: Path) -> Path:
     return path
 
 
-def certify(folder: Path, out: str, model: torch.nn.Module) -> PatchRun:
+def certify(folder: Path, out: str, model: torch.nn.Module) -> Run:
     return certify_patches(
         model, str(write_data(folder / "data.npz")), patch=2, masks=3, fill="mean", out=folder / out, engine="torch",
         progress=False,
@@ -71,62 +76,100 @@ def certify(folder: Path, out: str, model: torch.nn.Module) -> PatchRun:
 
 MODEL, OTHER = Quadrants(), Quadrants(0.3)
 
+# What finds a change of each stored field: a verification with nothing certified again, or one with everything, which
+# is what `verify` does unless it is told otherwise.
 EXPECTED = {
-    "header.format": OPEN,
-    "header.settings.model": UNCHECKED,
-    "header.settings.model_digest": ALONE,
-    "header.settings.identity.input shape": UNCHECKED,
-    "header.settings.identity.preprocessing": UNCHECKED,
-    "header.settings.identity.source code": UNCHECKED,
-    "header.settings.identity.pprs": UNCHECKED,
-    "header.settings.identity.torch": UNCHECKED,
-    "header.settings.data": UNCHECKED,
-    "header.settings.split": ALONE,
-    "header.settings.num_classes": ALONE,
-    "header.settings.masks": ALONE,
-    "header.settings.fill": ALONE,
-    "header.settings.pixels": UNCHECKED,
-    "header.settings.engine": UNCHECKED,
-    "header.settings.device": ALONE,
-    "header.settings.class_names": ALONE,
-    "header.settings.data_fingerprint": ALONE,
+    "settings.format": UNCHECKED,
+    "settings.guarantee": OPEN,
+    "settings.model": UNCHECKED,
+    "settings.model_digest": ALONE,
+    "settings.preprocess": ALONE,
+    "settings.labels": ALONE,
+    "settings.data": UNCHECKED,
+    "settings.split": ALONE,
+    "settings.data_fingerprint": ALONE,
+    "settings.num_classes": ALONE,
+    "settings.class_names": ALONE,
+    "settings.noise": ALONE,
+    "settings.partition": ALONE,
+    "settings.masks": ALONE,
+    "settings.fill": REPLAY,
+    "settings.seed": ALONE,
+    "settings.engine": UNCHECKED,
+    "settings.device": ALONE,
+    "settings.autocast": REPLAY,
+    "settings.channels_last": UNCHECKED,
+    "settings.arithmetic": ALONE,
+    "settings.bit_depth": ALONE,
+    "settings.pixels": UNCHECKED,
+    "binding.identity.input shape": UNCHECKED,
+    "binding.identity.preprocessing": UNCHECKED,
+    "binding.identity.source code": UNCHECKED,
+    "binding.identity.pprs": UNCHECKED,
+    "binding.identity.torch": UNCHECKED,
+    "binding.probe.labels": REPLAY,
+    "binding.probe.margins": UNCHECKED,
+    "binding.probe.spread": UNCHECKED,
     "rows.idx": ALONE,
     "rows.patch": ALONE,
     "rows.label": ALONE,
-    "rows.prediction": ALONE,
-    "rows.certified": ALONE,
-    "rows.plain": ALONE,
+    "rows.prediction": REPLAY,
+    "rows.certified": REPLAY,
+    "rows.plain": REPLAY,
     "rows.worst": ALONE,
-    "rows.worst_label": ALONE,
+    "rows.worst_label": REPLAY,
     "rows.passes": UNCHECKED,
+    "rows.seconds": UNCHECKED,
+    "rows.shape": ALONE,
+    "rows.file_shape": ALONE,
     "rows.image_digest": ALONE,
-    "rows.error": UNCHECKED,
+    "rows.name": ALONE,
+    "failed.idx": UNCHECKED,
+    "failed.patch": UNCHECKED,
+    "failed.label": ALONE,
+    "failed.error": UNCHECKED,
+    "failed.name": ALONE,
+    "pictures.idx": ALONE,
+    "pictures.png": ALONE,
     "rows (swapped)": ALONE,
     "rows (dropped)": UNCHECKED,
     "rows (doubled)": ALONE,
     "rows (added)": ALONE,
-    "rows (copied)": ALONE,
+    "rows (copied)": REPLAY,
 }
 
 VARIANTS: dict[str, Any] = {
-    "header.settings.class_names": ["right", "left", "none"],
-    "header.settings.split": "test",
-    "header.settings.fill": "zeros",
-    "header.settings.masks": 4,
-    "header.settings.pixels": "file",
-    "header.settings.engine": "onnxruntime",
+    "settings.class_names": Json(["right", "left", "none"]),
+    "settings.labels": Json(["left", "right"]),
+    "settings.preprocess": Json("stretched to 8x8"),
+    "settings.split": Json("test"),
+    "settings.noise": Json("gaussian:sigma=0.25"),
+    "settings.partition": Json("none"),
+    "settings.seed": Json(7),
+    "settings.bit_depth": Json(8),
+    "settings.arithmetic": Json("exact"),
+    "settings.fill": Json("constant"),
+    "settings.masks": Json(4),
+    "settings.pixels": Json("file"),
+    "settings.engine": Json("onnxruntime"),
     "rows.idx": 4,
     "rows.patch": 3,
     "rows.prediction": lambda old: 1 - old,
-    "rows.certified": lambda old: not old,
+    "rows.certified": lambda old: 1 - old,
     "rows.passes": 1,
+    "rows.shape": Json([1, 64, 64]),
+    "failed.idx": 77,
+    "pictures.idx": 77,
+    "pictures.png": encode_thumbnail(torch.full((1, SIDE, SIDE), 0.5)),
 }
 
 
 def make_verdict(folder: Path) -> Any:
     def verify(path: Path, replay: bool) -> Verdict:
         try:
-            found = verify_patches(path, model=MODEL, data=str(folder / "data.npz"), progress=False)
+            found = verify_run(
+                path, model=MODEL, data=str(folder / "data.npz"), replay=None if replay else 0, progress=False
+            )
         except PprsError as error:
             return Verdict(False, "", error.message)
         return Verdict(found.ok, str(found))
@@ -139,20 +182,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("patches")
     run = certify(folder, "run", MODEL)
     certify(folder, "other", OTHER)
-    assert {row.certified for row in run.rows} == {True, False}
-    assert [row.idx for row in run.failures] == [REFUSED]
+    assert {row.certified for row in run.rows()} == {True, False}
+    assert [failure.idx for failure in run.failures()] == [REFUSED]
     return folder
 
 
 @pytest.mark.parametrize("certified", [True, False])
 def test_forgeries_of_patch_certificates_are_found(folder: Path, tmp_path: Path, certified: bool) -> None:
     """The first row is certified, and the other is not."""
-    form = LinesFormat(FILE)
+    form = SqliteFormat(FILE)
     document, other = form.read(folder / "run"), form.read(folder / "other")
     row = [entry["certified"] for entry in document["rows"]].index(certified)
     check_expectations(EXPECTED, document)
     forgeries = [*forge(document, VARIANTS, row), *forge_rows(document, other)]
-    assert len(forgeries) > 45
+    assert len(forgeries) > 90
     verify = make_verdict(folder)
     assert verify(folder / "run", True).ok
     surprises = find_surprises(forgeries, EXPECTED, lambda f: judge(f, folder / "run", tmp_path, form, verify))
@@ -165,17 +208,20 @@ def test_fields_that_nothing_checks_are_documented() -> None:
     assert documented("patch") == unchecked
 
 
-def test_a_picture_of_another_image_is_found(folder: Path) -> None:
-    certify(folder, "pictures", MODEL)
-    first, second = sorted((folder / "pictures" / PICTURES).iterdir())[:2]
-    first.write_bytes(second.read_bytes())
-    assert "its picture, which reports show, is not that" in make_verdict(folder)(folder / "pictures", True).text
+def test_a_verification_certifies_everything_again_by_default(folder: Path, tmp_path: Path) -> None:
+    form, verify = SqliteFormat(FILE), make_verdict(folder)
+    shutil.copytree(folder / "run", tmp_path / "run")
+    document = form.read(tmp_path / "run")
+    document["rows"][0] |= {"plain": 1 - document["rows"][0]["plain"]}
+    form.write(tmp_path / "run", document)
+    assert verify(tmp_path / "run", False).ok
+    assert "plain is" in verify(tmp_path / "run", True).text
 
 
 def test_images_are_chosen_at_random_and_the_seed_repeats_the_choice(folder: Path) -> None:
     def verify(seed: int | None = None) -> Any:
         data = str(folder / "data.npz")
-        return verify_patches(folder / "run", model=MODEL, data=data, images=2, seed=seed, progress=False)
+        return verify_run(folder / "run", model=MODEL, data=data, replay=2, seed=seed, progress=False)
 
     choices = [verify() for _ in range(8)]
     assert len({found.replayed for found in choices}) > 1
@@ -183,71 +229,58 @@ def test_images_are_chosen_at_random_and_the_seed_repeats_the_choice(folder: Pat
     assert "chosen at random with `seed`" in str(choices[0])
 
 
-@pytest.mark.parametrize("old", [False, True])
-def test_a_run_is_not_continued_with_other_data(folder: Path, tmp_path: Path, old: bool) -> None:
+def test_a_run_is_not_continued_with_other_data(folder: Path, tmp_path: Path) -> None:
     certify(folder, "mixed", MODEL)
-    if old:  # of a version that did not record the data
-        form = LinesFormat(FILE)
-        document = form.read(folder / "mixed")
-        del document["header"]["settings"]["data_fingerprint"]
-        form.write(folder / "mixed", document)
-    content = (folder / "mixed" / FILE).read_text()
+    content = (folder / "mixed" / FILE).read_bytes()
     arrays = dict(np.load(folder / "data.npz"))
     arrays["x"] = 255 - arrays["x"]
     np.savez(tmp_path / "other.npz", **arrays)
-    with pytest.raises(PprsError, match="image [0-4] is not the one" if old else "data_fingerprint: "):
+    with pytest.raises(PprsError, match="data_fingerprint: "):
         certify_patches(
             MODEL, str(tmp_path / "other.npz"), patch=2, masks=3, fill="mean", images=[3, 4], out=folder / "mixed",
             engine="torch", progress=False,
         )  # fmt: skip
-    assert (folder / "mixed" / FILE).read_text() == content
-
-
-@pytest.mark.parametrize("text", ["", '{"form', '{"format": 1, "settings": {"mo'])
-def test_a_run_whose_creation_was_interrupted_is_created_again(folder: Path, tmp_path: Path, text: str) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / FILE).write_text(text)
-    with pytest.raises(PprsError, match="holds no rows yet: its creation was interrupted"):
-        open_patch_run(tmp_path / "run")
-    write_data(tmp_path / "data.npz")
-    again = certify(tmp_path, "run", MODEL)
-    assert again.rows == open_patch_run(folder / "run").rows
+    assert (folder / "mixed" / FILE).read_bytes() == content
 
 
 def test_damaged_patch_runs_are_refused_with_the_field(folder: Path, tmp_path: Path) -> None:
-    form, run, refused, silent = LinesFormat(FILE), tmp_path / "run", 0, []
-    document = form.read(folder / "run")
-    run.mkdir()
+    form, run, refused, silent = SqliteFormat(FILE), tmp_path / "run", 0, []
+    shutil.copytree(folder / "run", run)
+    document = form.read(run)
     readers: list[Callable[[], object]] = [
-        lambda: verify_patches(run, model=MODEL, data=str(folder / "data.npz"), images=1, progress=False),
-        lambda: write_patch_report([open_patch_run(run)], tmp_path / "page.html"),
+        lambda: verify_run(run, model=MODEL, data=str(folder / "data.npz"), replay=1, progress=False),
+        lambda: write_report([run], tmp_path / "page.html"),
+        lambda: examine(run),
     ]
     for forgery in damage(document):
-        with suppress(TypeError):  # no JSON can hold it
+        try:
             form.write(run, forgery.document)
-            for read in readers if "'garbage'" in forgery.what else readers[:1]:
-                try:
-                    read()
-                except PprsError as error:
-                    refused += 1
-                    name = forgery.field.rpartition(".")[2]
-                    if not isinstance(error, DamagedError) and name != "format":
-                        silent.append(f"{forgery}: not a DamagedError: {error}")
-                    if name not in error.message:
-                        silent.append(f"{forgery}: {error}")
+        except (sqlite3.Error, OverflowError, TypeError):  # no file can hold it
+            continue
+        for read in readers if "'garbage'" in forgery.what else readers[:1]:
+            try:
+                read()
+            except PprsError as error:
+                refused += 1
+                name = forgery.field.rpartition(".")[2]
+                if not isinstance(error, DamagedError) and name != "guarantee":
+                    silent.append(f"{forgery}: not a DamagedError: {error}")
+                if not re.search(rf"{name}|binding|row|failed image", error.message):
+                    silent.append(f"{forgery}: {error}")
     assert not silent, "\n".join(silent)
     assert refused > 100
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("num_classes", 1), ("fill", "nothing"), ("masks", 1), ("pixels", "screen"), ("engine", "steam")],
+    [("num_classes", 0), ("fill", "nothing"), ("masks", 1), ("pixels", "screen"), ("engine", "steam")],
 )
 def test_settings_that_make_no_sense_are_named(folder: Path, tmp_path: Path, field: str, value: Any) -> None:
-    form = LinesFormat(FILE)
-    document = form.read(folder / "run")
-    document["header"]["settings"][field] = value
-    (tmp_path / "run").mkdir()
+    form = SqliteFormat(FILE)
+    shutil.copytree(folder / "run", tmp_path / "run")
+    document = form.read(tmp_path / "run")
+    document["settings"][field] = Json(value) if isinstance(document["settings"][field], Json) else value
     form.write(tmp_path / "run", document)
-    with pytest.raises(DamagedError, match=f"setting {field} is not valid"):
-        open_patch_run(tmp_path / "run")
+    found = make_verdict(folder)(tmp_path / "run", True)
+    assert not found.ok
+    assert field in (found.error or found.text)

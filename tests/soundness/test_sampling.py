@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import Linear, pprs, rows_of, run_local, timeless, unseen
+from helpers import Linear, pprs, rows_of, run_local, spend_budget, timeless, unseen
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
@@ -26,7 +26,7 @@ from pprs.data import fair_order
 from pprs.data.arrays import Arrays
 from pprs.metrics import accuracy_error
 from pprs.progress import Silent
-from pprs.runners import Budget, RunProgress, parse_budget, run_budget
+from pprs.runners import Budget, RunProgress, parse_budget
 from pprs.runs import FILE, Row, RunSettings, RunWriter
 from pprs.sampling import (
     Evidence,
@@ -283,7 +283,7 @@ def test_a_budget_is_respected_and_resumed(tmp_path: Path) -> None:
     with run:
         spent = []
         for _ in range(40):
-            run_budget(g, data, range(12), sampling, run, unseen(), Budget(samples=3500))
+            spend_budget(g, data, range(12), sampling, run, unseen(), Budget(samples=3500))
             spent.append(sum(row.samples for row in rows_of(run)))
             assert len(rows_of(run)) == 12  # every image has a result after the first session
             if not run.file.partial():
@@ -323,8 +323,8 @@ def test_interrupted_runs_end_the_same(tmp_path: Path, bound: str) -> None:
         g, data, run = _make_run(tmp_path / f"cut{after}", sampling)
         with run:
             with pytest.raises(KeyboardInterrupt):
-                run_budget(g, data, range(9, 12), sampling, run, Stopper(after), Budget(seconds=60))
-            run_budget(g, data, range(9, 12), sampling, run, unseen(), Budget(seconds=60))
+                spend_budget(g, data, range(9, 12), sampling, run, Stopper(after), Budget(seconds=60))
+            spend_budget(g, data, range(9, 12), sampling, run, unseen(), Budget(seconds=60))
             assert timeless(rows_of(run)) == uninterrupted
             assert not run.file.partial()
 

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import math
+import sqlite3
+from contextlib import closing
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from helpers import Linear
 from hypothesis import given
 from hypothesis import strategies as st
 from mpmath import mp  # type: ignore[import-untyped]
 from scipy.stats import chisquare, norm
 
-from pprs import Certificate, Gaussian, PprsError, SmoothedClassifier
+from pprs import Certificate, Gaussian, PprsError, Sampling, SmoothedClassifier, certify_dataset, verify_run
+from pprs.data.arrays import Arrays
 from pprs.noise import Quantisation, QuantisedImage, host_rng, quantise_signal, quantised_gaussian
-from pprs.noise.quantised import ROUNDING, WITHIN_BLOCK, choose_grid
+from pprs.noise.quantised import ROUNDING, WITHIN_BLOCK, _block_size, choose_grid
 from pprs.partition import Blur1d, Partition, Slic1d
+from pprs.runs import FILE
 from pprs.voting import fix_levels, prepare_image
 
 FINE = [(0.5, 10**6), (3.0, 10**7), (0.1, 2**23), (20.0, 2**15)]
@@ -28,6 +34,12 @@ def draw(sigma: float, levels: int, batch: int, length: int = 500) -> tuple[np.n
     zero = QuantisedImage(torch.zeros(1, length, dtype=torch.int64), Quantisation(levels), torch.zeros(1, length))
     noisy = noise.sample(zero, batch, host_rng(5))
     return np.rint(noisy.double().numpy().ravel() * levels).astype(np.int64), noise.block
+
+
+def average(x: torch.Tensor) -> torch.Tensor:
+    """Scores of two classes by the mean of a signal."""
+    mean = x.mean((1, 2))
+    return torch.stack([mean, -mean], 1)
 
 
 # ---- the noise
@@ -230,3 +242,45 @@ def test_no_value_is_moved_by_more_than_the_bound(value: float, decimals: int) -
 def test_values_that_are_too_large_for_the_grid_are_refused() -> None:
     with pytest.raises(PprsError, match="too large for exact arithmetic"):
         quantise_signal(torch.full((1, 8), 9e4), 1.0, levels=10**8)
+
+
+def test_levels_that_cannot_be_drawn_exactly_are_refused() -> None:
+    """Integers of a block are drawn with 32 bits: on finer grids, most would never occur."""
+    x = torch.full((1, 16), 1e-8)
+    with pytest.raises(
+        PprsError, match=r"The largest number of levels at this `sigma` is 1,000,000,000,000\."
+    ) as failed:
+        SmoothedClassifier(average, 2, Gaussian(0.5), arithmetic=f"levels={10**18}").certify(x, n=100, alpha=0.01)
+    assert failed.value.parameter == "arithmetic"
+    assert SmoothedClassifier(average, 2, Gaussian(0.5), arithmetic=f"levels={10**12}").certify(x, n=100, alpha=0.01)
+    block = _block_size(0.5, 10**12)
+    assert 2**30 < block < 2**32 < _block_size(0.5, 10**13)
+
+
+def test_a_run_on_levels_that_cannot_be_drawn_is_damaged(tmp_path: Path) -> None:
+    signals = Arrays(np.linspace(0.1, 0.11, 8, dtype=np.float32).reshape(1, 1, 8), None)
+    run = certify_dataset(
+        Linear(torch.ones(1, 8), -0.1), signals, noise=Gaussian(0.25), sampling=Sampling(10, 20, 0.05),
+        out=tmp_path / "run", progress=False, engine="torch", arithmetic="rounded",
+    )  # fmt: skip
+    assert verify_run(run).ok
+    with closing(sqlite3.connect(tmp_path / "run" / FILE)) as db, db:
+        db.execute("UPDATE settings SET value = ? WHERE key = 'signal_levels'", (str(10**18),))
+        db.execute("UPDATE rows SET levels = ?, moved = 0", (10**18,))
+    found = verify_run(tmp_path / "run")
+    assert not found.ok
+    assert "cannot be drawn exactly on 1,000,000,000,000,000,000 levels" in str(found)
+
+
+def test_half_a_level_of_audio_is_not_covered() -> None:
+    """At 24 bits, half a level is less than the rounding of a pixel in float32."""
+    x, level = torch.full((1, 16), 0.25), 2.0**-23
+    certificate = SmoothedClassifier(average, 2, Gaussian(0.5), arithmetic="24-bit").certify(x, n=200, alpha=0.01)
+    change = np.zeros((1, 16))
+    for steps, covered in ((1.0, True), (0.5, False), (1.01, False), (-7.0, True), (0.0, True)):
+        change[0, 3] = steps * level
+        assert certificate.covers(change) == covered
+    largest = math.floor(Fraction(certificate.radius) / Fraction(level))
+    for steps, covered in ((largest, True), (largest + 1, False)):
+        change[0, 3] = steps * level
+        assert certificate.covers(change) == covered

@@ -11,18 +11,18 @@ import torch
 from pprs._files import cache_folder
 from pprs.app.catalog import EXPECTED_SAMPLES, ExampleImage, LoadedModel, list_examples, name_model
 from pprs.app.networks import Network, NetworkEntry
-from pprs.engine import choose_engine
+from pprs.engine import EngineOptions
 from pprs.model import Model
 from pprs.noise import Gaussian
 from pprs.progress import Progress
+from pprs.runs.session import open_session
 from pprs.segmentation import SmoothedSegmenter
 from pprs.segmentation.data import SCENES, open_masked
 from pprs.segmentation.masks import Prepared
-from pprs.segmentation.run import open_network
+from pprs.segmentation.subject import open_network
 from pprs.segmentation.train import train_and_score_segmenter
-from pprs.task import find_usable
+from pprs.task import Task, find_usable
 from pprs.train import Recipe
-from pprs.voting import prepare_image, trial_inputs
 
 RECIPE = Recipe(epochs=6, batch_size=16)  # about two minutes on one core
 TRIAL_NOISE = Gaussian(0.25)  # for the choice of an engine
@@ -63,16 +63,18 @@ def load_segmenter(
 ) -> LoadedModel:
     """Load a segmentation network on its engine, with its images and masks."""
     masked = open_masked(data, split=split, classes=classes)
-    net, _, num_classes = open_network(model, masked, range(len(masked)))
+    net, text = open_network(model, masked, range(len(masked)))
     # Messages on the page name the model, but must not reveal where it is stored on this machine.
-    names = net.class_names or masked.class_names
-    net = replace(net, num_classes=num_classes, class_names=names, source=name_model(model))
-    prepared = Prepared(masked, net, num_classes)
-    sample = find_usable(prepared, range(len(prepared)))
-    inputs = trial_inputs(prepare_image(sample.image, TRIAL_NOISE), TRIAL_NOISE, None, 0, sample.index)
-    choice = choose_engine(net, inputs, engine=engine, samples=EXPECTED_SAMPLES, message=progress.message)
-    SmoothedSegmenter(choice.model.module, num_classes, TRIAL_NOISE).check_model(sample.image, index=sample.index)
-    return LoadedModel(net, replace(net, module=choice.model.module), choice.engine, prepared)
+    net = replace(net, source=name_model(model))
+    assert net.num_classes is not None
+    subject = Task(net, Prepared(masked, net, net.num_classes), range(len(masked)), None, text)
+    session, chosen = open_session(
+        subject, subject.trial_images(TRIAL_NOISE, None, 0), noise=TRIAL_NOISE, options=EngineOptions(engine),
+        passes=EXPECTED_SAMPLES, message=progress.message,
+    )  # fmt: skip
+    segmenter = SmoothedSegmenter(session.network, session.num_classes, TRIAL_NOISE)
+    segmenter.check_model(subject.sample.image, index=subject.sample.index)
+    return LoadedModel(net, replace(net, module=chosen.model.module), chosen.engine, subject.data)
 
 
 def make_scenes_segmenter(engine: str = "auto") -> Segmenter:

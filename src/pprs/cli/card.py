@@ -12,6 +12,7 @@ from pprs._files import atomic_write
 from pprs.cli import options
 from pprs.cli.console import CommandProgress, say
 from pprs.cli.errors import guarded
+from pprs.cli.own import Own, open_own
 from pprs.cli.report import parse_radii
 from pprs.integrations.card import make_card, push_card
 
@@ -46,6 +47,7 @@ def card(
     classes: options.VerifiedClasses = None,
     denoiser: options.VerifiedDenoiser = None,
     seed: options.ReplaySeed = None,
+    guarantee: Own = None,
     threads: options.Threads = None,
     push: Annotated[
         str | None,
@@ -60,8 +62,9 @@ def card(
     """
     options.set_threads(threads)
     made = make_card(
-        runs, radii=parse_radii(radii), replay=replay, model=model, adapted=adapted, data=data, classes=classes,
-        denoiser=denoiser, seed=seed, progress=CommandProgress(Console(stderr=True)),
+        [open_own(run, guarantee) for run in runs], radii=parse_radii(radii), replay=replay, model=model,
+        adapted=adapted, data=data, classes=classes, denoiser=denoiser, seed=seed,
+        progress=CommandProgress(Console(stderr=True)),
     )  # fmt: skip
     content = path.read_text(encoding="utf-8") if path.is_file() else ""
     text = made.add_to(content)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pprs.cli.console import console, progress, say
+from pprs.cli.console import progress, say
+from pprs.cli.report import print_report
 from pprs.data import Selection
 from pprs.patches import adapt_to_masks, certify_patches
-from pprs.patches.report import write_patch_report
+from pprs.report import write_report
 
 PATCH, LIMIT = 2, 40
 FILLS = ("constant", "mean", "diffusion", "superpixels")
@@ -31,5 +32,5 @@ def show_patches(model: str, data: str, out: Path) -> None:
     )  # fmt: skip
     runs.append(adapted)
     page = out / "report.html"
-    console.print(write_patch_report(runs, page).to_rich())
+    print_report(write_report(runs, page))
     say(f"\nThe report with the worst pairs of masks: {page.resolve()}")

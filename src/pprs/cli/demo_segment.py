@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pprs.cli.console import progress, say
-from pprs.cli.segment import exit_if_failed, print_segmentation_report
+from pprs.cli.console import exit_if_failed, progress, say
+from pprs.cli.report import print_report
+from pprs.cli.segment import ABSTAINED
 from pprs.noise import Gaussian
+from pprs.report import write_report
 from pprs.segmentation import SegmentationSampling
 from pprs.segmentation.data import SCENES, open_masked
-from pprs.segmentation.report import write_segmentation_report
 from pprs.segmentation.run import segment_dataset
 from pprs.segmentation.train import train_and_score_segmenter
 from pprs.train import Recipe
@@ -31,8 +32,8 @@ def demo_segmentation(out: Path) -> None:
             str(model), SCENES, noise=Gaussian(SIGMA), partition=partition, sampling=SegmentationSampling(),
             images=range(LIMIT), out=out / f"segment-{name}", progress=progress,
         )  # fmt: skip
-        exit_if_failed(run)
+        exit_if_failed(run.failures(), outcome=ABSTAINED)
         runs.append(run)
     page = out / "segmentation.html"
-    print_segmentation_report(write_segmentation_report(runs, page))
+    print_report(write_report(runs, page))
     say(f"\nThe report with label maps: {page.resolve()}")

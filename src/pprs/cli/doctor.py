@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,11 +12,17 @@ from pprs.cli import options
 from pprs.cli.certify import certify
 from pprs.cli.errors import flags_of, guarded, with_flags
 from pprs.cli.options import Panel
+from pprs.cli.patch import patch
+from pprs.cli.predict import predict
+from pprs.cli.segment import segment
 from pprs.errors import ConfigurationError
-from pprs.patches import is_patch_run
 from pprs.runs import open_run
 from pprs.runs.guarantee import import_place
-from pprs.segmentation.store import is_segmentation_run
+
+# The commands whose options the advice names.
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "certify": certify, "segment": segment, "patch": patch, "predict": predict,
+}  # fmt: skip
 
 
 @guarded
@@ -25,9 +32,9 @@ def doctor(
         float, options.option("--radius", "NUM", Panel.SAMPLING, "Radius that is wanted. With 0, any will do.")
     ] = 0.0,
 ) -> None:
-    """Say why images or signals of a run abstain, which settings may help, and what that would cost.
+    """Say why images or signals of a run are not certified, which settings may help, and what that would cost.
 
-    Reads the votes of the run, and draws none. All answers are estimates, and nothing that it prints is certified.
+    Reads the rows of the run, and draws no votes. All answers are estimates, and nothing that it prints is certified.
 
     Example: pprs doctor runs/slic --radius 0.25
     """
@@ -35,23 +42,13 @@ def doctor(
     opened = open_run(run)
     guarantee = opened.guarantee
     if guarantee.examination is None:
-        raise ConfigurationError(f"{run} is {guarantee.noun}, of which every input is answered. See `pprs report`.")
-    examined = import_place(guarantee.examination)(opened, radius=radius)
-    typer.echo(with_flags(str(examined), flags=flags_of(certify)))
+        raise ConfigurationError(f"{run} is {guarantee.noun}, of which no doctor knows why inputs are not certified.")
+    examination = import_place(guarantee.examination)(opened, radius=radius)
+    typer.echo(with_flags(str(examination), flags=flags_of(COMMANDS.get(guarantee.name, certify))))
 
 
 def _check_kind(run: str) -> None:
-    """Refuse runs that hold no votes on one label."""
-    if is_patch_run(run):
-        raise ConfigurationError(
-            f"{run} is a run of `pprs patch`, which draws no noise, so that neither sigma nor n can help. "
-            "`pprs report` shows what it certifies."
-        )
-    if is_segmentation_run(run):
-        raise ConfigurationError(
-            f"{run} is a run of `pprs segment`, whose pixels abstain one by one. `pprs report` shows where, and "
-            "docs/segmentation.md what helps."
-        )
+    """Refuse label sets, of which nobody abstains."""
     if _holds_label_sets(Path(run)):
         raise ConfigurationError(
             f"{run} holds label sets, which never abstain: where a classifier is unsure, its set is larger. "

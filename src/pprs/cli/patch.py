@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
-
 from pprs.cli import options
-from pprs.cli.console import console, progress, say
-from pprs.cli.errors import FAILED, guarded
+from pprs.cli.console import console, exit_if_failed, print_run, progress
+from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
 from pprs.data import Selection
-from pprs.patches import FILL, MASKS, PatchRun, certify_patches
-from pprs.patches.report import make_table, write_patch_report
-from pprs.patches.store import PAGE
-
-LISTED = 5  # failures
+from pprs.patches import FILL, MASKS, certify_patches
+from pprs.patches.report import make_section
+from pprs.runs import Failure, Run
 
 Patch = Annotated[
     str, options.option("--patch", "LIST", Panel.MASKS, "Side of the patch in pixels, or several, such as 1,2,3.")
@@ -32,8 +26,14 @@ PixelsName = Annotated[
     ),
 ]
 Out = Annotated[
-    Path,
-    options.option("--out", "DIR", Panel.OUTPUT, "Folder for the rows and the report. Repeat the command to resume."),
+    str,
+    options.option(
+        "--out",
+        "RUN",
+        Panel.OUTPUT,
+        "Folder or url (s3://bucket/run) to write the run to. Repeat the command to resume it, or to add images and "
+        "patch sizes.",
+    ),
 ]
 
 
@@ -46,7 +46,7 @@ def patch(
     fill: options.FillText = FILL,
     adapted: options.Adapted = None,
     pixels: PixelsName = "network",
-    out: Out = Path("pprs-patch"),
+    out: Out = "pprs-patch",
     split: options.Split = None,
     classes: options.Classes = None,
     labels: options.Labels = None,
@@ -57,6 +57,12 @@ def patch(
     batch_size: options.BatchSize = None,
     threads: options.Threads = None,
     device: options.Device = "cpu",
+    autocast: options.Autocast = False,
+    channels_last: options.ChannelsLast = False,
+    runner: options.RunnerName = "local",
+    workers: options.Workers = None,
+    address: options.Address = None,
+    gpus_per_worker: options.Gpus = None,
 ) -> None:
     """Certify that no change inside any one square patch can alter a label.
 
@@ -66,39 +72,19 @@ def patch(
     Example: pprs patch --model M.safetensors --data builtin:mnist5k --patch 2 --limit 100 --out runs/patch
     """
     sides = options.parse_indices(patch, "patch") or []
+    run_on = options.make_runner(runner, workers, address, gpus_per_worker, False, threads, device)
     options.set_threads(threads)
     run = certify_patches(
-        model, data, patch=sides, masks=masks, fill=fill, out=out, images=Selection(start, stride, limit), split=split,
-        classes=classes, labels=labels, adapted=adapted, pixels=pixels, engine=engine, device=device,
-        batch_size=batch_size, progress=progress,
+        model, data, patch=sides, masks=masks, fill=fill, images=Selection(start, stride, limit), out=out,
+        runner=run_on, progress=progress, split=split, classes=classes, labels=labels, engine=engine, device=device,
+        batch_size=batch_size, autocast=autocast, channels_last=channels_last, pixels=pixels, adapted=adapted,
     )  # fmt: skip
-    print_patch_run(run, out)
-    exit_if_failed(run)
+    console.print(make_section([run]).table.to_rich())
+    print_run(run, out)
+    exit_if_failed(_list_failures(run))
 
 
-def print_patch_run(run: PatchRun, out: Path) -> None:
-    """Print the table of a run, and write its report."""
-    console.print(make_table([run]).to_rich())
-    for line in list_claims(run):
-        say(line)
-    write_patch_report([run], out / PAGE)
-    say(f"wrote {out / PAGE}. Compare runs with: pprs report {out} OTHER --out report.html")
-
-
-def list_claims(run: PatchRun) -> Sequence[str]:
-    """State how many images are certified at each patch size."""
-    where = "the network's input" if run.settings.pixels == "network" else "the file"
-    return [
-        f"{sum(row.certified for row in run.of(side))} of {len(run.of(side))} images: no change inside any one "
-        f"{side}x{side} patch of {where} can alter the label"
-        for side in run.patches
-    ]
-
-
-def exit_if_failed(run: PatchRun) -> None:
-    """If images failed, list them and exit with code 1."""
-    if run.failures:
-        typer.echo(f"pprs: failed: {len(run.failures)} rows, counted as not certified. Repeat to try again.", err=True)
-        for row in run.failures[:LISTED]:
-            typer.echo(f"  image {row.idx}: {row.error}", err=True)
-        raise typer.Exit(FAILED)
+def _list_failures(run: Run) -> list[Failure]:
+    """Return the failures among the images that the command was called for."""
+    chosen = set(run.images or ())
+    return [failure for failure in run.failures() if failure.idx in chosen]

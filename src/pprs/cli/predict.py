@@ -119,6 +119,6 @@ def _print_table(rows: Sequence[PredictedRow], names: Sequence[str] | None) -> N
         label, prediction = (-1 if value is None else value for value in (row.label, row.prediction))
         name = names[prediction] if names and prediction >= 0 else str(prediction)
         if row.prediction is None:
-            name = "(failed)" if row.error is not None else "(abstained)"
+            name = "(failed)" if row.is_failed else "(abstained)"
         values = (str(row.idx), str(label), str(prediction), f"{row.p_value:.3g}", name, row.name or "")
         typer.echo("\t".join(" ".join(value.split()) for value in values))

@@ -9,14 +9,10 @@ import typer
 
 from pprs.cli.console import console, say
 from pprs.cli.errors import guarded
-from pprs.cli.segment import print_segmentation_report
+from pprs.cli.own import Own, open_own
 from pprs.errors import ConfigurationError
-from pprs.patches import is_patch_run, open_patch_run
-from pprs.patches.report import write_patch_report
 from pprs.report import Report, write_report
 from pprs.runs import list_runs
-from pprs.segmentation.report import write_segmentation_report
-from pprs.segmentation.store import is_segmentation_run
 
 
 @guarded
@@ -38,6 +34,7 @@ def report(
     radii: Annotated[
         str | None, typer.Option("--radii", metavar="LIST", help="Radii of the table, for example 0,0.25,0.5.")
     ] = None,
+    guarantee: Own = None,
 ) -> None:
     """Write a report that compares runs: curves, a table and example images.
 
@@ -45,34 +42,17 @@ def report(
     """
     runs = [run for source in runs for run in list_runs(source)]
     path = path or Path(f"report.{format or 'html'}")
-    if any(is_patch_run(run) for run in runs):
-        _report_patches(runs, path)
-        return
-    if is_segmentation_run(runs[0]):
-        print_segmentation_report(write_segmentation_report(runs, path, kind=format))
-        say(f"wrote {path}")
-        return
-    print_report(write_report(runs, path, kind=format, radii=parse_radii(radii)))
+    opened = [open_own(run, guarantee) for run in runs]
+    print_report(write_report(opened, path, kind=format, radii=parse_radii(radii)))
     say(f"wrote {path}")
 
 
 def print_report(report: Report) -> None:
-    """Print the table of a report and its notes."""
-    console.print(report.table().to_rich())
+    """Print the tables of a report and its notes."""
+    for table in report.tables():
+        console.print(table.to_rich())
     for note in report.notes():
         say(note)
-
-
-def _report_patches(runs: list[str], path: Path) -> None:
-    """Write the report of runs against patches, which cannot be compared with others."""
-    other = next((run for run in runs if not is_patch_run(run)), None)
-    if other is not None:
-        raise ConfigurationError(
-            f"{other} is no run against patches, and others are: radii and patches cannot be compared. Report them "
-            "separately."
-        )
-    console.print(write_patch_report([open_patch_run(run) for run in runs], path).to_rich())
-    say(f"wrote {path}")
 
 
 def parse_radii(text: str | None) -> list[float] | None:

@@ -9,19 +9,20 @@ import typer
 
 from pprs._files import atomic_write
 from pprs.cli import options
-from pprs.cli.console import console, progress, say
-from pprs.cli.errors import FAILED, guarded, with_flags
+from pprs.cli.console import exit_if_failed, print_run, progress, say
+from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
 from pprs.data import Selection
 from pprs.errors import ConfigurationError
 from pprs.noise import noise_of
 from pprs.partition import parse_partition
-from pprs.report.table import format_percent
+from pprs.report import make_report
+from pprs.runners import RunOptions
 from pprs.segmentation import SegmentationSampling
-from pprs.segmentation.report import SegmentationReport, make_segmentation_report, state_claims
-from pprs.segmentation.run import describe_failures, segment_dataset
-from pprs.segmentation.store import SegmentationRun
+from pprs.segmentation.guarantee import SEGMENT
+from pprs.segmentation.run import segment_subject
 
+ABSTAINED = "counted as abstained. Repeat to try again."  # what images that failed come to
 Data = Annotated[
     str,
     options.option(
@@ -63,10 +64,7 @@ Groups = Annotated[
         "are found on the selection samples.",
     ),
 ]
-Out = Annotated[
-    Path | None,
-    options.option("--out", "RUN", Panel.OUTPUT, "Folder to write the run to. Repeat the command to resume it."),
-]
+NoBudget = Annotated[str | None, typer.Option("--budget", hidden=True)]  # refused with the reason
 Show = Annotated[
     Path | None,
     options.option("--show", "FILE", Panel.OUTPUT, "Draw the label maps of the first images (.png or .svg)."),
@@ -81,7 +79,7 @@ def segment(
     adapted: options.Adapted = None,
     partition: options.PartitionText = "none",
     noise: options.NoiseText = "gaussian",
-    out: Out = None,
+    out: options.Out = None,
     tau: Tau = 0.75,
     n0: Annotated[int, options.option("--n0", "INT", Panel.SAMPLING, "Samples that select the labels.")] = 20,
     n: Annotated[int, options.option("--n", "INT", Panel.SAMPLING, "Samples that test the labels.")] = 100,
@@ -100,6 +98,13 @@ def segment(
     batch_size: options.BatchSize = None,
     threads: options.Threads = None,
     device: options.Device = "cpu",
+    autocast: options.Autocast = False,
+    channels_last: options.ChannelsLast = False,
+    runner: options.RunnerName = "local",
+    workers: options.Workers = None,
+    address: options.Address = None,
+    gpus_per_worker: options.Gpus = None,
+    budget: NoBudget = None,
     show: Show = None,
 ) -> None:
     """Certify label maps: every pixel gets a label that no small change of the image can alter, or abstains.
@@ -108,51 +113,24 @@ def segment(
 
     Example: pprs segment --model scenes.safetensors --data builtin:scenes --sigma 0.25 --limit 20 --out runs/scenes
     """
-    run_noise, run_partition = noise_of(noise, sigma), parse_partition(partition)
+    # Invalid options are reported before anything is loaded.
     sampling = SegmentationSampling(tau, n0, n, alpha, parse_partition(groups))
     if show is not None and show.suffix not in (".png", ".svg"):
         raise ConfigurationError(f"`show` must end in .png or .svg, not {show.name}", parameter="show")
-    options.set_threads(threads)
-    run = segment_dataset(
-        model, data, noise=run_noise, partition=run_partition, sampling=sampling,
-        images=Selection(start, stride, limit), seed=seed, out=out, progress=progress, split=split, classes=classes,
-        adapted=adapted, engine=engine, device=device, batch_size=batch_size, arithmetic=arithmetic,
+    run_on = options.make_runner(runner, workers, address, gpus_per_worker, False, threads, device)
+    run_options = RunOptions.of(
+        noise=noise_of(noise, sigma), partition=partition, seed=seed, out=out, runner=run_on, engine=engine,
+        device=device, batch_size=batch_size, autocast=autocast, channels_last=channels_last, budget=budget,
+        progress=progress, arithmetic=arithmetic,
     )  # fmt: skip
-    print_segmentation(run, out)
+    run_options.check(SEGMENT)
+    options.set_threads(threads)
+    images = Selection(start, stride, limit)
+    subject = SEGMENT.load(model, data, split=split, classes=classes, images=images, adapted=adapted)
+    run = segment_subject(subject, sampling, run_options)
+    print_run(run, out)
     if show is not None:
         with atomic_write(show, "show") as part:
-            part.write_bytes(make_segmentation_report([run]).render(show.suffix[1:]))
+            part.write_bytes(make_report([run]).render(show.suffix[1:]))
         say(f"wrote {show}")
-    exit_if_failed(run)
-
-
-def print_segmentation(run: SegmentationRun, out: Path | None) -> None:
-    """Print the certificate of a single image, or the totals of several."""
-    summary = run.summary()
-    if summary.images == 1 and not summary.failed:
-        say(str(next(run.iter_rows()).certificate))
-    else:
-        say(f"{format_percent(summary.certified_share)} of the pixels of {summary.images} images certified")
-        say(state_claims(run.settings, summary))
-    if summary.certified is not None:
-        say(
-            f"certified pixel accuracy {format_percent(summary.certified.accuracy)}, "
-            f"certified mean IoU {format_percent(summary.certified.certified_mean_iou)}"
-        )
-    if out is not None:
-        say(f"the rows are in {out}. Compare runs with: pprs report {out} --out report.html")
-
-
-def print_segmentation_report(report: SegmentationReport) -> None:
-    """Print the table of a report and its notes."""
-    console.print(report.table().to_rich())
-    for note in report.notes():
-        say(note)
-
-
-def exit_if_failed(run: SegmentationRun) -> None:
-    """If images failed, list them and exit with code 1."""
-    failures = run.failures()
-    if failures:
-        typer.echo(f"pprs: {with_flags(describe_failures(failures))}", err=True)
-        raise typer.Exit(FAILED)
+    exit_if_failed(run.failures(), outcome=ABSTAINED)

@@ -17,16 +17,19 @@ from huggingface_hub import HfApi
 from pprs.certificate import state_arithmetic
 from pprs.domain import IMAGE, SIGNAL, domain_of_any
 from pprs.errors import ConfigurationError, DamagedError, PprsError
+from pprs.integrations import card_plain
 from pprs.metrics import Summary, summarize, usual_radii
 from pprs.model import Model
 from pprs.progress import Progress
 from pprs.report.table import Table, format_percent, format_radius
 from pprs.runs import Run, RunFrame, describe_chance, digest_run, list_runs, open_run, read_frames
+from pprs.runs.provenance import CERTIFY
 from pprs.verification import Verification, verify_run
 
 TASKS = {IMAGE: "image-classification", SIGNAL: "time-series-classification"}  # in the hub's words
 BEGIN, END = "<!-- pprs: begin -->", "<!-- pprs: end -->"  # around the section, so that it can be replaced
 README, DIGEST, REPLAYED = "README.md", "run_digest", "replayed"
+Part = tuple[str, list[Any]]  # a section, and the results of its runs
 _FRONT = re.compile(r"\A---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.M | re.S)
 _SECTION = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}\n?", re.S)
 INTRODUCTION = """\
@@ -111,19 +114,54 @@ def make_card(
     verify = partial(verify_run, replay=replay, seed=seed, progress=progress, **given)
     paths = [run for source in runs for run in ([source] if isinstance(source, Run) else list_runs(source))]
     opened = [run if isinstance(run, Run) else open_run(run) for run in paths]
-    frames = read_frames(opened)
-    for run, frame in zip(opened, frames, strict=True):
-        _check_run(run, frame, opened[0])
+    by_kind: dict[str, list[Run]] = {}
+    for run in opened:
+        by_kind.setdefault(run.guarantee.name, []).append(run)
+    for run in opened:
+        _check_model(run, opened[0])
+    parts = [
+        _describe_certified(group, radii, partial(_verify, replay=replay, verify=verify))
+        if kind == CERTIFY
+        else _describe_others(group, partial(_verify, replay=replay, verify=verify))
+        for kind, group in by_kind.items()
+    ]
+    section = "\n\n".join(text for text, _ in parts)
+    results = tuple(result for _, own in parts for result in own)
+    return Card(Path(_name(opened[0].settings.model, "model")).stem, section, results)
+
+
+def _describe_certified(
+    runs: Sequence[Run], radii: Sequence[float] | None, verify: Callable[[Run], Mapping[str, Any]]
+) -> Part:
+    """Return the section and the results of certification runs."""
+    frames = read_frames(runs)
+    for run, frame in zip(runs, frames, strict=True):
+        _check_run(run, frame)
     at = [float(radius) for radius in (usual_radii(frames) if radii is None else radii)]
     summaries = [summarize(frame, at) for frame in frames]
-    facts = [_list_facts(run, frame, _verify(run, replay, verify)) for run, frame in zip(opened, frames, strict=True)]
+    facts = [_list_facts(run, frame, verify(run)) for run, frame in zip(runs, frames, strict=True)]
     results = [
         _to_result(run, frame, summary, at, fact)
-        for run, frame, summary, fact in zip(opened, frames, summaries, facts, strict=True)
+        for run, frame, summary, fact in zip(runs, frames, summaries, facts, strict=True)
     ]
     domain = domain_of_any(frames[0].space.shapes)
-    section = domain.rename(_to_markdown(summaries, at, facts))
-    return Card(Path(_name(opened[0].settings.model, "model")).stem, section, tuple(results))
+    return domain.rename(_to_markdown(summaries, at, facts)), results
+
+
+def _describe_others(runs: Sequence[Run], verify: Callable[[Run], Mapping[str, Any]]) -> Part:
+    """Return the section and the results of runs of another kind, from what their guarantee says of them."""
+    names, summaries = card_plain.name_runs(runs), [card_plain.summarise_run(run) for run in runs]
+    facts = [
+        _drop_unknown({**card_plain.list_facts(run, summary), **_list_sources(run), **verify(run)})
+        for run, summary in zip(runs, summaries, strict=True)
+    ]
+    results = [
+        card_plain.to_result(run, summary, name, fact, TASKS)
+        for run, summary, name, fact in zip(runs, summaries, names, facts, strict=True)
+    ]
+    noun = runs[0].guarantee.noun.partition(" ")[2]
+    title = f"Certified: {runs[0].guarantee.promise or noun}"
+    return card_plain.to_markdown(title, names, summaries, facts), results
 
 
 def push_card(card: Card, repo: str) -> str:
@@ -169,7 +207,12 @@ def _is_certified(result: Mapping[str, Any]) -> bool:
     return any(DIGEST in (metric.get("args") or {}) for metric in result.get("metrics") or [])
 
 
-def _check_run(run: Run, frame: RunFrame, first: Run) -> None:
+def _check_model(run: Run, first: Run) -> None:
+    if run.settings.model_digest != first.settings.model_digest:
+        raise ConfigurationError(f"{first.path} and {run.path} are of different models. Write one card for each model.")
+
+
+def _check_run(run: Run, frame: RunFrame) -> None:
     settings = run.settings
     if None in (settings.noise_text, settings.partition_text, settings.n, settings.alpha):
         raise ConfigurationError(
@@ -178,23 +221,23 @@ def _check_run(run: Run, frame: RunFrame, first: Run) -> None:
         )
     if not frame.labelled:
         raise ConfigurationError(f"the images of {run.path} have no true labels, so there is no accuracy to state")
-    if settings.model_digest != first.settings.model_digest:
-        raise ConfigurationError(f"{first.path} and {run.path} are of different models. Write one card for each model.")
 
 
-def _verify(run: Run, replay: int, verify: Callable[[Run], Verification]) -> dict[str, Any]:
+def _verify(run: Run, *, replay: int, verify: Callable[[Run], Verification]) -> dict[str, Any]:
     """Return whether the run is verified, what was compared, and what a forger's chances were."""
+    what, _, how = run.guarantee.replayed.partition(":")
+    done = how.strip().removesuffix(" and compared")
     if replay < 1:
-        return {"verification": "not verified: no votes were drawn again from the model and the data"}
+        return {"verification": f"not verified: no {what} were {done} from the model and the data"}
     found = verify(run)
     if not found.ok:
         raise DamagedError(f"{run.path} cannot be verified, so there is no card: {found.mismatches[0]}")
     drawn = len(found.replayed)
     if drawn < min(replay, found.rows):
-        reasons = [text for text in found.not_checked if text.startswith(("votes", "model"))]
+        reasons = [text for text in found.not_checked if text.startswith((what, "model"))]
         return {"verification": f"not verified: {'; '.join(reasons)}"}
     return {
-        "verification": f"verified: the votes of {drawn} of {found.rows} rows, chosen at random, were drawn again, and "
+        "verification": f"verified: the {what} of {drawn} of {found.rows} rows, chosen at random, were {done}, and "
         "are the same",
         REPLAYED: f"{drawn} of {found.rows} rows",
         "replay_seed": found.seed,
@@ -221,6 +264,16 @@ def _list_facts(run: Run, frame: RunFrame, verification: Mapping[str, Any]) -> d
         domain_of_any(frame.space.shapes).plural: len(frame),
         "failed": int(frame.failed.sum()) or None,
         "undecided": int(frame.undecided.sum()) or None,
+        **_list_sources(run),
+        **verification,
+    }
+    return _drop_unknown(facts)
+
+
+def _list_sources(run: Run) -> dict[str, Any]:
+    """Return what names the data, the model and the run."""
+    settings = run.settings
+    return {
         "data": _name(settings.data, "unknown"),
         "split": settings.split,
         "data_digest": settings.data_fingerprint,
@@ -228,8 +281,10 @@ def _list_facts(run: Run, frame: RunFrame, verification: Mapping[str, Any]) -> d
         "seed": settings.seed,
         "engine": settings.engine,
         DIGEST: digest_run(run),
-        **verification,
     }
+
+
+def _drop_unknown(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 

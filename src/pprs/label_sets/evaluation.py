@@ -167,9 +167,9 @@ def evaluate_run(
     settings.check()
     chosen = None if run.images is None else set(run.images)
     rows: list[LabelSetRow] = [row for row in run.checked_outcomes() if chosen is None or row.idx in chosen]
-    scored = ((row.idx, row.label, np.array(row.scores)) for row in rows if row.error is None)
+    scored = ((row.idx, row.label, np.array(row.scores)) for row in rows if not row.is_failed)
     evaluation = evaluate_scores(settings.calibration.at(alpha=alpha), scored, radii)
-    failures = tuple((row.idx, row.error) for row in rows if row.error is not None)
+    failures = tuple((f.idx, f.error) for f in run.failures() if chosen is None or f.idx in chosen)
     return replace(evaluation, seed=settings.seed or 0, skipped=skipped, failures=failures)
 
 

@@ -43,9 +43,9 @@ class SetExamination:
         if found.failures:
             lines.append(f"{len(found.failures):6d}  failed with an error. Repeat the command of the run to try again")
         lines.append(f"at alpha {settings.alpha:g}, the same calibration gives for other radii:")
-        lines += [f"        `radius` {point.radius:g}: {_describe(point)}" for point in found.points]
+        lines += [f"        radius {point.radius:g}: {_describe(point)}" for point in found.points]
         lines.append(f"at radius {settings.radius:g}, it gives for other alphas:")
-        lines += [f"        `alpha` {alpha:g}: {_describe(point)}" for alpha, point in self.alphas]
+        lines += [f"        alpha {alpha:g}: {_describe(point)}" for alpha, point in self.alphas]
         return "\n".join([*lines, NOTE])
 
 

@@ -100,7 +100,7 @@ class LabelSetGuarantee(Guarantee[LabelSetSettings, LabelSetRow]):
             settings.check()
 
     def check(self, row: LabelSetRow, settings: LabelSetSettings) -> list[str]:
-        return [] if row.error is not None else check_row(row, settings)
+        return check_row(row, settings)
 
     def compare(self, row: LabelSetRow, again: LabelSetRow) -> list[str]:
         others = super().compare(row, replace(again, scores=row.scores, labels=row.labels))

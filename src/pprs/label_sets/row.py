@@ -89,7 +89,9 @@ class LabelSetSettings(Provenance):
     def check(self) -> None:
         """Raise an error if the settings are not those of the calibration."""
         own = self.calibration.settings
-        pairs = [(name, getattr(self, name), getattr(own, name)) for name in REPEATED]
+        pairs: list[tuple[str, Any, Any]] = [(name, getattr(self, name), getattr(own, name)) for name in REPEATED]
+        if self.engine is None:  # it is chosen later
+            pairs.remove(("engine", None, own.engine))
         pairs += [
             ("threshold", self.threshold, self.calibration.threshold),
             ("calibrated", self.calibrated, len(self.calibration.scores)),
@@ -130,7 +132,6 @@ class LabelSetRow:
         image_digest: Digest of the image as it was classified.
         name: Name of the image in its data, such as its file.
         seconds: Time that the image took.
-        error: Why the image failed, None if it did not.
     """
 
     idx: int
@@ -144,7 +145,6 @@ class LabelSetRow:
     image_digest: str | None
     name: str | None
     seconds: float
-    error: str | None = None
 
     @classmethod
     def of(cls, idx: int, scored: Scored, known: Known, seconds: float) -> LabelSetRow:
@@ -158,13 +158,18 @@ class LabelSetRow:
     def failed(cls, failure: Failure) -> LabelSetRow:
         """Return the row of an image that failed, which has no set."""
         return cls(
-            failure.idx, failure.label, (), (), None, None, None, None, None, failure.name, 0.0, failure.error
+            failure.idx, failure.label, (), (), None, None, None, None, None, failure.name, 0.0
         )  # fmt: skip
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether the image failed, so that it has no set."""
+        return not self.scores
 
     @property
     def covered(self) -> bool | None:
         """Whether the set contains the true label, None if that is unknown or there is no set."""
-        return None if self.label is None or self.error is not None else self.label in self.labels
+        return None if self.label is None or self.is_failed else self.label in self.labels
 
     def check_values(self) -> None:
         """Check what the types of the columns do not say. Raises ValueError."""
@@ -214,7 +219,6 @@ COLUMNS = (
     Column("image_digest", "string", "TEXT"),
     Column("name", "string", "TEXT"),
     Column("seconds", "double", "REAL NOT NULL", least=0),
-    Column("error", "string", export=lambda row: row.error),
 )
 ROWS = Schema(LabelSetRow, COLUMNS, finish=_finish)
 

@@ -515,6 +515,11 @@ class LabelSets:
     ) -> Run:
         """Predict the sets of the images of a task, from `open_task`, as `predict_dataset` does."""
         settings, seed = self.settings, self._choose_seed(seed, secret)
+        if self.model.digest() != settings.model_digest:
+            raise ConfigurationError(
+                "the weights of the model have changed since these sets were calibrated. Calibrate again.",
+                parameter="model",
+            )
         own = LabelSetSettings.own(self.calibration)
         images = self._leave_out_calibrated(task, rename_inputs(as_progress(progress), task.domain))
         engine = replace(self.request.options, engine=settings.engine, device=settings.device)

@@ -16,7 +16,8 @@ VERSIONED = ("pprs", "torch")  # identified by their versions wherever they are
 def digest_source(names: Iterable[str]) -> str:
     """Return a digest of the source of these modules and of the modules of their packages or folders they import.
 
-    Installed packages are left out, since their versions identify them. Only modules that have been imported count.
+    Installed packages and pprs are left out, since their versions identify them. Only modules that have been imported
+    count.
 
     Args:
         names: Names of imported modules.
@@ -24,7 +25,8 @@ def digest_source(names: Iterable[str]) -> str:
     Returns:
         The digest, or "none" if none of the modules has a source file.
     """
-    sha, pending, seen = hashlib.sha256(), sorted(names), set[str]()
+    own = (name for name in names if name.partition(".")[0] not in VERSIONED)
+    sha, pending, seen = hashlib.sha256(), sorted(own), set[str]()
     sources: dict[str, bytes] = {}
     roots = {name.partition(".")[0]: _root(name) for name in pending}
     while pending:

@@ -35,6 +35,7 @@ MAX_INTEGER = 2**21  # of an image's values times the levels: with noise, float3
 MAX_THRESHOLDS = 2**22
 MAX_DIRECT = 2**16  # thresholds of a signal's noise, beyond which integers are drawn in blocks
 MAX_BLOCKS = 2**13
+MAX_BLOCK = 2**32 - 1  # integers of a block, one of which is drawn with 32 bits
 MAX_FINE_INTEGER = 2**40  # of a signal's values times the levels, so that the product is exact to 2^-13
 INEXACT = 2.0**-10  # of half a level, more than that product and the division back can add to a distance
 # By how much the distribution within a block may differ, in total variation. Rounding changes the ratio by at most
@@ -77,7 +78,14 @@ class Quantisation:
         return math.sqrt(dim) / (2 * self.levels) * (1 + inexact)
 
     def check_thresholds(self, sigma: float) -> None:
-        """Raise if noise on these levels would need too many thresholds."""
+        """Raise if noise on these levels would need too many thresholds, or cannot be drawn exactly."""
+        if _block_size(sigma, self.levels) > MAX_BLOCK:
+            raise ConfigurationError(
+                f"noise with `sigma` {sigma:g} cannot be drawn exactly on {self.levels:,} levels. The largest number "
+                f'of levels at this `sigma` is {largest_grid(sigma):,}. Use `arithmetic` "rounded" for a number that '
+                'suits the noise, or "real".',
+                parameter="arithmetic",
+            )
         count = 2 * _reach(sigma, self.levels, _block_size(sigma, self.levels))
         if count > MAX_THRESHOLDS:
             raise ConfigurationError(
@@ -88,6 +96,7 @@ class Quantisation:
 
     def reduced_alpha(self, alpha: float, sigma: float, samples: int, dim: int) -> float:
         """Return alpha without the probability that a draw differs from one of the exact distribution."""
+        self.check_thresholds(sigma)
         error = samples * self._error_per_sample(sigma, dim)
         if samples > self.max_samples(alpha, sigma, dim):
             raise ConfigurationError(
@@ -212,6 +221,15 @@ def choose_grid(sigma: float, dim: int) -> int:
     1000000
     """
     return int(10 ** max(0, math.ceil(math.log10(math.sqrt(dim) * (1 + INEXACT) / (ROUNDING * sigma)))))
+
+
+def largest_grid(sigma: float) -> int:
+    """Return the largest power of ten that can be the levels of signals, so that noise is drawn exactly.
+
+    >>> largest_grid(0.25), largest_grid(25)
+    (1000000000000, 10000000000)
+    """
+    return max((10**i for i in range(19) if _block_size(sigma, 10**i) <= MAX_BLOCK), default=1)
 
 
 def describe_levels(levels: int) -> str:

@@ -6,18 +6,9 @@ from pprs.patches.adaptation import adapt_to_masks
 from pprs.patches.classifier import FILL, MASKS, PatchCertificate, PatchClassifier
 from pprs.patches.fills import FILLS, Fill, parse_fill
 from pprs.patches.masks import Box, MaskGrid
+from pprs.patches.row import PatchRow, PatchSettings
 from pprs.patches.run import certify_patches
-from pprs.patches.store import (
-    PatchRow,
-    PatchRun,
-    PatchSettings,
-    certified_accuracy,
-    clean_accuracy,
-    is_patch_run,
-    open_patch_run,
-    plain_accuracy,
-)
-from pprs.patches.verification import verify_patches
+from pprs.patches.summary import certified_accuracy, clean_accuracy, plain_accuracy
 
 __all__ = [
     "FILL",
@@ -29,15 +20,11 @@ __all__ = [
     "PatchCertificate",
     "PatchClassifier",
     "PatchRow",
-    "PatchRun",
     "PatchSettings",
     "adapt_to_masks",
     "certified_accuracy",
     "certify_patches",
     "clean_accuracy",
-    "is_patch_run",
-    "open_patch_run",
     "parse_fill",
     "plain_accuracy",
-    "verify_patches",
 ]

@@ -25,7 +25,7 @@ from pprs.model.adaptation import UNADAPTED, Adaptation, StepRecord
 from pprs.model.overlay import Overlay, load_overlay, save_overlay
 from pprs.noise import keyed_rng
 from pprs.patches.classifier import FILL, MASKS
-from pprs.patches.fills import Fill, parse_fill
+from pprs.patches.fills import Fill, describe_masks, parse_fill
 from pprs.patches.masks import MaskGrid
 from pprs.progress import Progress, as_progress
 from pprs.task import count_classes, open_data, open_model
@@ -119,11 +119,6 @@ def adapt_to_masks(
     if path.exists():
         return _reopen(path, wanted, reporter)
     return save_overlay(_adapt(problem, wanted, read.held_back[:HELD_BACK], seconds, reporter), path)
-
-
-def describe_masks(patch: int, masks: int, fill: Fill) -> str:
-    """Return what a classifier is adapted to, as its record names it in the place of noise."""
-    return f"masks:patch={patch},masks={masks},fill={fill}"
 
 
 def _check_out(out: str | Path) -> Path:

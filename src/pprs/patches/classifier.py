@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 
 from pprs import _threads
-from pprs.consistency import FirstBatch, Watch, check_function_of_one_image, checked
+from pprs.consistency import FirstBatch, check_function_of_one_image, checked
 from pprs.errors import PprsError, check_integer, check_type
 from pprs.patches import double_masking
 from pprs.patches.double_masking import Predictions
@@ -37,7 +39,7 @@ class PatchCertificate:
             single mask is worst.
         worst_boxes: What this pair of masks hides.
         worst_label: What the base classifier predicts under this pair. If the label is certified, it is the same label.
-        passes: The number of masked images that were classified.
+        passes: The number of masked images that this rests on.
     """
 
     prediction: int
@@ -81,6 +83,7 @@ class PatchClassifier:
             `Fill`.
         batch_size: The number of masked images per call of the base classifier. By default it depends on the image
             size and the device.
+        threads: CPU threads. By default as many as this process uses. Affects speed only.
         device: The torch device on which to run the base classifier.
         check: Whether to check that the base classifier is a function of one image, as for `SmoothedClassifier`.
 
@@ -103,14 +106,27 @@ class PatchClassifier:
         fill: Fill | str = FILL,
         *,
         batch_size: int | None = None,
+        threads: int | None = None,
         device: str | torch.device = "cpu",
         check: bool = True,
     ) -> None:
         self._fill = parse_fill(fill) if isinstance(fill, str) else fill
         check_type(self._fill, Fill, "fill", '"diffusion"')
         self._patch, self._masks = check_integer(patch, "patch", 1), check_integer(masks, "masks", MIN_MASKS)
-        self._scorer, self._check = Scorer(model, num_classes, batch_size=batch_size, device=device), FirstBatch()
+        self._scorer = Scorer(model, num_classes, batch_size=batch_size, threads=threads, device=device)
+        self._check = FirstBatch()
         self._scorer.batch_check = self._check if check else None
+
+    def for_patch(self, patch: int) -> Self:
+        """Return the classifier for patches of another size. It shares the network, and what is known about it."""
+        other = copy.copy(self)
+        other._patch = check_integer(patch, "patch", 1)
+        return other
+
+    @property
+    def scorer(self) -> Scorer:
+        """The base classifier, with its device and batch size."""
+        return self._scorer
 
     @property
     def num_classes(self) -> int:
@@ -162,9 +178,11 @@ class PatchClassifier:
             PprsError: If the image is invalid, or if the base classifier fails.
         """
         image = self._check_image(x)
-        grid, step = self.grid_for(image), self._images_at_once(image)
+        # Where the examination ends depends neither on the number of threads nor on the batch size.
+        grid, step = self.grid_for(image), self._scorer.usual_batch(image)
+        ahead = -(-self._images_at_once(image) // step)
         with checked(self._scorer):
-            verdict = double_masking.certify(lambda pairs: self._look(image, pairs, on_passes), len(grid), step)
+            verdict = double_masking.certify(lambda pairs: self._look(image, pairs, on_passes), len(grid), step, ahead)
         channels, height, width = image.shape
         first, second = verdict.worst
         return PatchCertificate(
@@ -212,10 +230,6 @@ class PatchClassifier:
         self._scorer.settle_alone(check_function_of_one_image(self._scorer, inputs))
         self._check.accept(self._scorer, inputs[-1:])
 
-    def watch(self, x: torch.Tensor) -> Watch:
-        """Return what tells whether the base classifier changes, on masked copies of an image."""
-        return Watch(self._scorer, self.trial_inputs(x))
-
     def trial_inputs(self, x: torch.Tensor) -> torch.Tensor:
         """Return a few masked and filled copies of an image, on which to try a network."""
         image = self._check_image(x)
@@ -236,7 +250,7 @@ class PatchClassifier:
 
     def _images_at_once(self, image: torch.Tensor) -> int:
         """Return the number of masked images that all threads together classify at a time."""
-        return self._scorer.images_per_batch(image) * _threads.get_threads()
+        return self._scorer.images_per_batch(image) * (self._scorer.threads or _threads.get_threads())
 
     def _look(self, image: torch.Tensor, pairs: torch.Tensor, on_passes: OnSamples | None = None) -> Predictions:
         """Return the predictions for the image under pairs of masks."""
@@ -263,7 +277,7 @@ class PatchClassifier:
                     scores[i] = self._scorer.vote_scores(self.mask(image, batches[i])).cpu()
 
         if isinstance(self._scorer.model, torch.nn.Module) and self._scorer.device.type == "cpu":
-            _threads.parallel_for_on_pool(task, len(batches))
+            _threads.parallel_for_on_pool(task, len(batches), self._scorer.threads)
         else:
             task(0, len(batches))
         return scores

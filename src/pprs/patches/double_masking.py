@@ -39,6 +39,11 @@ class Predictions:
         """Return whether all labels are clearly this one."""
         return self.are_all(label) and bool(self.clear.all())
 
+    def split(self, size: int) -> Iterator[Predictions]:
+        """Yield the predictions in order, so many at a time."""
+        parts = (self.pairs.split(size), self.scores.split(size), self.clear.split(size))
+        yield from map(Predictions, *parts)
+
     def margins(self, label: int) -> torch.Tensor:
         """Return by how much the score of a label exceeds the best other score, float32 [B]."""
         others = self.scores.clone()
@@ -58,7 +63,7 @@ class Verdict:
         certified: Whether no patch can change it.
         worst: The pair of masks, among those that were looked at, with the smallest margin of the label.
         worst_label: What the base classifier predicts under this pair.
-        passes: How many masked images were classified.
+        passes: How many masked images this rests on.
     """
 
     label: int
@@ -78,16 +83,17 @@ def predict(look: Look, masks: int) -> int:
     return _Examination(look, masks).predict()
 
 
-def certify(look: Look, masks: int, step: int) -> Verdict:
+def certify(look: Look, masks: int, step: int, ahead: int = 1) -> Verdict:
     """Return the label of the double-masked classifier, and whether no patch can change it.
 
     It is certified if the predictions with any two masks agree. Near ties do not count as agreement: the same masked
     image could get another label in another batch. Pairs are examined `step` at a time, those first whose single masks
-    have the smallest margins, and no further than the first disagreement.
+    have the smallest margins, and no further than the first disagreement. `ahead` is how many steps are looked at
+    together. What lies behind the first disagreement does not count, so that no result depends on it.
     """
     examination = _Examination(look, masks)
     label = examination.predict()
-    return examination.conclude(label, examination.is_certified(label, step))
+    return examination.conclude(label, examination.is_certified(label, step, ahead))
 
 
 class _Examination:
@@ -108,10 +114,15 @@ class _Examination:
                 return label
         return majority
 
-    def is_certified(self, label: int, step: int) -> bool:
+    def is_certified(self, label: int, step: int, ahead: int) -> bool:
         if not self._single.support(label):
             return False
-        return all(self._look_again(pairs).support(label) for pairs in self._iter_pairs(label, step))
+        for pairs in self._iter_pairs(label, step * ahead):
+            for predictions in self._look(pairs).split(step):
+                self._seen.append(predictions)
+                if not predictions.support(label):
+                    return False
+        return True
 
     def _iter_pairs(self, label: int, step: int) -> Iterator[torch.Tensor]:
         """Yield all pairs of two different masks, the least certain ones first."""

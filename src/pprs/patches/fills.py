@@ -191,3 +191,8 @@ def parse_fill(text: str) -> Fill:
     Mean()
     """
     return _text.from_text(text, FILLS, "fill")
+
+
+def describe_masks(patch: int, masks: int, fill: Fill) -> str:
+    """Return what a classifier is adapted to, as its record names it in the place of noise."""
+    return f"masks:patch={patch},masks={masks},fill={fill}"

@@ -11,6 +11,7 @@ import torch
 from pprs.errors import ConfigurationError, check_integer
 
 MIN_MASKS = 2  # along an axis: a single mask would hide the whole image
+MAX_MASKS = 64  # along an axis: 8 million pairs
 
 
 class Span(NamedTuple):

@@ -1,25 +1,54 @@
-"""The report of runs against patches: a table, certified accuracy against patch size, and the worst pairs of masks."""
+"""The section of a report on runs against patches: a table, accuracy against patch size, and the worst masks."""
 
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 from markupsafe import Markup
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
-from pprs._files import atomic_write
-from pprs._version import __version__
-from pprs.errors import ConfigurationError
+from pprs.data.thumbnail import decode_thumbnail
+from pprs.errors import PprsError
 from pprs.metrics import accuracy_interval
-from pprs.patches.store import PatchRow, PatchRun, certified_accuracy, clean_accuracy, picture_path, plain_accuracy
-from pprs.report.figures import COLOURS, get_class_name, to_bytes
+from pprs.patches.pictures import draw_masks
+from pprs.patches.row import PatchRow, PatchSettings
+from pprs.patches.summary import certified_accuracy, clean_accuracy, group_by_patch, plain_accuracy
 from pprs.report.render import render
+from pprs.report.section import MethodSettings, Section
 from pprs.report.table import Cell, Table
+from pprs.runs import Run
+from pprs.runs.frame import MAX_THUMBNAIL_PIXELS
+
+EXAMPLES = 3  # pictures of certified images, and as many of others, for each patch size
+STYLE = """.strip { width: 496px; max-width: 100%; }
+.strip img { width: 100%; height: auto; background: none; }"""
+Measure = Callable[[Sequence[PatchRow]], float]
+MEASURES: dict[str, Measure] = {
+    "certified accuracy": certified_accuracy,
+    "clean accuracy": clean_accuracy,
+    "without masks": plain_accuracy,
+}
+
+
+@dataclass(frozen=True)
+class NamedRun:
+    """A run with its name in the report, and its rows by patch size. Failed images are among them."""
+
+    name: str
+    run: Run
+    groups: dict[int, list[PatchRow]]
+
+    @property
+    def settings(self) -> PatchSettings:
+        settings: PatchSettings = self.run.settings
+        return settings
 
 
 @dataclass(frozen=True)
@@ -32,67 +61,134 @@ class Example:
 
 @dataclass(frozen=True)
 class PatchPage:
-    """The content of the page."""
+    """The content of the section as HTML."""
 
-    title: str
     table: Markup
     curve: Markup
-    unlabelled: bool
+    notes: tuple[str, ...]
     examples: tuple[Example, ...]
-    settings: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
-    version: str = __version__
 
 
-def name_runs(runs: Sequence[PatchRun]) -> list[str]:
+def make_section(runs: Sequence[Run]) -> Section:
+    """Return the section of a report that compares runs against patches.
+
+    Raises:
+        PprsError: If a run has no rows, or rows that do not follow from its settings.
+    """
+    named = [
+        NamedRun(name, run, group_by_patch(run.checked_outcomes()))
+        for name, run in zip(name_runs([run.settings for run in runs], [run.path for run in runs]), runs, strict=True)
+    ]
+    for one in named:
+        if not one.groups:
+            raise PprsError(f"{one.run.path} has no rows, and so nothing to report. Let it certify an image first.")
+    table, notes = make_table(named), tuple(_list_notes(named))
+
+    def draw(kind: str) -> bytes:
+        from pprs.report import figures  # matplotlib takes a second to import
+
+        return figures.to_bytes(_plot_sizes(named), kind)
+
+    def make_body() -> Markup:
+        svg = draw("svg").decode()
+        curve = Markup(svg[svg.index("<svg") :])  # safe: matplotlib draws text as paths, and escapes it in comments
+        examples = tuple(example for one in named for example in _list_examples(one))
+        return render("patch.html", page=PatchPage(table.to_html(), curve, notes, examples))
+
+    return Section(
+        "patch",
+        "Certified robustness against patches",
+        table,
+        notes,
+        lambda: [_describe_settings(one) for one in named],
+        make_body,
+        draw,
+        lambda: "\n".join([table.to_markdown(), *(f"{note}." for note in notes)]),
+        lambda: [line for one in named for line in _list_numbers(one)],
+        STYLE,
+    )
+
+
+def name_runs(settings: Sequence[PatchSettings], paths: Sequence[str]) -> list[str]:
     """Return a short name for each run: what distinguishes it from the others, else its fill."""
     parts = [
         (
-            run.settings.fill,
-            f"{run.settings.masks} masks",
-            "adapted" if "+adapted:" in run.settings.model else "as trained",
-            Path(run.settings.model.partition("+adapted:")[0]).stem,
-            Path(run.settings.data).stem,
+            one.fill_text or "unknown fill",
+            f"{one.masks} masks",
+            "adapted" if "+adapted:" in (one.model or "") else "as trained",
+            Path((one.model or "").partition("+adapted:")[0]).stem,
+            Path(one.data or "").stem,
         )
-        for run in runs
+        for one in settings
     ]
     differing = [i for i in range(5) if len({part[i] for part in parts}) > 1] or [0]
     names = [", ".join(part[i] for i in differing) for part in parts]
     if len(set(names)) < len(names):
-        names = [f"{name} ({run.path})" for name, run in zip(names, runs, strict=True)]
+        names = [f"{name} ({path})" for name, path in zip(names, paths, strict=True)]
     return names
 
 
-def make_table(runs: Sequence[PatchRun]) -> Table:
+def make_table(runs: Sequence[NamedRun]) -> Table:
     """Return certified and clean accuracy of each run at each patch size."""
-    heads = ("run", "patch", "certified accuracy", "clean accuracy", "without masks", "images", "passes per image")
+    heads = ("run", "patch", *MEASURES, "images", "passes per image")
     lines: list[tuple[str | Cell, ...]] = []
-    for name, run in zip(name_runs(runs), runs, strict=True):
-        for patch in run.patches:
-            rows = run.of(patch)
-            shares = [_share(rows, measure) for measure in (certified_accuracy, clean_accuracy, plain_accuracy)]
+    for one in runs:
+        for patch, rows in one.groups.items():
+            shares = [_share(rows, measure) for measure in MEASURES.values()]
             passes = sum(row.passes for row in rows) / len(rows)
-            lines.append((name, f"{patch}x{patch}", *shares, str(len(rows)), f"{passes:.0f}"))
+            lines.append((one.name, f"{patch}x{patch}", *shares, str(len(rows)), f"{passes:.0f}"))
     return Table(heads, tuple(lines))
 
 
-def _share(rows: Sequence[PatchRow], measure: Callable[[Sequence[PatchRow]], float]) -> Cell:
+def _share(rows: Sequence[PatchRow], measure: Measure) -> Cell:
     share = measure(rows)
     low, high = accuracy_interval([share], len(rows))
     return Cell(f"{100 * share:.1f}%", f"[{100 * low[0]:.1f}, {100 * high[0]:.1f}]")
 
 
-def plot_sizes(runs: Sequence[PatchRun]) -> Figure:
+def _list_notes(runs: Sequence[NamedRun]) -> list[str]:
+    notes = []
+    rows = [row for one in runs for group in one.groups.values() for row in group]
+    if any(row.label is None for row in rows):
+        notes.append("Images without a label count as wrong")
+    for one in runs:
+        if failed := len({failure.idx for failure in one.run.failures()}):
+            count = "1 image" if failed == 1 else f"{failed} images"
+            notes.append(f"{one.name}: {count} failed and counted as not certified")
+        if one.settings.label_choice:
+            notes.append(f"{one.name}: the classifier chose among {one.settings.label_choice} only")
+    return notes
+
+
+def _list_numbers(one: NamedRun) -> list[dict[str, Any]]:
+    """Return the numbers of the table."""
+    return [
+        {
+            "run": one.name,
+            "patch": patch,
+            **{name.replace(" ", "_"): measure(rows) for name, measure in MEASURES.items()},
+            "images": len(rows),
+        }
+        for patch, rows in one.groups.items()
+    ]
+
+
+def _plot_sizes(runs: Sequence[NamedRun]) -> Any:
     """Plot certified and clean accuracy against the side of the patch, with 95% intervals over the images."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    from pprs.report.figures import COLOURS
+
     figure = Figure(figsize=(7.2, 4.4), layout="constrained")
     axes = figure.subplots()
-    for i, (name, run) in enumerate(zip(name_runs(runs), runs, strict=True)):
-        colour, sides = COLOURS[(i + 1) % len(COLOURS)], np.array(run.patches)
-        counts = np.array([len(run.of(side)) for side in sides])
+    for i, one in enumerate(runs):
+        colour, sides = COLOURS[(i + 1) % len(COLOURS)], np.array(list(one.groups))
         for measure, style, text in ((certified_accuracy, "o-", "certified"), (clean_accuracy, "s:", "clean")):
-            shares = np.array([measure(run.of(side)) for side in sides])
-            limits = [accuracy_interval([s], int(n)) for s, n in zip(shares, counts, strict=True)]
+            shares = np.array([measure(rows) for rows in one.groups.values()])
+            limits = [accuracy_interval([s], len(rows)) for s, rows in zip(shares, one.groups.values(), strict=True)]
             errors = np.abs(np.array([[low[0], high[0]] for low, high in limits]).T - shares)
-            axes.errorbar(sides, shares, errors, fmt=style, color=colour, capsize=3, label=f"{name}, {text}")
+            axes.errorbar(sides, shares, errors, fmt=style, color=colour, capsize=3, label=f"{one.name}, {text}")
     axes.set(xlabel="side of the patch in pixels", ylabel="share of all images", ylim=(0, 1.02))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.25)
@@ -100,54 +196,41 @@ def plot_sizes(runs: Sequence[PatchRun]) -> Figure:
     return figure
 
 
-def write_patch_report(runs: Sequence[PatchRun], path: str | Path) -> Table:
-    """Write a web page that compares runs against patches, and return its table.
-
-    Args:
-        runs: The runs, as from `certify_patches` or `open_patch_run`.
-        path: The file to write, which ends in .html.
-
-    Returns:
-        The table of the page.
-
-    Raises:
-        ConfigurationError: If there are no rows, or if `path` does not end in .html.
-        PprsError: If the file cannot be written.
-    """
-    if Path(path).suffix != ".html":
-        raise ConfigurationError(
-            f"the report of runs against patches is a web page: give a name that ends in .html as `out`, not {path}",
-            parameter="out",
-        )
-    if not runs or not all(run.rows for run in runs):
-        raise ConfigurationError("a run without rows has nothing to report. Let it certify an image first.")
-    table = make_table(runs)
-    svg = to_bytes(plot_sizes(runs), "svg").decode()
-    page = PatchPage(
-        title="Certified robustness against patches",
-        table=table.to_html(),
-        curve=Markup(svg[svg.index("<svg") :]),  # safe: matplotlib draws text as paths, and escapes it in comments
-        unlabelled=any(row.label is None for run in runs for row in run.rows),
-        examples=tuple(example for run in runs for example in _list_examples(run)),
-        settings=tuple((name, tuple(_describe_settings(run))) for name, run in zip(name_runs(runs), runs, strict=True)),
-    )
-    with atomic_write(Path(path)) as part:
-        part.write_text(str(render("patches.html", page=page)), encoding="utf-8")
-    return table
-
-
-def _list_examples(run: PatchRun) -> list[Example]:
-    """Return the pictures that the run has."""
+def _list_examples(one: NamedRun) -> list[Example]:
+    """Draw the worst pairs of masks on the images that the run holds."""
+    images, drawn = _read_images(one.run), Counter[tuple[int, bool]]()
     examples = []
-    for row in run.rows if run.path is not None else ():
-        path = picture_path(run.path or "", row)
-        if path.is_file():
-            source = f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}"
-            examples.append(Example(source, _describe_row(row, run.settings.class_names)))
+    for rows in one.groups.values():
+        for row in rows:
+            image = images.get(row.idx)
+            if image is None or row.shape != tuple(image.shape) or drawn[row.patch, row.certified] == EXAMPLES:
+                continue
+            drawn[row.patch, row.certified] += 1
+            source = base64.b64encode(draw_worst(image, row, one.settings)).decode()
+            examples.append(Example(f"data:image/png;base64,{source}", _describe_row(row, one.settings.class_names)))
     return examples
 
 
+def _read_images(run: Run) -> dict[int, torch.Tensor]:
+    """Return the images that the run holds for reports. Those that cannot be read are left out."""
+    images = {}
+    for index, content in run.thumbnails().items():
+        with suppress(PprsError):
+            images[index] = decode_thumbnail(content, MAX_THUMBNAIL_PIXELS)
+    return images
+
+
+def draw_worst(image: torch.Tensor, row: PatchRow, settings: PatchSettings) -> bytes:
+    """Draw an image, the worst pair of masks on it, and how they are filled."""
+    hidden = torch.zeros(image.shape[1:], dtype=torch.bool)
+    for rows, columns in row.boxes:
+        hidden[rows.start : rows.stop, columns.start : columns.stop] = True
+    return draw_masks(image, hidden, settings.fill.apply(image[None], hidden[None])[0])
+
+
 def _describe_row(row: PatchRow, names: tuple[str, ...] | None) -> str:
+    from pprs.report.figures import get_class_name
+
     name = "unknown" if row.prediction is None else get_class_name(row.prediction, names)
     worst = "" if row.worst_label is None else f", {get_class_name(row.worst_label, names)} under these masks"
     truth = "" if row.label is None or row.correct else f" (truly {get_class_name(row.label, names)})"
@@ -155,14 +238,18 @@ def _describe_row(row: PatchRow, names: tuple[str, ...] | None) -> str:
     return f"image {row.idx}, {row.patch}x{row.patch} patch: {name}{truth}, {state}{worst}"
 
 
-def _describe_settings(run: PatchRun) -> list[tuple[str, str]]:
-    settings = run.settings
-    return [
-        ("model", settings.model),
-        ("data", f"{settings.data} {settings.split}".strip()),
+def _describe_settings(one: NamedRun) -> MethodSettings:
+    settings = one.settings
+    stated = (
+        ("model", settings.model or "unknown"),
+        ("data", f"{settings.data or 'unknown'} {settings.split or ''}".strip()),
         ("masks", f"{settings.masks} along each axis"),
-        ("fill", settings.fill),
+        ("fill", settings.fill_text or "unknown"),
         ("pixels", settings.pixels),
         ("engine", f"{settings.engine} on {settings.device}"),
         ("labels", ", ".join(settings.labels) if settings.labels else "all"),
-    ]
+    )
+    return MethodSettings(one.name, one.run.path, stated)
+
+
+__all__ = ["NamedRun", "draw_worst", "make_section", "make_table", "name_runs"]

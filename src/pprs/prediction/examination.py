@@ -99,7 +99,7 @@ def examine_predictions(run: Run | str | Path, *, radius: float = 0.0) -> Predic
     rows: Sequence[PredictedRow] = opened.checked_outcomes()
     if not rows:
         raise PprsError(f"{opened.path} has no rows yet. Let it finish at least one.")
-    answered = [row for row in rows if row.error is None]
+    answered = [row for row in rows if not row.is_failed]
     abstentions = [_examine(row, opened.settings) for row in answered if row.prediction is None]
     return PredictionExamination(
         opened.path, opened.settings, len(rows), len(answered) - len(abstentions), len(rows) - len(answered),

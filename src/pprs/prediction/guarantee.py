@@ -84,7 +84,7 @@ class PredictGuarantee(Guarantee[PredictionSettings, PredictedRow]):
         settings.check()
 
     def check(self, row: PredictedRow, settings: PredictionSettings) -> list[str]:
-        return [] if row.error is not None else check_row(row, settings)
+        return check_row(row, settings)
 
     def summarise(self, run: Run) -> Summary:
         failures = tuple(run.failures())

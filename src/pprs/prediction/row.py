@@ -75,7 +75,6 @@ class PredictedRow:
         image_digest: Digest of the image as it was classified.
         name: Name of the image in its data, such as its file.
         seconds: Time that the image took.
-        error: Why the image failed, None if it did not.
     """
 
     idx: int
@@ -90,7 +89,6 @@ class PredictedRow:
     image_digest: str | None
     name: str | None
     seconds: float
-    error: str | None = None
 
     @classmethod
     def of(cls, idx: int, prediction: Prediction, known: Known, seconds: float) -> PredictedRow:
@@ -104,9 +102,12 @@ class PredictedRow:
     @classmethod
     def failed(cls, failure: Failure) -> PredictedRow:
         """Return the row of an image that failed, which has no prediction."""
-        return cls(
-            failure.idx, failure.label, None, 1.0, (), None, None, None, None, None, failure.name, 0.0, failure.error
-        )
+        return cls(failure.idx, failure.label, None, 1.0, (), None, None, None, None, None, failure.name, 0.0)
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether the image failed, so that nothing is known."""
+        return not self.counts
 
     @property
     def samples(self) -> int:
@@ -153,7 +154,6 @@ COLUMNS = (
     Column("image_digest", "string", "TEXT"),
     Column("name", "string", "TEXT"),
     Column("seconds", "double", "REAL NOT NULL", least=0),
-    Column("error", "string", export=lambda row: row.error),
 )
 ROWS = Schema(PredictedRow, COLUMNS, finish=_finish)
 

@@ -83,7 +83,7 @@ def _list_notes(
     for name, run, rows in zip(names, runs, outcomes, strict=True):
         if run.settings.label_choice:
             notes.append(f"{name}: the classifier chose among {run.settings.label_choice} only")
-        if failed := sum(row.error is not None for row in rows):
+        if failed := sum(row.is_failed for row in rows):
             notes.append(f"{name}: {describe_failures(failed).replace('not certified', 'abstentions')}")
     return tuple(map(inputs.rename, notes))
 
@@ -94,7 +94,7 @@ def _to_dict(name: str, rows: Sequence[PredictedRow]) -> dict[str, Any]:
         "images": len(rows),
         "predicted": sum(row.prediction is not None for row in rows),
         "correct": sum(row.correct for row in rows) if any(row.label is not None for row in rows) else None,
-        "failed": sum(row.error is not None for row in rows),
+        "failed": sum(row.is_failed for row in rows),
     }
 
 

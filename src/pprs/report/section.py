@@ -13,7 +13,7 @@ from pprs._version import __version__
 from pprs.errors import ConfigurationError
 from pprs.report.render import render
 from pprs.report.table import NONE, Table
-from pprs.runs import Provenance
+from pprs.runs.provenance import Provenance
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class MethodSettings:
 
     @classmethod
     def of(cls, name: str, full_name: str, settings: Provenance) -> MethodSettings:
-        """Return the settings of a run as text."""
+        """Return the settings of a run that is called by this name."""
         stored = {key: value for key, value in settings.to_dict().items() if key not in ("class_names", "format")}
         return cls(name, full_name, tuple((key, _to_text(value)) for key, value in stored.items()))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pprs.metrics import Difference, accuracy_difference, radius_difference, summarize
+from pprs.metrics import Difference, accuracy_difference, f1_of_certified, radius_difference, summarize
 from pprs.report.table import NONE, Table, format_number, format_radius
 from pprs.reproduction.plan import Experiment, Line, Plan
 from pprs.runs import RunFrame
@@ -63,7 +63,8 @@ def comparison_table(plan: Plan, experiment: Experiment, data: str, frames: Fram
         cells = [
             data, f"{sigma:g}", plan.label(line), format_number(100 * s.accuracy[0]), format_number(100 * s.low[0]),
             format_number(100 * s.high[0]), format_number(gain, sign=True), format_number(error),
-            format_number(100 * s.f1[0]), format_radius(s.average_radius), format_number(s.segments, 0),
+            format_number(100 * f1_of_certified(frame, experiment.radius)), format_radius(s.average_radius),
+            format_number(s.segments, 0),
             format_number(s.segment_size),
             format_number(100 * most_common_share(frame, plan.data[data].labels_at_a_time), 0),
         ]  # fmt: skip

@@ -26,7 +26,7 @@ from pprs.runners.local import Local
 from pprs.runners.processes import Processes
 from pprs.runners.target import UntilAccurate
 from pprs.runs import Failure, Guarantee, Key, Provenance, RunFile, RunWriter, StoredRun, check_out, open_run_folder
-from pprs.runs.guarantee import Resumable
+from pprs.runs.guarantee import Resumable, UnknownGuaranteeError
 from pprs.runs.session import (
     check_network,
     choose_partition,
@@ -100,8 +100,7 @@ class RunOptions:
 
     def check(self, guarantee: Guarantee[Any, Any]) -> None:
         """Reject invalid arguments before anything is loaded."""
-        if guarantee.is_sampled:
-            check_type(self.noise, Noise, "noise", 'pprs.Gaussian(0.25) or "gaussian:sigma=0.25"')
+        self._check_noise(guarantee)
         if self.partition != AUTO:
             check_type(self.partition, Partition | None, "partition", 'pprs.Slic() or "slic:n_segments=100"')
         check_type(self.runner, Runner, "runner", "pprs.Processes(8)")
@@ -116,6 +115,16 @@ class RunOptions:
         if self.noise is not None:
             choose_arithmetic(self.arithmetic, self.noise)
         self._check_limits(guarantee)
+
+    def _check_noise(self, guarantee: Guarantee[Any, Any]) -> None:
+        if guarantee.is_sampled:
+            check_type(self.noise, Noise, "noise", 'pprs.Gaussian(0.25) or "gaussian:sigma=0.25"')
+            return
+        for name, value in (("noise", self.noise), ("partition", self.partition)):
+            if value is not None:
+                raise ConfigurationError(
+                    f"`{name}` does not apply here: {guarantee.noun} draws no noise. Leave it out.", parameter=name
+                )
 
     def _check_limits(self, guarantee: Guarantee[Any, Any]) -> None:
         if guarantee.can_budget:
@@ -157,7 +166,7 @@ def run_subject(
     if subject.pixels == FILE_PIXELS:
         subject = fit_in_memory(subject, options.runner, options.engine)
     keep_memory()
-    with open_run_folder(options.out, reporter.message) as folder:
+    with open_run_folder(options.out, reporter.message, (guarantee,)) as folder:
         scratch = None
         if folder is None:
             scratch = tempfile.TemporaryDirectory(prefix="pprs-")
@@ -187,7 +196,14 @@ def read_recorded(folder: Path, guarantee: Guarantee[Any, Any]) -> Any | None:
     """
     if not holds_rows(folder, (guarantee,)):
         return None
-    file = RunFile(folder, (guarantee,))
+    try:
+        file = RunFile(folder, (guarantee,))
+    except UnknownGuaranteeError as error:
+        raise ConfigurationError(
+            f"{folder} holds another run than {guarantee.noun}: {error.message} Nothing was changed. Give another "
+            "`out`.",
+            parameter="out",
+        ) from error
     if file.guarantee.name != guarantee.name:
         raise ConfigurationError(
             f"{folder} holds {file.guarantee.noun}, and this call makes {guarantee.noun}. Nothing was changed. Give "
@@ -217,6 +233,7 @@ def open_work(
     settings = guarantee.settings(
         **_fields(describe_subject(subject)) | _describe_options(noise, choice, options, arithmetic) | dict(own)
     )
+    guarantee.check_settings(settings)
     report_adaptation(subject, guarantee.list_mismatches(subject, noise, choice, settings), reporter)
     guarantee.check_attainable(subject, noise, settings, arithmetic)
     work = open_answer(
@@ -304,6 +321,7 @@ def _describe_options(
         "arithmetic": choose_arithmetic(arithmetic, noise),
         "bit_depth": BIT_DEPTHS.get(arithmetic),
         "signal_levels": fixed_levels(arithmetic),
+        "strict_levels": arithmetic == "16-bit",
     }
 
 
@@ -373,7 +391,7 @@ def _check_unchanged(run: RunFile, chosen: set[Key], work: Work, progress: Progr
             unbound += 1
             continue
         if row.idx not in digests:
-            digests[row.idx] = work.answer.digest(work.subject.data[row.idx].image)
+            digests[row.idx] = work.answer.digest(work.subject.data.image_of(row.idx))
         if row.image_digest != digests[row.idx]:
             raise ConfigurationError(
                 f"image {row.idx} is not the one that was {work.guarantee.answered}: its content has changed since. "
@@ -416,7 +434,8 @@ def describe_failures(
     failures: Sequence[Failure], outcome: str = "counted as not certified. Repeat to try again."
 ) -> str:
     """List the images that failed, and why. `outcome` says what they count as."""
-    count = "1 image" if len(failures) == 1 else f"{len(failures)} images"
+    images = len({failure.idx for failure in failures})
+    count = "1 image" if images == 1 else f"{images} images"
     lines = [f"failed: {count}, {outcome}"]
     lines += [f"  {failure}" for failure in failures[:LISTED_FAILURES]]
     if len(failures) > LISTED_FAILURES:

@@ -140,6 +140,15 @@ class Column:
         """Whether it has a value in every row."""
         return "NOT NULL" in str(self.sql) or "PRIMARY KEY" in str(self.sql)
 
+    @property
+    def empty(self) -> Any:
+        """The value of a row that says nothing: none or, where one is needed, 0 or an empty text."""
+        if not self.required:
+            return None
+        if self.codec in (INTEGERS, FLOATS):
+            return ()
+        return {"int64": 0, "bool": False, "double": 0.0, "binary": b""}.get(self.arrow, "")
+
     def exported(self, row: Any) -> Any:
         """Return the value of a row in exports."""
         if self.export is not None:
@@ -174,17 +183,50 @@ class Column:
         return self.codec.read(stored, name)
 
 
+@dataclass(frozen=True, kw_only=True)
+class InputRow:
+    """What a row of any kind says of its input. Derive the row of a guarantee from it, with fields of its own.
+
+    Attributes:
+        idx: Index of the input in its data.
+        label: True label, None if unknown.
+        shape: Shape of the input that was answered.
+        image_digest: Digest of that input, by which the row is bound to it.
+        name: Name of the input in its data, such as its file.
+        seconds: Time that the input took.
+    """
+
+    idx: int
+    label: int | None = None
+    shape: tuple[int, ...] | None = None
+    image_digest: str | None = None
+    name: str | None = None
+    seconds: float = 0.0
+
+
+# The columns of `InputRow`.
+INPUT_COLUMNS = (
+    Column(IDX, "int64", "INTEGER PRIMARY KEY"),
+    Column("label", "int64", "INTEGER"),
+    Column("shape", "string", "TEXT", codec=INTEGERS),
+    Column("image_digest", "string", "TEXT"),
+    Column("name", "string", "TEXT"),
+    Column("seconds", "double", "REAL NOT NULL", least=0),
+)
+
+
 @dataclass(frozen=True)
 class Schema(Generic[R]):
     """The columns of a kind of row.
 
     Attributes:
-        row: The class of the row, a dataclass with a field for each stored column.
+        row: The class of the row, a dataclass with a field for each stored column, such as one derived from `InputRow`.
         columns: The columns, in the order of exports.
         keys: The stored columns by which a row is known: the index of its input, and what else distinguishes rows.
         truth: The columns that are known of an input without an answer, and are kept if it fails.
         partial: The value of the column "stopped" of rows that a later call continues. None if there are none.
         finish: Completes and checks a row that was read, given the settings of its run. Raises ValueError.
+        check_truth: Checks what is known of an input that failed, given the settings of its run. Raises ValueError.
     """
 
     row: type[R]
@@ -193,6 +235,7 @@ class Schema(Generic[R]):
     truth: tuple[str, ...] = ("label",)
     partial: str | None = None
     finish: Callable[[R, Any], R] = lambda row, settings: row
+    check_truth: Callable[[Mapping[str, Any], Any], None] = lambda truth, settings: None
 
     @property
     def stored(self) -> tuple[Column, ...]:
@@ -234,10 +277,10 @@ class Schema(Generic[R]):
     def from_exported(self, record: Mapping[str, Any], settings: Any, where: str) -> R:
         """Return the row of an exported record, whose values have the types of their columns."""
         row = self._make({column.field: record.get(column.name) for column in self.stored}, settings, where)
-        for column in self.columns:  # nothing is read from columns that follow from others, but people read them
-            value, own = record.get(column.name), column.exported(row) if column.sql is None else None
-            if column.sql is None and value not in (None, own):
-                raise DamagedError(f'{where}, column "{column.name}": {value}, but {own} follows from the others')
+        for column in self.columns:
+            if column.sql is None and record.get(column.name) not in (None, follows := column.exported(row)):
+                stated = quote_value(record[column.name])  # nothing is read from it, but people read it
+                raise DamagedError(f'{where} is damaged: "{column.name}" is {stated}, but {follows} follows from it')
         return row
 
     def _make(self, stored: Mapping[str, Any], settings: Any, where: str) -> R:
@@ -257,10 +300,12 @@ class Schema(Generic[R]):
         """Return the exported values of a row, by column."""
         return {column.name: column.exported(row) for column in self.columns}
 
-    def read_truth(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def read_truth(self, values: Mapping[str, Any], settings: Any) -> dict[str, Any]:
         """Return what is known of an input that failed. Raises ValueError if a value is none of its column."""
         columns = {column.field: column for column in self.stored}
-        return {name: columns[name].read(values[name]) for name in self.truth}
+        truth = {name: columns[name].read(values[name]) for name in self.truth}
+        self.check_truth(truth, settings)
+        return truth
 
     def store_truth(self, values: Mapping[str, Any]) -> list[Any]:
         """Return what is known of an input that failed as it is stored."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 
-from pprs.runs.row import to_record
 from pprs.runs.run import Run
 
 
@@ -22,7 +21,7 @@ def digest_run(run: Run) -> str:
         settings["partition"] = str(partition.without_paths())
     sha = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for row in run.outcomes():
-        record = to_record(row)
-        del record["seconds"], record["name"]
-        sha.update(json.dumps(record, sort_keys=True).encode())
+        record = run.guarantee.schema.to_record(row)
+        record = {name: value for name, value in record.items() if name not in ("seconds", "name")}
+        sha.update(json.dumps(record, sort_keys=True, default=bytes.hex).encode())
     return sha.hexdigest()[:32]

@@ -22,7 +22,7 @@ from pprs.errors import ConfigurationError, DamagedError, PprsError, suggest
 from pprs.runs.columns import SCALAR, Column, Schema, parse_integers, quote_value
 from pprs.runs.guarantee import GUARANTEES, Guarantee, find_guarantee
 from pprs.runs.provenance import CERTIFY, KIND, Provenance
-from pprs.runs.row import ROWS
+from pprs.runs.row import ROWS, Failure
 from pprs.runs.settings import RunSettings
 from pprs.runs.size import JSON_FACTOR, TEXT_FACTOR, check_rows_fit, check_size
 
@@ -44,16 +44,18 @@ def export(
     out: Path | None,
     order: Sequence[int] | None = None,
     guarantee: Guarantee[Any, Any] | None = None,
+    failures: Sequence[Failure] = (),
 ) -> str:
     """Write the rows to `out`, or return the text if `out` is None (not for parquet).
 
     A failed image is exported as a row that promises nothing, such as one that abstains with `stopped` set to "failed".
     So an accuracy computed from the rows counts it as not certified. `order` is the random order of the images, if the
-    run has one (`Run.fair_order`). A tsv does not hold it.
+    run has one (`Run.fair_order`). A tsv does not hold it. `failures` say why images failed, in a column of its own
+    unless the rows are those of `certify`.
     """
     if kind not in FORMATS:
         raise ConfigurationError(f'unknown format "{kind}". {suggest(kind, FORMATS)}', parameter="format")
-    table = _Table(guarantee or find_guarantee(settings.kind), settings, order)
+    table = _Table(guarantee or find_guarantee(settings.kind), settings, order, failures)
     if kind == "parquet":
         if out is None:
             raise ConfigurationError("parquet is a binary format: give a file as `out`", parameter="out")
@@ -72,9 +74,10 @@ def to_arrow(
     settings: Provenance,
     order: Sequence[int] | None = None,
     guarantee: Guarantee[Any, Any] | None = None,
+    failures: Sequence[Failure] = (),
 ) -> pyarrow.Table:
-    """The rows, with the settings of their run, as a table with fixed column types. `order` is as in `export`."""
-    return _Table(guarantee or find_guarantee(settings.kind), settings, order).to_arrow(rows)
+    """The rows, with the settings of their run, as a table with fixed column types. The rest is as in `export`."""
+    return _Table(guarantee or find_guarantee(settings.kind), settings, order, failures).to_arrow(rows)
 
 
 def records_to_arrow(records: Sequence[Mapping[str, Any]]) -> pyarrow.Table:
@@ -102,6 +105,7 @@ class _Table:
     guarantee: Guarantee[Any, Any]
     settings: Any
     order: Sequence[int] | None
+    failures: Sequence[Failure] = ()
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -120,12 +124,23 @@ class _Table:
     def records(self, rows: Sequence[Any]) -> list[dict[str, Any]]:
         """Return the exported rows."""
         repeated = self._repeated()
-        records = [self.guarantee.schema.to_record(row) | repeated for row in rows]
+        schema, errors = self.guarantee.schema, self._errors()
+        records = [schema.to_record(row) | repeated for row in rows]
+        if errors:
+            for record, row in zip(records, rows, strict=True):
+                record[ERROR] = errors.get(schema.key(row))
         if self.order is not None:
             places = {idx: place for place, idx in enumerate(dict.fromkeys(self.order))}
             for record in records:
                 record[PLACE] = places.get(record["idx"])
         return records
+
+    def _errors(self) -> dict[tuple[int, ...], str]:
+        """Return why inputs failed, by key. Rows of `certify` say in a column of their own that they failed."""
+        schema = self.guarantee.schema
+        if schema is ROWS:
+            return {}
+        return {tuple(failure.get(name) for name in schema.keys): failure.error for failure in self.failures}
 
     def to_arrow(self, rows: Sequence[Any]) -> pyarrow.Table:
         """Return the rows as a table with fixed column types."""
@@ -138,7 +153,7 @@ class _Table:
 
     def _optional(self) -> list[str]:
         repeated = [name for name in (LABELS, KIND) if name in self._repeated()]
-        return [*repeated, *([] if self.order is None else [PLACE])]
+        return [*repeated, *([ERROR] if self._errors() else []), *([] if self.order is None else [PLACE])]
 
     def to_tsv(self, rows: Sequence[Any]) -> str:
         """The log of Cohen et al.: idx, label, predict (-1 if abstained), radius (rounded down), correct, time.
@@ -203,7 +218,8 @@ class Exported:
 def read_exported(path: Path, guarantees: Sequence[Guarantee[Any, Any]] = ()) -> Exported:
     """Read exported rows."""
     try:
-        records, settings = _READERS.get(path.suffix, _read_tsv)(path)
+        read = _READERS.get(path.suffix, _read_tsv)
+        records, settings = _read_parquet(path, guarantees) if path.suffix == ".parquet" else read(path)
         kind = settings.get(KIND) or (records[0].get(KIND) if records else None) or CERTIFY
         guarantee = find_guarantee(str(kind), guarantees)
         schema = guarantee.schema
@@ -235,7 +251,8 @@ def _check_once(rows: Sequence[Mapping[str, Any]], schema: Schema[Any]) -> None:
 
 def _repeated_settings(record: Mapping[str, Any], guarantee: Guarantee[Any, Any]) -> dict[str, Any]:
     """Return the settings that a row repeats."""
-    names = (*guarantee.settings.exported, LABELS, KIND)
+    columns = {column.name for column in guarantee.schema.columns}  # one of them may be called as a setting is
+    names = [name for name in (*guarantee.settings.exported, LABELS, KIND) if name not in columns]
     return {key: record[key] for key in names if record.get(key) not in (None, "")}
 
 
@@ -294,6 +311,8 @@ def _typed(record: Mapping[str, Any], number: int, schema: Schema[Any]) -> dict[
         if not 0 <= typed["radius"] < float("inf"):
             raise ValueError(f'row {number}, column "radius": {typed["radius"]} is not a radius')
         _check_derived(typed, number)
+    elif record.get(ERROR):
+        typed[ERROR] = str(record[ERROR])
     return typed
 
 
@@ -361,8 +380,8 @@ def _read_json(path: Path) -> Read:
     return content["rows"], content.get("settings") or {}
 
 
-def _read_parquet(path: Path) -> Read:
-    records = _read_table(path).to_pylist()
+def _read_parquet(path: Path, guarantees: Sequence[Guarantee[Any, Any]] = ()) -> Read:
+    records = _read_table(path, guarantees).to_pylist()
     cells = {record.get("cell") for record in records}
     if len(cells) > 1:
         raise PprsError(
@@ -374,17 +393,17 @@ def _read_parquet(path: Path) -> Read:
     return records, {}
 
 
-def list_columns() -> set[str]:
+def list_columns(guarantees: Sequence[Guarantee[Any, Any]] = ()) -> set[str]:
     """Return the names of all columns that exports of any guarantee may have."""
     names = set(_EXTRA) | {ERROR}
-    for guarantee in map(find_guarantee, GUARANTEES):
+    for guarantee in (*guarantees, *map(find_guarantee, GUARANTEES)):
         names |= {*(column.name for column in guarantee.schema.columns), *guarantee.settings.exported}
     return names
 
 
-def _read_table(path: Path) -> pyarrow.Table:
+def _read_table(path: Path, guarantees: Sequence[Guarantee[Any, Any]]) -> pyarrow.Table:
     """Read the known columns of a parquet file. Compressed, a few kilobytes of it can hold any number of rows."""
-    known = list_columns()
+    known = list_columns(guarantees)
     metadata = pyarrow.parquet.read_metadata(path)
     size = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
     check_rows_fit(str(path), metadata.num_rows, size, exported=True)
@@ -407,5 +426,5 @@ def _longest(column: pyarrow.ChunkedArray) -> int:
     return max((length.as_py() or 0 for length in lengths), default=0)
 
 
-_READERS = {".tsv": _read_tsv, ".csv": _read_csv, ".json": _read_json, ".parquet": _read_parquet}
+_READERS = {".tsv": _read_tsv, ".csv": _read_csv, ".json": _read_json}
 __all__ = ["FORMATS", "Exported", "export", "read_exported", "records_to_arrow", "to_arrow", "write_parquet"]

@@ -17,11 +17,13 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 import torch
 
+from pprs.bounds import clopper_pearson_interval
 from pprs.classifier import Certification
 from pprs.data import Selection
 from pprs.errors import ConfigurationError, suggest
-from pprs.noise import Noise, QuantisedImage
+from pprs.noise import Noise, QuantisedImage, digest_image
 from pprs.partition import Partition
+from pprs.runs.binding import Binding
 from pprs.runs.check import Mismatch, RowCheck
 from pprs.runs.columns import Schema, quote_value
 from pprs.runs.provenance import CERTIFY, Provenance
@@ -33,6 +35,7 @@ from pprs.voting import OnSamples, Scorer, VoteSource, check_image, prepare_imag
 S = TypeVar("S", bound=Provenance)
 R = TypeVar("R")
 Key = tuple[int, ...]
+VALUES = "values: of their types, and in their ranges"  # what is checked of rows from which nothing follows
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,15 @@ class Metric:
     high: float | None = None
     unit: str = ""
 
+    @classmethod
+    def of_parts(cls, name: str, parts: Sequence[float], count: int) -> Metric:
+        """Return the mean of numbers from 0 to 1 over `count` inputs, those that failed included."""
+        total = math.fsum(parts)
+        if any(part not in (0, 1) for part in parts):  # an interval for shares needs more than their mean
+            return cls(name, total / count)
+        low, high = map(float, clopper_pearson_interval(round(total), count))
+        return cls(name, total / count, low, high)
+
     def __str__(self) -> str:
         if self.unit:
             return f"{self.name} {self.value:.4g} {self.unit}"
@@ -140,9 +152,13 @@ class Answer(ABC):
             PprsError: If the input is invalid, or if the network fails.
         """
 
-    @abstractmethod
     def digest(self, image: torch.Tensor) -> str:
-        """Return the digest of an input as it is answered, by which a row is bound to it."""
+        """Return the digest of an input as it is answered, by which a row is bound to it. By default, of its values."""
+        return digest_image(image)
+
+    def bind(self, image: torch.Tensor) -> dict[str, Any]:
+        """Return the fields by which a row is bound to its input: its shape, and its digest."""
+        return {"shape": tuple(image.shape), "image_digest": self.digest(image)}
 
     def split(self, source: VoteSource) -> Answer:
         """Return what answers with votes that come from elsewhere, so that workers share the samples of an input."""
@@ -168,11 +184,13 @@ class Legacy:
         file: Its name in the folder of the run.
         read: Returns settings, rows, failures and pictures by index.
         beside: Names of other files that earlier versions wrote into the folder.
+        bind: Returns what identifies the model of the run, if that is recorded.
     """
 
     file: str
-    read: Callable[[Path], tuple[Any, list[Any], list[Failure], Mapping[int, bytes]]]
+    read: Callable[[Path], tuple[Any, Iterable[Any], list[Failure], Mapping[int, bytes]]]
     beside: tuple[str, ...] = ()
+    bind: Callable[[Path], Binding | None] = lambda folder: None
 
 
 class Guarantee(ABC, Generic[S, R]):
@@ -182,10 +200,11 @@ class Guarantee(ABC, Generic[S, R]):
         name: The name, which a run's file holds. It is that of the command.
         noun: What a run is called in messages, such as "a certification run".
         verb: What the driver does, for progress bars.
+        promise: What is promised about each certified input, in a few words.
+        task: What its networks do, in the words of the Hugging Face hub. None for classification.
         settings: The class of the settings.
         schema: The columns of a row.
         is_sampled: Whether a row rests on noise that was drawn, so that a replay draws it again.
-        passes_vary: Whether the number of passes differs between inputs.
         can_budget: Whether sampling may end at any time, so that a budget can be spent where it helps.
         legacy: The file of earlier versions, if there is one.
         answered: What an input is that has a row, such as "certified".
@@ -194,11 +213,13 @@ class Guarantee(ABC, Generic[S, R]):
         examination: The place of the function that says why inputs are not certified and what may help, if any.
     """
 
-    section: ClassVar[str]
+    section: ClassVar[str] = "pprs.report.plain:make_section"
     examination: ClassVar[str | None] = None
     name: ClassVar[str]
     noun: ClassVar[str]
     verb: ClassVar[str]
+    promise: ClassVar[str] = ""
+    task: ClassVar[str | None] = None
     settings: ClassVar[type[Any]]
     schema: ClassVar[Schema[Any]]
     answered: ClassVar[str] = "certified"
@@ -235,9 +256,10 @@ class Guarantee(ABC, Generic[S, R]):
     ) -> torch.Tensor:
         """Return a few inputs as the network receives them, on which to try engines and to check the network.
 
-        They are made of the first usable input, with noise that is used for nothing else.
+        They are made of the first usable input, with noise that is used for nothing else, if there is noise.
         """
-        assert noise is not None
+        if noise is None:
+            return torch.stack([subject.sample.image, subject.sample.image.flip(-1)])
         return subject.trial_images(noise, partition, settings.seed or 0, arithmetic)
 
     def check_attainable(self, subject: Task, noise: Noise | None, settings: S, arithmetic: str) -> None:
@@ -248,6 +270,10 @@ class Guarantee(ABC, Generic[S, R]):
     ) -> list[str]:
         """Say to what an adapted model was not adapted, in sentences."""
         return [] if noise is None else subject.list_mismatches(noise, partition)
+
+    def describe_method(self, settings: S) -> str:
+        """Say in a few words through what a classifier sees its inputs."""
+        return f"{settings.partition_text or 'unknown partition'} under {settings.noise_text or 'unknown noise'}"
 
     def describe_work(self, subject: Task, session: Session, settings: S, inputs: int) -> list[str]:
         """Say what is about to be done, and what is the most that can come of it."""
@@ -271,13 +297,30 @@ class Guarantee(ABC, Generic[S, R]):
         """Return about how many passes a row takes, by which an engine is chosen."""
         return self.count_passes(settings) or 1
 
-    @abstractmethod
     def make_row(self, key: Key, outcome: Any, known: Known, seconds: float) -> R:
-        """Return the row of an input that was answered."""
+        """Return the row of an input that was answered. By default, the outcome is a mapping with the other fields."""
+        fields = {column.field for column in self.schema.stored}
+        given = dict(zip(self.schema.keys, key, strict=True)) | {name: known.truth.get(name) for name in self.truth}
+        given |= {"name": known.name, "file_shape": known.file_shape, "seconds": seconds}
+        row: R = self.schema.row(**{name: value for name, value in given.items() if name in fields}, **outcome)
+        return row
 
-    @abstractmethod
     def failed_row(self, failure: Failure) -> R:
-        """Return the row of an input that failed, which promises nothing. Leaving it out could flatter a model."""
+        """Return the row of an input that failed, which promises nothing. Leaving it out could flatter a model.
+
+        By default, it has no value where a column needs none, and otherwise 0 or an empty text.
+        """
+        known = {*self.schema.keys, *self.truth, "name"}
+        row: R = self.schema.row(**{
+            column.field: failure.get(column.field) if column.field in known else column.empty
+            for column in self.schema.stored
+        })  # fmt: skip
+        return row
+
+    @property
+    def truth(self) -> tuple[str, ...]:
+        """The columns that are known of an input without an answer."""
+        return self.schema.truth
 
     def is_final(self, row: R) -> bool:
         """Return whether no later call continues a row."""
@@ -295,7 +338,8 @@ class Guarantee(ABC, Generic[S, R]):
         for row in rows:
             count += 1
             mismatches += [Mismatch(self.schema.key(row)[0], text) for text in self.check(row, settings)]
-        return RowCheck(count, tuple(mismatches), claims=self.derived)
+        is_checked = type(self).check is not Guarantee.check
+        return RowCheck(count, tuple(mismatches), claims=self.derived if is_checked else VALUES)
 
     def check_settings(self, settings: S) -> None:
         """Raise an error if the guarantee's own settings mean nothing."""
@@ -330,13 +374,31 @@ class Guarantee(ABC, Generic[S, R]):
 
     # ---- what is shown
 
-    @abstractmethod
     def summarise(self, run: Any) -> Summary:
-        """Return what a run says as a whole, for the terminal, model cards and exit codes."""
+        """Return what a run says as a whole, for the terminal, model cards and exit codes.
 
-    @abstractmethod
+        By default, the claim is `promise`, and the number is how much the rows promise on average, also with the
+        correct label if rows have a `prediction`. Inputs that failed count as nothing.
+        """
+        failures = tuple(run.failures())
+        promised, correct, is_labelled = list[float](), list[float](), False
+        for row in run.iter_rows():
+            promised.append(self.tally(row))
+            label = getattr(row, "label", None)
+            is_labelled |= label is not None and hasattr(row, "prediction")
+            correct.append(promised[-1] * (label is not None and getattr(row, "prediction", None) == label))
+        count, total = len(promised) + len(failures), math.fsum(promised)
+        if not count:
+            return Summary((), (), 0, failures)
+        claim = self.describe_run(count, total) + (f": {self.promise}" if self.promise else "")
+        metrics = [Metric.of_parts("certified", promised, count)]
+        if is_labelled:
+            metrics.append(Metric.of_parts("certified with the correct label", correct, count))
+        return Summary((claim,) if total else (), tuple(metrics), count, failures)
+
     def tally(self, row: R) -> float:
-        """Return how much a row promises, from 0 to 1: whether it is certified, or the share of what is."""
+        """Return how much a row promises, from 0 to 1: by default, whether it is `certified`."""
+        return float(row.certified)  # type: ignore[attr-defined]
 
     def describe_tally(self, rows: int, total: float) -> str:
         """Say in a few words how much the rows so far promise."""
@@ -359,9 +421,15 @@ def same_value(stored: Any, made: Any) -> bool:
 # The guarantees of this package, by the name that a run's file holds, with the place of each.
 GUARANTEES: dict[str, str | Guarantee[Any, Any]] = {
     CERTIFY: "pprs.certify.guarantee:CERTIFY",
+    "segment": "pprs.segmentation.guarantee:SEGMENT",
+    "patch": "pprs.patches.guarantee:PATCH",
     "predict": "pprs.prediction.guarantee:PREDICT",
     "label-set": "pprs.label_sets.guarantee:LABEL_SET",
 }
+
+
+class UnknownGuaranteeError(ConfigurationError):
+    """A run is of a guarantee that nobody here knows."""
 
 
 def find_guarantee(name: str, given: Sequence[Guarantee[Any, Any]] = ()) -> Guarantee[Any, Any]:
@@ -372,13 +440,13 @@ def find_guarantee(name: str, given: Sequence[Guarantee[Any, Any]] = ()) -> Guar
         given: Guarantees of the caller's own, which are not in the table.
 
     Raises:
-        ConfigurationError: If there is none of this name.
+        UnknownGuaranteeError: If there is none of this name.
     """
     for guarantee in given:
         if guarantee.name == name:
             return guarantee
     if name not in GUARANTEES:
-        raise ConfigurationError(
+        raise UnknownGuaranteeError(
             f'this run promises "{name}", which this version of pprs does not know. {suggest(name, GUARANTEES)} '
             "Upgrade pprs, or give the guarantee itself as `guarantee` if it is your own."
         )

@@ -58,6 +58,7 @@ class Provenance:
             own bit depth, as in earlier versions.
         signal_levels: In exact arithmetic, the values of every signal are rounded to multiples of 1 / signal_levels.
             None for images.
+        strict_levels: Whether an image that is not on levels of 16 bits is refused, instead of being rounded to them.
         pixels: "network" if noise is added to the network's input, "file" if it is added to the pixels of the file.
     """
 
@@ -70,7 +71,10 @@ class Provenance:
         "num_classes": (1, 2**24), "seed": (0, 2**128), "bit_depth": (8, 16), "signal_levels": (1, 10**18),
     }  # fmt: skip
     # Settings that every exported row repeats.
-    exported: ClassVar[Mapping[str, ArrowType]]
+    exported: ClassVar[Mapping[str, ArrowType]] = {
+        "model": "string", "data": "string", "noise": "string", "partition": "string", "seed": "int64",
+        "engine": "string", "preprocess": "string", "arithmetic": "string", "pixels": "string",
+    }  # fmt: skip
 
     model: str | None = None
     model_digest: str | None = None
@@ -91,6 +95,7 @@ class Provenance:
     arithmetic: str = "real"
     bit_depth: int | None = None
     signal_levels: int | None = None
+    strict_levels: bool = False
     pixels: str = "network"
 
     @functools.cached_property
@@ -116,7 +121,8 @@ class Provenance:
             return "real"
         if self.signal_levels is not None:
             return f"levels={self.signal_levels}"
-        return {8: "8-bit", 16: "rounded"}.get(self.bit_depth or 0, "auto")
+        sixteen = "16-bit" if self.strict_levels else "rounded"
+        return {8: "8-bit", 16: sixteen}.get(self.bit_depth or 0, "auto")
 
     @property
     def levels(self) -> int | None:
@@ -154,6 +160,8 @@ class Provenance:
         values = {names.get(name, name): getattr(self, name) for name in self._ordered_names()}
         if self.signal_levels is None:  # as runs of images were always stored
             del values["signal_levels"]
+        if not self.strict_levels:  # as runs were stored before there was a difference
+            del values["strict_levels"]
         head = {"format": FORMAT} if self.kind == CERTIFY else {"format": FORMAT, KIND: self.kind}
         stored: dict[str, Any] = json.loads(json.dumps({**head, **values}))
         return stored
@@ -174,12 +182,17 @@ class Provenance:
         return cls(**values)
 
     @classmethod
+    def own_names(cls) -> list[str]:
+        """Return the names of the settings that runs of this kind have and others lack."""
+        shared = {field.name for field in dataclasses.fields(Provenance)}
+        return [field.name for field in dataclasses.fields(cls) if field.name not in shared]
+
+    @classmethod
     def _ordered_names(cls) -> list[str]:
         """Return the names of the fields, with those of the guarantee behind the partition."""
         shared = [field.name for field in dataclasses.fields(Provenance)]
-        own = [field.name for field in dataclasses.fields(cls) if field.name not in shared]
         place = shared.index("partition_text") + 1
-        return [*shared[:place], *own, *shared[place:]]
+        return [*shared[:place], *cls.own_names(), *shared[place:]]
 
     @classmethod
     def _field_names(cls) -> set[str]:

@@ -27,7 +27,7 @@ import fsspec
 from pprs._files import cache_folder
 from pprs.errors import ConfigurationError, PprsError
 from pprs.runs.export import export
-from pprs.runs.store import FILE, RunFile, RunWriter
+from pprs.runs.store import FILE, Given, RunFile, RunWriter
 
 ROWS, UPLOADED = "rows.parquet", ".uploaded"  # the latter, beside a local copy, holds the identifier of its upload
 COPY_INTERVAL = 300.0  # seconds between two copies to a url while a run is in progress
@@ -116,10 +116,13 @@ def check_out(out: str | Path | None) -> None:
 
 
 @contextlib.contextmanager
-def open_run_folder(out: str | Path | None, message: Callable[[str], None]) -> Iterator[Path | None]:
+def open_run_folder(
+    out: str | Path | None, message: Callable[[str], None], guarantees: Given = ()
+) -> Iterator[Path | None]:
     """The local folder to write a run in. A run at a url is downloaded first and uploaded afterwards.
 
     It is also uploaded periodically, and after Ctrl-C, SIGTERM or an error, so that it can be resumed on any machine.
+    `guarantees` are those of the caller's own.
     """
     if out is None or not is_url(str(out)):
         yield None if out is None else Path(out)
@@ -127,18 +130,18 @@ def open_run_folder(out: str | Path | None, message: Callable[[str], None]) -> I
     url = str(out)
     folder = working_folder(url)
     check_writable(url)
-    _fetch_run(url, folder, message)
+    _fetch_run(url, folder, message, guarantees)
     with _terminate_as_interrupt():
         try:
-            with _periodic_copies(url, folder):
+            with _periodic_copies(url, folder, guarantees):
                 yield folder
         except BaseException:
             try:
-                _send_run(url, folder)
+                _send_run(url, folder, guarantees)
             except PprsError as error:  # the original error is the one to raise
                 message(str(error))
             raise
-        _send_run(url, folder)
+        _send_run(url, folder, guarantees)
 
 
 @contextlib.contextmanager
@@ -159,14 +162,14 @@ def _terminate_as_interrupt() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _periodic_copies(url: str, folder: Path) -> Iterator[None]:
+def _periodic_copies(url: str, folder: Path, guarantees: Given) -> Iterator[None]:
     """Upload the run periodically from a thread. A failed upload is repeated at the next interval."""
     finished = threading.Event()
 
     def copy_periodically() -> None:
         while not finished.wait(COPY_INTERVAL):
             with contextlib.suppress(PprsError):
-                _send_run(url, folder)
+                _send_run(url, folder, guarantees)
 
     thread = threading.Thread(target=copy_periodically, daemon=True)
     thread.start()
@@ -177,29 +180,29 @@ def _periodic_copies(url: str, folder: Path) -> Iterator[None]:
         thread.join()
 
 
-def _fetch_run(url: str, folder: Path, message: Callable[[str], None]) -> None:
+def _fetch_run(url: str, folder: Path, message: Callable[[str], None], guarantees: Given) -> None:
     """Bring the local copy up to date with the run at the url."""
     with tempfile.TemporaryDirectory() as scratch:
         uploaded = Path(scratch)
-        upload_id = RunFile(uploaded).upload_id if fetch(url, FILE, uploaded / FILE, "out") else None
+        upload_id = RunFile(uploaded, guarantees).upload_id if fetch(url, FILE, uploaded / FILE, "out") else None
         last = _read_upload_id(folder)
         if (folder / FILE).is_file() and last is not None and upload_id not in (last, 0):
             message(
                 f"the run at {url} was deleted after its last upload. The rows that this machine still had are not "
-                f"used; they are in {_set_aside(folder)}"
+                f"used; they are in {_set_aside(folder, guarantees)}"
             )
         if upload_id is None:
             return
         if (folder / FILE).is_file():  # both may have rows, since another machine may have resumed it
-            _merge(folder, uploaded)
+            _merge(folder, uploaded, guarantees)
         else:
-            RunFile(uploaded).copy_to(folder)
+            RunFile(uploaded, guarantees).copy_to(folder)
         _write_upload_id(folder, upload_id)
 
 
-def _set_aside(folder: Path) -> Path:
+def _set_aside(folder: Path, guarantees: Given) -> Path:
     """Move a local copy that is out of date, and return where it is now. An earlier one is replaced."""
-    RunWriter(folder, RunFile(folder).settings).close()  # raises if another process is writing it
+    _open_writer(folder, guarantees).close()  # raises if another process is writing it
     aside = folder.with_name(f"{folder.name}.deleted")
     shutil.rmtree(aside, ignore_errors=True)
     folder.rename(aside)
@@ -219,32 +222,38 @@ def _write_upload_id(folder: Path, upload_id: int) -> None:
         (folder / UPLOADED).write_text(str(upload_id))
 
 
-def _merge(folder: Path, other: Path) -> None:
-    with RunWriter(folder, RunFile(folder).settings) as run:
-        run.merge(RunFile(other))
+def _open_writer(folder: Path, guarantees: Given) -> RunWriter:
+    file = RunFile(folder, guarantees)
+    return RunWriter(folder, file.settings, guarantee=file.guarantee)
 
 
-def _send_run(url: str, folder: Path) -> None:
+def _merge(folder: Path, other: Path, guarantees: Given) -> None:
+    with _open_writer(folder, guarantees) as run:
+        run.merge(RunFile(other, guarantees))
+
+
+def _send_run(url: str, folder: Path, guarantees: Given = ()) -> None:
     """Upload the current run, merged with rows that another machine has uploaded meanwhile."""
     if not (folder / FILE).is_file():
         return
     with tempfile.TemporaryDirectory() as scratch:
         copy, uploaded = Path(scratch) / "copy", Path(scratch) / "uploaded"
         try:
-            RunFile(folder).copy_to(copy)
+            RunFile(folder, guarantees).copy_to(copy)
             upload_id = _read_upload_id(folder) or 0
             if fetch(url, FILE, uploaded / FILE, "out"):
-                _merge(copy, uploaded)
-                upload_id = RunFile(uploaded).upload_id or upload_id
-            run, upload_id = RunFile(copy), upload_id or 1 + secrets.randbelow(2**31 - 1)
-            with RunWriter(copy, run.settings) as writer:
+                _merge(copy, uploaded, guarantees)
+                upload_id = RunFile(uploaded, guarantees).upload_id or upload_id
+            run, upload_id = RunFile(copy, guarantees), upload_id or 1 + secrets.randbelow(2**31 - 1)
+            with _open_writer(copy, guarantees) as writer:
                 writer.set_upload_id(upload_id)
             send(url, copy / FILE)
             _write_upload_id(folder, upload_id)
             if run.completed():
-                rows = [*run.iter_rows(), *map(run.guarantee.failed_row, run.failures())]
+                failures = run.failures()
+                rows = [*run.iter_rows(), *map(run.guarantee.failed_row, failures)]
                 rows.sort(key=run.schema.key)
-                export(rows, run.settings, "parquet", Path(scratch) / ROWS, run.fair_order(), run.guarantee)
+                export(rows, run.settings, "parquet", Path(scratch) / ROWS, run.fair_order(), run.guarantee, failures)
                 send(url, Path(scratch) / ROWS)
         except PprsError as error:
             raise PprsError(f"{error}\nThe rows are kept in {folder}. Repeat to upload them.") from error

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pprs.errors import ConfigurationError, DamagedError, PprsError
 from pprs.runs import remote
 from pprs.runs.binding import Binding
+from pprs.runs.columns import IDX, Schema
 from pprs.runs.export import ERROR, read_exported, to_arrow
 from pprs.runs.folder import SUFFIXES
-from pprs.runs.guarantee import Guarantee
+from pprs.runs.guarantee import Guarantee, same_value
 from pprs.runs.row import ROWS, Failure, Row, from_record
 from pprs.runs.store import FILE, Given, RunFile
 
@@ -80,13 +81,12 @@ class Run(ABC):
         Raises:
             PprsError: If a bound, a radius or a prediction does not follow.
         """
-        rows = self.outcomes()
-        self.guarantee.check_rows(rows, self.settings).refuse(self.path)
-        return rows
+        self.guarantee.check_rows(self.iter_rows(), self.settings).refuse(self.path)
+        return self.outcomes()
 
     def to_arrow(self) -> pyarrow.Table:
         """The outcomes as an Arrow table, with one row per image and the columns of `pprs export`."""
-        return to_arrow(self.checked_outcomes(), self.settings, self.fair_order(), self.guarantee)
+        return to_arrow(self.checked_outcomes(), self.settings, self.fair_order(), self.guarantee, self.failures())
 
     def to_pandas(self) -> pandas.DataFrame:
         """The outcomes as a data frame, with one row per image and the columns of `pprs export`."""
@@ -100,10 +100,7 @@ class Run(ABC):
         for row in self.iter_rows():
             promised, rows = promised + self.guarantee.tally(row), rows + 1
         counts = self.guarantee.describe_run(rows + failed, promised) + (f", {failed} failed" if failed else "")
-        method = (
-            f"{self.settings.partition_text or 'unknown partition'} under {self.settings.noise_text or 'unknown noise'}"
-        )
-        return f"<Run {self.path}: {counts}, {method}>"
+        return f"<Run {self.path}: {counts}, {self.guarantee.describe_method(self.settings)}>"
 
 
 class StoredRun(Run):
@@ -141,7 +138,7 @@ class StoredRun(Run):
         return super().outcomes()
 
     def iter_rows(self) -> Iterator[Any]:
-        return self._file.iter_rows()
+        yield from self._file.iter_rows()  # which keeps this run, and its temporary folder, for as long
 
     def failures(self) -> list[Failure]:
         return self._file.failures()
@@ -175,7 +172,8 @@ class ExportedRun(Run):
             elif record.get(ERROR):
                 yield True, record
             else:
-                yield False, schema.from_exported(record, self.settings, f"{self.path}, row {number}")
+                where = f"{self.path}, row {number}"
+                yield False, _check_derived(schema, record, schema.from_exported(record, self.settings, where), where)
 
     def iter_rows(self) -> Iterator[Any]:
         return (row for failed, row in self._rows() if not failed)
@@ -186,12 +184,32 @@ class ExportedRun(Run):
             if failed and isinstance(row, Row):
                 failures.append(Failure(row.idx, row.label, "failed in the exported run", row.name))
             elif failed:
-                more = {name: row.get(name) for name in (*self.guarantee.schema.keys[1:],)}
-                failures.append(Failure(row["idx"], row.get("label"), row[ERROR], row.get("name"), more))
+                failures.append(self._read_failure(row))
         return failures
+
+    def _read_failure(self, record: Mapping[str, Any]) -> Failure:
+        schema = self.guarantee.schema
+        stored = {column.field: record.get(column.name) for column in schema.stored}
+        try:
+            more = schema.read_truth(stored, self.settings) | {name: stored[name] for name in schema.keys[1:]}
+        except ValueError as error:
+            raise DamagedError(f"{self.path}: the failed image {record[IDX]} is damaged: {error}") from error
+        return Failure(record[IDX], more.pop("label", None), record[ERROR], record.get("name"), more)
 
     def fair_order(self) -> list[int] | None:
         return self._order
+
+
+def _check_derived(schema: Schema[Any], record: Mapping[str, Any], row: Any, where: str) -> Any:
+    """Return a row, if the exported columns that follow from others do. Nothing is read from them, but people do."""
+    for column in schema.columns:
+        stated, own = record.get(column.name), None if column.sql else column.exported(row)
+        try:
+            if not column.sql and stated is not None and not same_value(column.read(stated), column.read(own)):
+                raise ValueError(f'"{column.name}" does not follow from the other columns')
+        except ValueError as error:
+            raise DamagedError(f"{where} is damaged: {error}") from error
+    return row
 
 
 def open_run(path: str | Path, *, guarantee: Guarantee[Any, Any] | None = None) -> Run:

@@ -54,6 +54,12 @@ class Session:
     batch_size: int | None = None
     threads: int | None = None
 
+    def make_scorer(self) -> Scorer:
+        """Return what asks the network for checked scores."""
+        return Scorer(
+            self.network, self.num_classes, batch_size=self.batch_size, threads=self.threads, device=self.device
+        )
+
 
 def open_session(
     subject: Task,

@@ -51,10 +51,13 @@ def list_legacy(guarantees: Given = ()) -> list[Legacy]:
 
 
 def find_legacy(folder: Path, guarantees: Given = ()) -> Legacy | None:
-    """Return the kind of file of an earlier version that a folder holds, None if it holds a run of this version."""
-    if (folder / FILE).is_file():
-        return None
-    return next((legacy for legacy in list_legacy(guarantees) if (folder / legacy.file).is_file()), None)
+    """Return the kind of file of an earlier version that a folder holds, None if it holds a run of this version.
+
+    A file of this version without settings is what is left if an earlier run was not taken over: the call that should
+    do so was refused, or killed.
+    """
+    found = next((legacy for legacy in list_legacy(guarantees) if (folder / legacy.file).is_file()), None)
+    return None if found is None or run_database(guarantees).is_in(folder) else found
 
 
 def is_run(folder: Path) -> bool:
@@ -155,10 +158,11 @@ class RunFile:
                 return []  # a run of an earlier version
             existing = _existing_columns(db, "failed")
             names = [*self.schema.keys, *self.schema.truth, "error", *([NAME] if NAME in existing else [])]
+            settings = _read_settings(db, self.guarantee)
             found = db.execute(
                 f"SELECT {', '.join(names)} FROM failed WHERE ({keys}) NOT IN (SELECT {keys} FROM rows) ORDER BY {keys}"
             )
-            return [_check_failure(self.schema, dict(zip(names, values, strict=True))) for values in found]
+            return [_check_failure(self.schema, dict(zip(names, values, strict=True)), settings) for values in found]
 
     def fair_order(self) -> list[int] | None:
         """The inputs that count, in random order, if the run had a target error. The last ones may have no row."""
@@ -219,7 +223,7 @@ class RunWriter:
         self._db, self.schema = self._writer.db, self.guarantee.schema
         try:
             if legacy is not None and self._writer.is_new:
-                self._take_over(legacy, settings)
+                self._take_over(legacy, settings, binding, tolerance)
             else:
                 self._prepare(settings, binding, tolerance)
         except BaseException:
@@ -233,7 +237,7 @@ class RunWriter:
                 return
             self._check_settings(_read_settings(self._db, _read_guarantee(self._db, self._given)), settings)
             if binding is not None:
-                self._check_binding(binding, tolerance)
+                self._compare_bindings(_read_binding(self._db), binding, tolerance)
             self._upgrade()
 
     def _create(self, settings: Provenance, binding: Binding | None) -> None:
@@ -248,12 +252,16 @@ class RunWriter:
         self._writer.create(tables, values)
         self._upgrade()
 
-    def _take_over(self, legacy: Legacy, wanted: Provenance) -> None:
+    def _take_over(self, legacy: Legacy, wanted: Provenance, binding: Binding | None, tolerance: float) -> None:
         """Start with the rows of a run of an earlier version, which stays as it is."""
         settings, rows, failures, pictures = legacy.read(self.folder)
         self._check_settings(settings, wanted)
+        stored = legacy.bind(self.folder)
+        if binding is not None:
+            self._compare_bindings(stored, binding, tolerance)
         with self._writer.transaction():
-            self._create(settings, None)
+            # What the run had in common with this model, and from now on also the scores of this model.
+            self._create(settings, stored if stored is None or binding is None else binding)
             for row in rows:
                 self._add(row, pictures.get(self.schema.key(row)[0]))
             for failure in failures:
@@ -269,8 +277,7 @@ class RunWriter:
                 parameter="out",
             )
 
-    def _check_binding(self, binding: Binding, tolerance: float) -> None:
-        stored = _read_binding(self._db)
+    def _compare_bindings(self, stored: Binding | None, binding: Binding, tolerance: float) -> None:
         differing = [] if stored is None else stored.differences(binding, tolerance)
         if differing:
             raise ConfigurationError(
@@ -382,7 +389,7 @@ def _convert(folder: Path, legacy: Legacy, guarantees: Given) -> tempfile.Tempor
     settings, rows, failures, pictures = legacy.read(folder)
     scratch = tempfile.TemporaryDirectory(prefix="pprs-")
     guarantee = find_guarantee(settings.kind, guarantees)
-    with RunWriter(Path(scratch.name) / "run", settings, guarantee=guarantee) as writer:
+    with RunWriter(Path(scratch.name) / "run", settings, legacy.bind(folder), guarantee=guarantee) as writer:
         writer.add(((row, pictures.get(guarantee.schema.key(row)[0])) for row in rows), failures)
     return scratch
 
@@ -420,14 +427,14 @@ def _read_binding(db: sqlite3.Connection) -> Binding | None:
     return Binding.from_text(db.execute("SELECT value FROM binding").fetchone()[0])
 
 
-def _check_failure(schema: Schema[Any], values: dict[str, Any]) -> Failure:
+def _check_failure(schema: Schema[Any], values: dict[str, Any], settings: Any) -> Failure:
     keys, error, name = [values[key] for key in schema.keys], values["error"], values.get(NAME)
     try:
         if not all(type(key) is int and key >= 0 for key in keys):
             raise ValueError("its key is no index")
         if not isinstance(error, str) or not isinstance(name, str | None):
             raise ValueError("its error or its name is no text")
-        truth = schema.read_truth(values)
+        truth = schema.read_truth(values, settings)
     except ValueError as problem:
         shown = quote_value(tuple(values.values()))
         raise DamagedError(f"the failed image {shown} is damaged: {problem}. The run is damaged.") from problem

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 
-from pprs.data import ImageSet
+from pprs.data import Example, ImageSet
 from pprs.errors import ConfigurationError, PprsError
 from pprs.model import Model
 
@@ -17,18 +20,19 @@ IGNORED_VALUE = 255  # of such a pixel in a file
 
 
 @dataclass(frozen=True)
-class MaskedExample:
+class MaskedExample(Example):
     """One image of a data set with its mask.
 
     Attributes:
-        index: Its index in the data set.
-        image: The image [C, H, W], float32 in [0, 1].
         mask: The class of each pixel, int64 [H, W] with -1 where a pixel does not count. None if it is unknown.
     """
 
-    index: int
-    image: torch.Tensor
-    mask: torch.Tensor | None
+    mask: torch.Tensor | None = None
+
+    @property
+    def truth(self) -> Mapping[str, Any]:
+        """The mask as an array."""
+        return {"mask": _to_array(self.mask)}
 
 
 class MaskedSet(ImageSet):
@@ -65,7 +69,7 @@ class MaskedSet(ImageSet):
                 "each pixel: resize it to the image without interpolation.",
                 parameter="data",
             )
-        return MaskedExample(index, image, mask)
+        return MaskedExample(index, image, None, mask=mask)
 
     def fingerprint(self) -> str:
         sha = hashlib.sha256(super().fingerprint().encode())
@@ -119,6 +123,17 @@ class Prepared(MaskedSet):
         except PprsError as error:
             raise type(error)(error.message, parameter=error.parameter, index=index) from error
 
+    def __getitem__(self, index: int) -> MaskedExample:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self.masked(index)
+
+    def image_of(self, index: int) -> torch.Tensor:
+        return self._get(index)[0]
+
+    def truth_of(self, index: int) -> Mapping[str, Any]:
+        return {"mask": _to_array(self.mask_alone(index))}
+
     def mask_of(self, index: int) -> torch.Tensor | None:
         return self._prepare_mask(self._data.masked(index).mask, index)
 
@@ -140,6 +155,10 @@ class Prepared(MaskedSet):
 
     def name_of(self, index: int) -> str | None:
         return self._data.name_of(index)
+
+
+def _to_array(mask: torch.Tensor | None) -> Any:
+    return None if mask is None else mask.numpy().astype(np.int32)
 
 
 def check_mask(mask: torch.Tensor, num_classes: int, index: int) -> None:

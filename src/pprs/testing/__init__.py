@@ -1,4 +1,4 @@
-"""Contract tests for your own partition, noise, model source or runner.
+"""Contract tests for your own guarantee, partition, noise, model source or runner.
 
 Subclass a contract in a test file, override its hook, and run pytest:
 
@@ -20,6 +20,7 @@ try:
 except ImportError as error:
     raise ImportError("pprs.testing needs pytest. Install it with: pip install pytest") from error
 
+from pprs.testing.guarantee import GuaranteeContract
 from pprs.testing.model_source import ModelSourceContract
 from pprs.testing.noise import NoiseContract
 from pprs.testing.partition import PartitionContract
@@ -27,6 +28,6 @@ from pprs.testing.runner import ChangingNetwork, ContractNetwork, RunnerContract
 from pprs.testing.store import StoreContract
 
 __all__ = [
-    "ChangingNetwork", "ContractNetwork", "ModelSourceContract", "NoiseContract", "PartitionContract", "RunnerContract",
-    "StoreContract",
+    "ChangingNetwork", "ContractNetwork", "GuaranteeContract", "ModelSourceContract", "NoiseContract",
+    "PartitionContract", "RunnerContract", "StoreContract",
 ]  # fmt: skip

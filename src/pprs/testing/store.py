@@ -11,7 +11,7 @@ import signal
 import sqlite3
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
@@ -52,7 +52,7 @@ class StoreContract(ABC):
     def test_a_run_killed_at_any_statement_is_opened_and_resumed(self) -> None:
         with self._scratch() as (folder, model, data):
             expected, states = self._finish(folder, model, data), folder / "states"
-            copies = self._cut(folder / "finished", states) if self.is_text else self._snapshot(states, model, data)
+            copies = self._cut(folder / "finished", states) if self.is_text else self._kill(states, model, data)
             assert len(copies) > 5, "nothing was written, or not by statements of SQLite"
             for copy in copies:
                 found = self._read_killed(copy)
@@ -147,7 +147,7 @@ class StoreContract(ABC):
             old = model if moved == "model" else data
             (folder / "elsewhere").mkdir()
             new = old.rename(folder / "elsewhere" / old.name)
-            work = _Counting()
+            work = Resumption()
             self.run(folder / "out", *((new, data) if moved == "model" else (model, new)), COUNT, work)
             assert self.read(folder / "out") == expected
             assert before.items() <= expected.items()
@@ -166,32 +166,8 @@ class StoreContract(ABC):
         assert len(rows) >= COUNT
         return rows
 
-    def _snapshot(self, states: Path, model: Path, data: Path) -> list[Path]:
-        """Make a run, and return copies of its folder before each statement, each state once."""
-        out, known = states / "out", set[str]()
-        states.mkdir()
-
-        def copy(statement: str) -> None:
-            if not out.is_dir():
-                return
-            digest = hashlib.sha256()
-            for path in sorted(out.iterdir()):
-                digest.update(path.name.encode() + (path.read_bytes() if path.is_file() else b""))
-            if digest.hexdigest() not in known:
-                known.add(digest.hexdigest())
-                shutil.copytree(out, states / f"{len(known):03}")
-
-        connect = sqlite3.connect
-
-        def traced(*arguments: Any, **options: Any) -> sqlite3.Connection:
-            db: sqlite3.Connection = connect(*arguments, **options)
-            db.execute("PRAGMA cache_size = 1")  # so that a transaction reaches the disk before it ends
-            db.set_trace_callback(copy)
-            return db
-
-        with mock.patch.object(sqlite3, "connect", traced):
-            self.run(out, model, data, COUNT, Silent())
-        return sorted(path for path in states.iterdir() if path != out)
+    def _kill(self, states: Path, model: Path, data: Path) -> list[Path]:
+        return snapshot(lambda out: self.run(out, model, data, COUNT, Silent()), states)
 
     def _cut(self, finished: Path, states: Path) -> list[Path]:
         """Return copies of a folder whose file ends within its first or its last line."""
@@ -202,6 +178,41 @@ class StoreContract(ABC):
             shutil.copytree(finished, states / str(end))
             os.truncate(states / str(end) / self.file, end)
         return sorted(states.iterdir())
+
+
+def snapshot(run: Callable[[Path], object], states: Path) -> list[Path]:
+    """Return copies of the folder of a run before each statement that it sends to SQLite, each state once.
+
+    A process that is killed at some moment leaves one of them.
+
+    Args:
+        run: Makes the run in a folder.
+        states: A folder for the copies, which is made.
+    """
+    out, known = states / "out", set[str]()
+    states.mkdir()
+
+    def copy(statement: str) -> None:
+        if not out.is_dir():
+            return
+        digest = hashlib.sha256()
+        for path in sorted(out.iterdir()):
+            digest.update(path.name.encode() + (path.read_bytes() if path.is_file() else b""))
+        if digest.hexdigest() not in known:
+            known.add(digest.hexdigest())
+            shutil.copytree(out, states / f"{len(known):03}")
+
+    connect = sqlite3.connect
+
+    def traced(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        db: sqlite3.Connection = connect(*arguments, **options)
+        db.execute("PRAGMA cache_size = 1")  # so that a transaction reaches the disk before it ends
+        db.set_trace_callback(copy)
+        return db
+
+    with mock.patch.object(sqlite3, "connect", traced):
+        run(out)
+    return sorted(path for path in states.iterdir() if path != out)
 
 
 class _Intruder(Silent):
@@ -218,7 +229,7 @@ class _Intruder(Silent):
                 self.error = error.message
 
 
-class _Counting(Silent):
+class Resumption(Silent):
     """Notes whether a run says that it resumes."""
 
     resumed = False

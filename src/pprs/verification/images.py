@@ -75,7 +75,8 @@ def check_images(subject: Task, run: Run, settings: Any, findings: Findings, rep
     for failure in run.failures():
         _check_failure(failure, run.guarantee, subject, findings)
     _check_order(run.fair_order(), subject, settings, findings)
-    findings.checked.append(f"{count_rows(rows)} of the {len(subject.data)} images of the data")
+    some = "" if rows == len(comparison.seen) else f" about {len(comparison.seen)}"
+    findings.checked.append(f"{count_rows(rows)}{some} of the {len(subject.data)} images of the data")
 
 
 @dataclass

@@ -16,6 +16,7 @@ from pprs.errors import DamagedError, PprsError, describe_error
 from pprs.model import Model
 from pprs.progress import Progress, as_progress, rename_inputs, stage
 from pprs.runs import Guarantee, Run, choose_rows, open_run
+from pprs.runs.columns import quote_value
 from pprs.space import check_pixels
 from pprs.task import Task, reopen_model
 from pprs.verification.findings import Findings, Verification
@@ -23,6 +24,11 @@ from pprs.verification.images import check_binding, check_images, check_subject
 from pprs.verification.replay import replay as replay_rows
 
 FEW = 20  # rows that say which kind of input a run has
+# Settings of noise, as they are where there is none.
+NOISELESS: dict[str, Any] = {
+    "noise_text": None, "partition_text": None, "seed": None, "arithmetic": "real", "bit_depth": None,
+    "signal_levels": None,
+}  # fmt: skip
 
 
 def verify_run(
@@ -115,9 +121,9 @@ def _check_rows(run: Run, findings: Findings) -> None:
     guarantee = run.guarantee
     check = guarantee.check_rows(run.iter_rows(), run.settings)
     findings.mismatches += check.mismatches
-    findings.count(check.rows, guarantee.derived)
+    findings.count(check.rows, check.claims or guarantee.derived)
     findings.not_checked += [f"bounds and radii: {reason}" for reason in check.list_unchecked()]
-    if failed := len(run.failures()):
+    if failed := len({failure.idx for failure in run.failures()}):
         findings.not_checked.append(f"{failed} images that failed, which count as not certified")
 
 
@@ -142,6 +148,10 @@ def _check_settings(run: Run, findings: Findings) -> bool:
                 continue
             reason = error.message if isinstance(error, PprsError) else str(error).splitlines()[0]
             findings.mismatch(None, f"the setting {name} is not valid ({reason})")
+    for name, value in () if run.guarantee.is_sampled else NOISELESS.items():
+        if getattr(settings, name) != value:
+            stored = quote_value(getattr(settings, name))
+            findings.mismatch(None, f"the setting {name.removesuffix('_text')} is {stored}, and there is no noise")
     return len(findings.mismatches) == before
 
 
