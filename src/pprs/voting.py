@@ -69,6 +69,7 @@ _MOVING = ("auto", "rounded")  # round an image that is on no levels, instead of
 
 BaseClassifier = Callable[[torch.Tensor], torch.Tensor]
 OnSamples = Callable[[int], None]
+P = TypeVar("P")
 T = TypeVar("T")
 
 
@@ -514,7 +515,7 @@ class LocalVotes(Scorer):
                     noisy, segments = partition.run(noisy) if levels is None else partition.run_quantised(noisy, levels)
                 return task(Samples(noisy, segments, batch_size, chunk, first + step >= n))
 
-        yield from self._map(run, samples[::step], eager=eager, more=more)
+        yield from self.map_on_pool(run, samples[::step], eager=eager, more=more)
 
     def seconds_per_sample(self, x: torch.Tensor) -> float:
         """Measure the seconds that one noisy sample of an image takes, with noise used for nothing else."""
@@ -554,10 +555,18 @@ class LocalVotes(Scorer):
         else:
             yield torch.empty(shape, device=self.device)
 
-    def _map(
-        self, task: Callable[[int], T], firsts: Iterable[int], *, eager: bool, more: Callable[[], bool]
+    def map_on_pool(
+        self,
+        task: Callable[[P], T],
+        firsts: Iterable[P],
+        *,
+        eager: bool = True,
+        more: Callable[[], bool] = lambda: True,
     ) -> Iterator[T]:
-        """Yield the task's results in order, computed on the thread pool where that helps."""
+        """Yield the task's results in order, computed on the thread pool where that helps.
+
+        Items are requested from the caller's thread, and only a few in advance.
+        """
         firsts = itertools.takewhile(lambda _: more(), firsts)
         if self.device.type != "cpu" or not isinstance(self.model, torch.nn.Module) or _threads.in_pool_thread():
             yield from map(task, firsts)
@@ -629,7 +638,7 @@ class LocalVotes(Scorer):
             except Exception as error:  # a user's model may raise anything
                 return index, error
 
-        for index, scores in self._map(score, request(), eager=True, more=lambda: True):
+        for index, scores in self.map_on_pool(score, request()):
             if isinstance(scores, torch.Tensor):
                 yield index, scores
             elif on_failure is None:

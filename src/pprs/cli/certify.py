@@ -25,15 +25,6 @@ from pprs.sampling import Sampling
 from pprs.task import Task, load_task, open_data
 from pprs.voting import choose_arithmetic
 
-Out = Annotated[
-    str | None,
-    options.option(
-        "--out",
-        "RUN",
-        Panel.OUTPUT,
-        "Folder or url (s3://bucket/run) to write the run to. Repeat the command to resume it.",
-    ),
-]
 N0 = Annotated[int, options.option("--n0", "INT", Panel.SAMPLING, "Samples that select a class.")]
 N = Annotated[int, options.option("--n", "INT", Panel.SAMPLING, "Samples that estimate the class's probability.")]
 Alpha = Annotated[float, options.option("--alpha", "NUM", Panel.SAMPLING, "Failure probability of a certificate.")]
@@ -96,7 +87,7 @@ def certify(
     partition: options.PartitionText = "auto",
     noise: options.NoiseText = "gaussian",
     pixels: options.PixelsName = "network",
-    out: Out = None,
+    out: options.Out = None,
     n0: N0 = 100,
     n: N = 10_000,
     alpha: Alpha = 0.001,

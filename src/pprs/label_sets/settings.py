@@ -149,8 +149,12 @@ class Calibration:
         )
         return dataclasses.replace(self, settings=settings)
 
-    def write(self, path: Path) -> None:
-        """Write the calibration as JSON, in one step."""
+    def without_places(self) -> Calibration:
+        """Return the calibration without the places of the model and the data, which may move."""
+        return dataclasses.replace(self, settings=dataclasses.replace(self.settings, model="", data=None, split=None))
+
+    def to_text(self) -> str:
+        """Return the calibration as JSON."""
         settings = {key: value for key, value in dataclasses.asdict(self.settings).items() if value is not None}
         binding = json.loads(self.binding.to_text())
         content = {
@@ -167,8 +171,12 @@ class Calibration:
             "image_digests": list(self.image_digests),
         }
         content["checksum"] = _make_checksum(content)
+        return json.dumps(content, indent=1) + "\n"
+
+    def write(self, path: Path) -> None:
+        """Write the calibration as JSON, in one step."""
         with atomic_write(path) as part:
-            part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+            part.write_text(self.to_text(), encoding="utf-8")
 
     @classmethod
     def read(cls, path: Path) -> Calibration:
@@ -178,7 +186,23 @@ class Calibration:
             ConfigurationError: If there is no such file, or it holds no label sets.
             PprsError: If its threshold does not follow from its scores.
         """
-        content = _read_json(path)
+        try:
+            if path.stat().st_size > usable_memory() // 16:
+                raise ConfigurationError(f"{path} is too large to hold label sets", parameter="sets")
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise ConfigurationError(
+                f"there is no file {path}. Write it with `pprs calibrate`, or with LabelSets.save in Python.",
+                parameter="sets",
+            ) from None
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"{path} cannot be read as label sets ({error})", parameter="sets") from error
+        return cls.from_text(text, path)
+
+    @classmethod
+    def from_text(cls, text: str, path: str | Path) -> Calibration:
+        """Return the calibration of a JSON text, which stands in `path`, as `read` does."""
+        content = _parse_json(text, path)
         stored = validate(_Stored, content, str(path))
         kinds = {field.name for field in dataclasses.fields(SetSettings)}
         values = {name: getattr(stored, name) for name in kinds}
@@ -235,17 +259,10 @@ class _Stored:
     probe: Probe | None = None
 
 
-def _read_json(path: Path) -> Any:
+def _parse_json(text: str, path: str | Path) -> Any:
     try:
-        if path.stat().st_size > usable_memory() // 16:
-            raise ConfigurationError(f"{path} is too large to hold label sets", parameter="sets")
-        stored = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigurationError(
-            f"there is no file {path}. Write it with `pprs calibrate`, or with LabelSets.save in Python.",
-            parameter="sets",
-        ) from None
-    except (OSError, ValueError, RecursionError) as error:
+        stored = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"{path} cannot be read as label sets ({error})", parameter="sets") from error
     if not isinstance(stored, dict) or "threshold" not in stored or "scores" not in stored:
         raise ConfigurationError(

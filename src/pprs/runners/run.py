@@ -394,8 +394,8 @@ def _check_unchanged(run: RunFile, chosen: set[Key], work: Work, progress: Progr
             digests[row.idx] = work.answer.digest(work.subject.data.image_of(row.idx))
         if row.image_digest != digests[row.idx]:
             raise ConfigurationError(
-                f"image {row.idx} is not the one that was certified: its content has changed since. Nothing was "
-                "changed. Restore the image, or give another `out`.",
+                f"image {row.idx} is not the one that was {work.guarantee.answered}: its content has changed since. "
+                "Nothing was changed. Restore the image, or give another `out`.",
                 parameter="data",
             )
     if unbound:
@@ -424,7 +424,9 @@ def _check_outcome(run: StoredRun, images: Sequence[int]) -> None:
         return
     failures = [failure for failure in run.failures() if failure.idx in chosen]
     if failures:
-        raise PprsError(f"no image could be certified. {describe_failures(failures)}")
+        guarantee = run.guarantee
+        text = describe_failures(failures, f"{guarantee.unanswered}. Repeat to try again.")
+        raise PprsError(f"no image could be {guarantee.answered}. {text}")
     raise PprsError("the budget was spent before the first sample. Give a larger `budget`.", parameter="budget")
 
 

@@ -134,9 +134,11 @@ class Answer(ABC):
 
     Attributes:
         scorer: The network that is asked, which is checked to be one function of one input.
+        takes_one_thread: Whether an answer takes a single thread, so that several inputs are answered at a time.
     """
 
     scorer: Scorer
+    takes_one_thread: ClassVar[bool] = False
 
     @abstractmethod
     def answer(self, question: Question, on_passes: OnSamples) -> Any:
@@ -205,6 +207,8 @@ class Guarantee(ABC, Generic[S, R]):
         is_sampled: Whether a row rests on noise that was drawn, so that a replay draws it again.
         can_budget: Whether sampling may end at any time, so that a budget can be spent where it helps.
         legacy: The file of earlier versions, if there is one.
+        answered: What an input is that has a row, such as "certified".
+        unanswered: What an input that failed counts as.
         section: The place of the function that makes the section of a report from runs, such as "package.module:name".
         examination: The place of the function that says why inputs are not certified and what may help, if any.
     """
@@ -218,6 +222,8 @@ class Guarantee(ABC, Generic[S, R]):
     task: ClassVar[str | None] = None
     settings: ClassVar[type[Any]]
     schema: ClassVar[Schema[Any]]
+    answered: ClassVar[str] = "certified"
+    unanswered: ClassVar[str] = "counted as not certified"
     is_sampled: ClassVar[bool] = True
     can_budget: ClassVar[bool] = False
     legacy: ClassVar[Legacy | None] = None
@@ -240,6 +246,10 @@ class Guarantee(ABC, Generic[S, R]):
         return load_task(
             model, data, split=split, classes=classes, labels=labels, images=images, pixels=pixels, adapted=adapted
         )
+
+    def load_again(self, settings: S, model: Any, data: Any, **options: Any) -> Task:
+        """Open the model and the data of a run again, as `load` does."""
+        return self.load(model, data, **options)
 
     def make_trials(
         self, subject: Task, noise: Noise | None, partition: Partition | None, settings: S, arithmetic: str
@@ -394,11 +404,11 @@ class Guarantee(ABC, Generic[S, R]):
 
     def describe_tally(self, rows: int, total: float) -> str:
         """Say in a few words how much the rows so far promise."""
-        return f"{round(total)} certified"
+        return f"{round(total)} {self.answered}"
 
     def describe_run(self, rows: int, total: float) -> str:
         """Say in a few words how much a run of so many rows promises."""
-        return f"{round(total)} of {rows} images certified"
+        return f"{round(total)} of {rows} images {self.answered}"
 
 
 def same_value(stored: Any, made: Any) -> bool:
@@ -415,6 +425,8 @@ GUARANTEES: dict[str, str | Guarantee[Any, Any]] = {
     CERTIFY: "pprs.certify.guarantee:CERTIFY",
     "segment": "pprs.segmentation.guarantee:SEGMENT",
     "patch": "pprs.patches.guarantee:PATCH",
+    "predict": "pprs.prediction.guarantee:PREDICT",
+    "label-set": "pprs.label_sets.guarantee:LABEL_SET",
 }
 
 

@@ -65,7 +65,8 @@ class Provenance:
     kind: ClassVar[str]  # the guarantee that rows with these settings are about
     # Stored key -> field, if different.
     texts: ClassVar[Mapping[str, str]] = {"noise": "noise_text", "partition": "partition_text"}
-    # A run may come from somebody else, so its numbers are checked before anything is computed from them.
+    # A run may come from somebody else, so its numbers are checked before anything is computed from them. Of a text, it
+    # is the length, if more is allowed than MAX_TEXT.
     ranges: ClassVar[Mapping[str, tuple[float, float]]] = {
         "num_classes": (1, 2**24), "seed": (0, 2**128), "bit_depth": (8, 16), "signal_levels": (1, 10**18),
     }  # fmt: skip
@@ -265,7 +266,7 @@ def _convert(key: str, value: Any, kind: Any, ranges: Mapping[str, tuple[float, 
     """A stored value as the type of its field, within the range that it may have."""
     kinds = typing.get_args(kind) or (kind,)
     if str in kinds:
-        return _check(key, value, isinstance(value, str) and len(value) <= MAX_TEXT, "text")
+        return _check(key, value, isinstance(value, str) and len(value) <= ranges.get(key, (0, MAX_TEXT))[1], "text")
     if bool in kinds:
         return _check(key, value, isinstance(value, bool), "true or false")
     if int in kinds or float in kinds:
