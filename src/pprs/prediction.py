@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from pprs.arithmetic import Arithmetic
 from pprs.bounds import check_alpha
 from pprs.certificate import Prediction
 from pprs.classifier import SmoothedClassifier
@@ -18,7 +19,7 @@ from pprs.runs import Failure
 from pprs.runs.session import check_network, choose_partition, open_session
 from pprs.space import FILE
 from pprs.task import Task
-from pprs.voting import error_context, prepare_image
+from pprs.voting import error_context
 
 
 @dataclass(frozen=True)
@@ -55,15 +56,15 @@ def predict_task(
     partition = choose_partition(task, noise, partition, None, reporter)
     for text in task.list_mismatches(noise, partition):
         reporter.message(f"warning: {text}")
-    arithmetic = task.fix_arithmetic(noise, arithmetic)
-    _check_attainable(task, noise, n, alpha, arithmetic)
-    trials = task.trial_images(noise, partition, seed, arithmetic)
+    fixed = task.fix_arithmetic(noise, arithmetic)
+    _check_attainable(task, noise, n, alpha, fixed)
+    trials = task.trial_images(noise, partition, seed, fixed)
     session, _ = open_session(
         task, trials, options=replace(options, device=device), passes=n * len(task.images), message=reporter.message
     )
     classifier = SmoothedClassifier(
         session.network, task.num_classes, noise, partition, seed=seed,
-        batch_size=options.batch_size, threads=options.threads, device=device, arithmetic=arithmetic,
+        batch_size=options.batch_size, threads=options.threads, device=device, arithmetic=fixed,
     )  # fmt: skip
     check_network(classifier.votes, trials, reporter)
 
@@ -88,9 +89,9 @@ def _find_label(task: Task, index: int) -> int | None:
         return None
 
 
-def _check_attainable(task: Task, noise: Noise, n: int, alpha: float, arithmetic: str) -> None:
+def _check_attainable(task: Task, noise: Noise, n: int, alpha: float, arithmetic: Arithmetic) -> None:
     """Raise if exact arithmetic cannot keep alpha with so many samples of the first usable image."""
     with error_context(task.sample.image, task.sample.index, None):
-        image = prepare_image(task.sample.image, noise, arithmetic)
+        image = arithmetic.prepare(task.sample.image, noise)
     if isinstance(image, QuantisedImage):
         image.quantisation.reduced_alpha(alpha, noise.sigma, n, image.numel())

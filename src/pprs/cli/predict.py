@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from pprs.arithmetic import Arithmetic
 from pprs.certificate import confidence, state_label_arithmetic
 from pprs.cli import options
 from pprs.cli.console import CommandProgress
@@ -24,7 +25,6 @@ from pprs.runs import Failure
 from pprs.runs.settings import describe_labels
 from pprs.space import state_pixels
 from pprs.task import load_task
-from pprs.voting import choose_arithmetic, levels_of
 
 
 @guarded
@@ -66,7 +66,7 @@ def predict(
     """
     run_noise, run_partition = noise_of(noise, sigma), parse_request(partition)
     engine_options, images = EngineOptions(engine, device, batch_size), Selection(start, stride, limit)
-    choose_arithmetic(arithmetic, run_noise)
+    Arithmetic.of(arithmetic, run_noise)
     Local().check_device(device)
     options.set_threads(threads)
     task = load_task(
@@ -80,11 +80,11 @@ def predict(
     if task.labels is not None:
         messages.message(f"the classifier chooses among {describe_labels(task.labels)} only")
     messages.message(state_pixels(pixels))
-    used = choose_arithmetic(arithmetic, run_noise)
-    levels = levels_of(task.fix_arithmetic(run_noise, arithmetic)) if task.domain is SIGNAL else None
+    used = task.fix_arithmetic(run_noise, arithmetic)
+    levels = used.levels if task.domain is SIGNAL else None
     messages.message(
         f"each label is the smoothed classifier's with {confidence(alpha)} confidence"
-        f"{state_label_arithmetic(used, levels)}"
+        f"{state_label_arithmetic(used.kind, levels)}"
     )
     typer.echo("idx\tlabel\tpredict\tp_value\tname")
     failures = []

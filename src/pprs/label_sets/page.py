@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from pprs._files import atomic_write
 from pprs._version import __version__
+from pprs.arithmetic import prepare_image
 from pprs.errors import ConfigurationError
 from pprs.label_sets.evaluation import SetEvaluation, SetRow
 from pprs.label_sets.settings import state_promise
@@ -22,7 +23,7 @@ from pprs.report.page import ImageExample, Tile
 from pprs.report.render import render
 from pprs.report.section import MethodSettings
 from pprs.task import Task
-from pprs.voting import SETS, noisy_chunk, prepare_image
+from pprs.voting import SETS, noisy_chunk
 
 EXAMPLES = 8  # images that are shown
 SHOWN_LABELS = 12  # labels of a set that are listed

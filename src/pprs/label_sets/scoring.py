@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from pprs.arithmetic import Arithmetic
 from pprs.consistency import FirstBatch, check_function_of_one_image
 from pprs.dataset import EngineOptions
 from pprs.domain import SIGNAL
@@ -28,7 +29,7 @@ from pprs.runs.binding import Binding
 from pprs.scores import Probe
 from pprs.space import FILE
 from pprs.task import open_model, reopen_model
-from pprs.voting import LocalVotes, choose_arithmetic, trial_inputs
+from pprs.voting import LocalVotes, trial_inputs
 
 HALF = 0.5  # value of such a signal, on the levels of audio and on decimals
 GREY = 128 / 255  # value of the image by whose scores a model is recognised, on 8-bit and on 16-bit levels
@@ -48,7 +49,7 @@ class SetRequest:
     score: str = "aps"
     randomised: bool = False
     seed: int = 0
-    arithmetic: str = "auto"
+    arithmetic: str | Arithmetic = "auto"
     options: EngineOptions = field(default_factory=EngineOptions)
 
     def __post_init__(self) -> None:
@@ -57,7 +58,7 @@ class SetRequest:
         check_promise(self.radius, self.alpha, self.noise)
         check_score(self.score)
         check_integer(self.seed, "seed")
-        choose_arithmetic(self.arithmetic, self.noise)
+        Arithmetic.of(self.arithmetic, self.noise)
         if self.options.autocast or self.options.channels_last:
             raise ConfigurationError("label sets are calibrated without `autocast` and `channels_last`")
 
@@ -178,7 +179,7 @@ def reseed(votes: LocalVotes, seed: int) -> LocalVotes:
         return votes
     other = LocalVotes(
         votes.model, votes.num_classes, votes.noise, votes.partition, seed=seed, threads=votes.threads,
-        device=votes.device, arithmetic=votes.requested_arithmetic,
+        device=votes.device, arithmetic=votes.arithmetic,
     )  # fmt: skip
     other.batch_check = votes.batch_check
     return other
