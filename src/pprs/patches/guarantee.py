@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from pprs.arithmetic import Arithmetic
 from pprs.errors import ConfigurationError, PprsError
 from pprs.noise import Noise
 from pprs.partition import Partition
@@ -89,13 +90,15 @@ class PatchGuarantee(Guarantee[PatchSettings, PatchRow]):
         noise: Noise | None,
         partition: Partition | None,
         settings: PatchSettings,
-        arithmetic: str,
+        arithmetic: Arithmetic,
     ) -> torch.Tensor:
         return _make_classifier(Session(torch.nn.Identity(), subject.num_classes), settings).trial_inputs(
             subject.sample.image
         )
 
-    def check_attainable(self, subject: Task, noise: Noise | None, settings: PatchSettings, arithmetic: str) -> None:
+    def check_attainable(
+        self, subject: Task, noise: Noise | None, settings: PatchSettings, arithmetic: Arithmetic
+    ) -> None:
         """Check that there are masks for the first usable image, in the size that is masked."""
         if not self.sides:
             raise ConfigurationError("give the patch sizes, as in PatchGuarantee((1, 2))", parameter="guarantee")
