@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -187,3 +188,15 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.error = None
     output = pprs("card", tmp_path / "run", "--push", "me/model", cwd=tmp_path)
     assert "https://huggingface.co/me/model/commit/1" in output.stdout + output.stderr
+
+
+def test_names_in_a_card_are_no_markup(tmp_path: Path) -> None:
+    """A card is a page on a hub, and a run may come from somebody else."""
+    hostile = "<img src=x onerror=alert(1)>![x](http://t) `"
+    certify(tmp_path / "run")
+    with closing(sqlite3.connect(tmp_path / "run" / "run.sqlite")) as db, db:
+        db.execute("UPDATE settings SET value = ? WHERE key = 'data'", (json.dumps(hostile),))
+    section = make_card([tmp_path / "run"]).section
+    assert "<img" not in section
+    assert "![x]" not in section
+    assert "&lt;img src=x onerror=alert(1)&gt;!" in section

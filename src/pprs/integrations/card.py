@@ -21,7 +21,7 @@ from pprs.integrations import card_plain
 from pprs.metrics import Summary, summarize, usual_radii
 from pprs.model import Model
 from pprs.progress import Progress
-from pprs.report.table import Table, format_percent, format_radius
+from pprs.report.table import Table, escape_markdown, format_percent, format_radius
 from pprs.runs import Run, RunFrame, describe_chance, digest_run, list_runs, open_run, read_frames
 from pprs.runs.provenance import CERTIFY
 from pprs.verification import Verification, verify_run
@@ -319,21 +319,23 @@ def _to_markdown(summaries: Sequence[Summary], radii: Sequence[float], facts: Se
     heads = ("method", *(f"accuracy at {radius:g}" for radius in radii), "ACR", "images", "votes drawn again")
     lines = [
         (
-            summary.name, *(format_percent(accuracy) for accuracy in summary.accuracy),
+            escape_markdown(summary.name), *(format_percent(accuracy) for accuracy in summary.accuracy),
             format_radius(summary.average_radius), str(summary.images),
             fact.get(REPLAYED, "**not verified**"),
         )
         for summary, fact in zip(summaries, facts, strict=True)
     ]  # fmt: skip
     names = list(dict.fromkeys(name for fact in facts for name in fact))
-    settings = [(name.replace("_", " "), *(f"{fact.get(name, '–')}" for fact in facts)) for name in names]
+    settings = [
+        (name.replace("_", " "), *(escape_markdown(f"{fact.get(name, '–')}") for fact in facts)) for name in names
+    ]
     return "\n".join([
         "## Certified robustness",
         "",
         INTRODUCTION,
         "",
         Table(heads, tuple(lines)).to_markdown(),
-        Table(("setting", *(summary.name for summary in summaries)), tuple(settings)).to_markdown(),
+        Table(("setting", *(escape_markdown(summary.name) for summary in summaries)), tuple(settings)).to_markdown(),
         "`pprs verify RUN --replay 10` draws votes again, and the run digest names the run that the numbers are from.",
     ])  # fmt: skip
 

@@ -6,13 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from markupsafe import escape
-
 from pprs.certificate import state_arithmetic
 from pprs.domain import domain_of_any
 from pprs.errors import ConfigurationError
 from pprs.report.plain import make_table
-from pprs.report.table import Table
+from pprs.report.table import Table, escape_markdown
 from pprs.runs import Run
 from pprs.runs.guarantee import Metric, Summary
 from pprs.runs.names import distinct_names
@@ -86,10 +84,15 @@ def to_markdown(
 ) -> str:
     """Return the section on runs of one kind."""
     keys = list(dict.fromkeys(key for fact in facts for key in fact))
-    settings = [(key.replace("_", " "), *(f"{fact.get(key, '–')}" for fact in facts)) for key in keys]
-    claims = [f"- {name}: {claim}" for name, summary in zip(names, summaries, strict=True) for claim in summary.claims]
+    names = [escape_markdown(name) for name in names]
+    settings = [(key.replace("_", " "), *(escape_markdown(f"{fact.get(key, '–')}") for fact in facts)) for key in keys]
+    claims = [
+        f"- {name}: {escape_markdown(claim)}"
+        for name, summary in zip(names, summaries, strict=True)
+        for claim in summary.claims
+    ]
     checked = [
-        f"- {name}: {fact['verification']}" if fact["verification"].startswith("verified")
+        f"- {name}: {escape_markdown(fact['verification'])}" if fact["verification"].startswith("verified")
         else f"- {name}: **not verified**"
         for name, fact in zip(names, facts, strict=True)
     ]  # fmt: skip
@@ -99,7 +102,8 @@ def to_markdown(
         INTRODUCTION,
         "",
         make_table(names, summaries).to_markdown(),
-        *(str(escape(line)) for line in (*claims, *checked)),
+        *claims,
+        *checked,
         "",
         Table(("setting", *names), tuple(settings)).to_markdown(),
         "`pprs verify RUN --replay 10` answers inputs again, and the run digest names the run that the numbers are "

@@ -100,6 +100,16 @@ class Table:
         return any(cell[:1].isalpha() or cell.startswith("`") for cell in cells)
 
 
+def escape_markdown(text: str) -> str:
+    """Return a text of unknown origin so that Markdown shows it as it is, without its tags, links and code.
+
+    >>> escape_markdown("<b>![x](u)`")
+    '&lt;b&gt;!\\\\[x](u)\\\\`'
+    """
+    text = text.replace("\\", "\\\\").replace("<", "&lt;").replace(">", "&gt;")
+    return text.replace("[", r"\[").replace("`", r"\`")
+
+
 def _one_line(text: str) -> str:
     """
     >>> _one_line("a|b")

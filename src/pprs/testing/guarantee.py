@@ -299,8 +299,8 @@ class GuaranteeContract(ABC):
         guarantee, run = self.guarantee, self._finished().run
         whole = guarantee.summarise(run)
         rows = run.rows()
-        counts = {len(rows), len({row.idx for row in rows})}
-        assert whole.inputs in counts, f"summarise() counts {whole.inputs} inputs, and there are {len(rows)} rows"
+        inputs = len({row.idx for row in rows})
+        assert whole.inputs == inputs, f"summarise() counts {whole.inputs} inputs, and the rows are of {inputs}"
         assert whole.claims, "summarise() claims nothing, though rows are certified"
         assert whole.metrics, "summarise() returns no number"
         for metric in whole.metrics:
