@@ -338,6 +338,9 @@ class Prediction(_EqualByValue):
         arithmetic: "exact" if noise was drawn in integers on the levels of the image, "real" if it was added in
             floating point, so that the statement disregards rounding.
         levels: In exact arithmetic, the values of the image are multiples of 1 / levels, else None.
+        shape: Shape of the image that noise was added to.
+        moved: How far rounding to the levels moved the image.
+        image_digest: Digest of the image as it was classified.
     """
 
     prediction: int | None
@@ -347,6 +350,9 @@ class Prediction(_EqualByValue):
     alpha: float
     arithmetic: str = "real"
     levels: int | None = None
+    shape: tuple[int, ...] | None = None
+    moved: float = 0.0
+    image_digest: str | None = None
 
     @property
     def abstained(self) -> bool:

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from pprs.arithmetic import Arithmetic
 from pprs.bounds import binomial_test, check_alpha
 from pprs.certificate import Certificate, Counts, Prediction
 from pprs.consistency import FirstBatch, check_function_of_one_image, checked
@@ -106,7 +107,7 @@ class SmoothedClassifier:
         batch_size: int | None = None,
         threads: int | None = None,
         device: str | torch.device = "cpu",
-        arithmetic: str = "auto",
+        arithmetic: str | Arithmetic = "auto",
         check: bool = True,
     ) -> None:
         self._votes = LocalVotes(
@@ -266,28 +267,8 @@ class SmoothedClassifier:
             PprsError: If an argument or the image is invalid, if the base classifier fails, or if exact arithmetic
                 cannot keep `alpha` with so many samples.
         """
-        check_alpha(alpha)
-        _check_number(n)
-        with checked(self._votes), error_context(x, index, self.partition):
-            image, level = self._prepare(x), alpha
-            quantisation = _quantisation_of(image)
-            if quantisation is not None:
-                try:
-                    level = quantisation.reduced_alpha(alpha, self.noise.sigma, n, image.numel())
-                except ConfigurationError as error:  # other images may be smaller or on other levels
-                    raise PprsError(error.message, parameter=error.parameter) from error
-            counts = count_votes(self._votes, image, n, index, PREDICT).counts
-        second, first = np.argsort(counts, kind="stable")[-2:]
-        p_value = binomial_test(int(counts[first]), int(counts[first] + counts[second]))
-        return Prediction(
-            int(first) if p_value <= level else None,
-            counts,
-            p_value,
-            n,
-            alpha,
-            arithmetic="real" if quantisation is None else "exact",
-            levels=None if quantisation is None else quantisation.levels,
-        )
+        with checked(self._votes):
+            return predict_label(self._votes, x, n=n, alpha=alpha, index=index)
 
     def counts(self, x: torch.Tensor, *, n: int = 1_000, index: int = 0, phase: int = PREDICT) -> Counts:
         """Count the base classifier's votes on noisy samples of an image.
@@ -354,6 +335,53 @@ class SmoothedClassifier:
     def _prepare(self, x: torch.Tensor) -> torch.Tensor | QuantisedImage:
         """Validate an image and return it in the form in which noise is added to it."""
         return self._votes.quantise(check_image(x, self._votes.device))
+
+
+def predict_label(
+    source: VoteSource, x: torch.Tensor, *, n: int, alpha: float, index: int, on_samples: OnSamples | None = None
+) -> Prediction:
+    """Return the label that most of n samples have, or abstain, as `SmoothedClassifier.predict` does."""
+    check_alpha(alpha)
+    _check_number(n)
+    with error_context(x, index, source.partition):
+        image = source.quantise(check_image(x, source.device))
+        quantisation = _quantisation_of(image)
+        try:
+            level = reduce_alpha(alpha, source.noise, n, image.numel(), quantisation)
+        except ConfigurationError as error:  # other images may be smaller or on other levels
+            raise PprsError(error.message, parameter=error.parameter) from error
+        counts = count_votes(source, image, n, index, PREDICT, on_samples).counts
+    prediction, p_value = decide_label(counts, level)
+    return Prediction(
+        prediction,
+        counts,
+        p_value,
+        n,
+        alpha,
+        arithmetic="real" if quantisation is None else "exact",
+        levels=None if quantisation is None else quantisation.levels,
+        shape=tuple(image.shape),
+        moved=0.0 if quantisation is None else quantisation.moved,
+        image_digest=digest_image(image),
+    )
+
+
+def reduce_alpha(alpha: float, noise: Noise, n: int, dim: int, quantisation: Quantisation | None) -> float:
+    """Return alpha without the probability that exact arithmetic draws another sample than the exact distribution."""
+    return alpha if quantisation is None else quantisation.reduced_alpha(alpha, noise.sigma, n, dim)
+
+
+def decide_label(counts: Counts, level: float) -> tuple[int | None, float]:
+    """Return the label with the most votes, and the p-value of the test that it is no likelier than the second.
+
+    The label is None if the test does not separate the two at this level.
+
+    >>> decide_label(np.array([5, 60, 35]), 0.001), decide_label(np.array([0, 90, 10]), 0.001)[0]
+    ((None, 0.01346370478643427), 1)
+    """
+    second, first = np.argsort(counts, kind="stable")[-2:]
+    p_value = binomial_test(int(counts[first]), int(counts[first] + counts[second]))
+    return (int(first) if p_value <= level else None), p_value
 
 
 def _check_number(n: int) -> None:

@@ -108,7 +108,7 @@ def test_predict_goes_on_after_an_image_that_fails(tmp_path: Path, monkeypatch: 
     output = pprs(*command, "--engine", "torch", code=1)
     lines = [line.split("\t") for line in output.stdout.splitlines()[1:]]
     assert [line[:3] for line in lines] == [["0", "1", "1"], ["1", "0", "-1"], ["2", "0", "0"]]
-    assert lines[1][3:] == ["1", "(failed)"]
+    assert lines[1][3:] == ["1", "(failed)", ""]
     assert "pprs: failed: 1 image, without a prediction." in output.stderr
     assert "  image 1: " in output.stderr
     assert "too bright" in output.stderr

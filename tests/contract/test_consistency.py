@@ -15,9 +15,8 @@ from pprs import Gaussian, Model, PatchClassifier, Slic, SmoothedClassifier, cer
 from pprs.consistency import MAX_DIFFERENCE, check_function_of_one_image
 from pprs.errors import ConfigurationError
 from pprs.label_sets.scoring import FunctionModule
-from pprs.prediction import predict_task
+from pprs.prediction import predict_dataset
 from pprs.sampling import Sampling
-from pprs.task import load_task
 
 NOISE = Gaussian(0.25)
 IMAGE = torch.linspace(0, 1, 64).reshape(1, 8, 8)
@@ -204,7 +203,7 @@ def test_they_are_refused_before_a_run(name: str, tmp_path: Path) -> None:
         certify_dataset(Model(model, "net", 3), images(2), out=tmp_path / "run", engine="torch", **options)
     assert not (tmp_path / "run").exists()
     with pytest.raises(ConfigurationError, match=message):
-        predict_task(load_task(Model(model, "net", 3), images(2)), NOISE, None, n=10)
+        predict_dataset(Model(model, "net", 3), images(2), noise=NOISE, n=10, progress=False)
 
 
 @pytest.mark.parametrize("layer", [torch.nn.BatchNorm2d(4), torch.nn.Dropout(0.5), torch.nn.GroupNorm(2, 4)])

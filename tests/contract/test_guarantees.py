@@ -16,7 +16,12 @@ import pytest
 import torch
 from networks import write_masked_images
 
+from pprs import LabelSets, load_model
 from pprs.certify.guarantee import CERTIFY
+from pprs.label_sets import LabelSetSettings
+from pprs.label_sets.guarantee import LABEL_SET
+from pprs.patches.guarantee import PatchGuarantee
+from pprs.prediction.guarantee import PREDICT
 from pprs.runs import Failure, Key, Known, Question, Session
 from pprs.runs.columns import Schema
 from pprs.runs.guarantee import Metric, Summary
@@ -42,6 +47,18 @@ def write_inputs(folder: Path) -> tuple[str, str]:
     return "pprs.testing:ContractNetwork", str(folder / "data")
 
 
+def calibrate(model: str, shape: tuple[int, ...], class_names: tuple[str, ...]) -> dict[str, Any]:
+    """Return the settings of label sets that were calibrated with random images of random labels."""
+    rng = np.random.default_rng(1)
+    images = torch.from_numpy(rng.integers(0, 256, (60, *shape))).float() / 255
+    labels = torch.from_numpy(rng.integers(0, len(class_names), 60))
+    opened = replace(load_model(model), class_names=class_names)
+    sets = LabelSets.fit(
+        opened, images, labels, noise="gaussian:sigma=0.25", radius=0.05, alpha=0.4, randomised=True, engine="torch"
+    )
+    return LabelSetSettings.own(sets.calibration)
+
+
 class TestCertify(GuaranteeContract):
     guarantee = CERTIFY
     settings: ClassVar[dict[str, Any]] = {"n0": 10, "n": 60, "alpha": 0.05, "bound": "one-sided", "stop": None}
@@ -64,6 +81,38 @@ class TestSegment(GuaranteeContract):
 
     def make_inputs(self, folder: Path) -> tuple[str, str]:
         return write_masked_images(folder)
+
+
+class TestPatch(GuaranteeContract):
+    guarantee = PatchGuarantee((1, 2))
+    settings: ClassVar[dict[str, Any]] = {"masks": 3, "fill_text": "mean"}
+    unchecked: ClassVar[dict[str, str]] = {
+        "passes": "without a certificate, the search ends at the first pair that differs, which depends on the batches"
+    }
+
+    def make_inputs(self, folder: Path) -> tuple[str, str]:
+        return write_inputs(folder)
+
+
+class TestPredict(GuaranteeContract):
+    guarantee = PREDICT
+    settings: ClassVar[dict[str, Any]] = {"n": 40, "alpha": 0.05}
+    options: ClassVar[dict[str, Any]] = {"noise": "gaussian:sigma=0.5", "partition": "slic:n_segments=6", "seed": 3}
+    unchecked: ClassVar[dict[str, str]] = {
+        "alpha": "predictions that follow from the votes at another alpha hold for it"
+    }
+
+    def make_inputs(self, folder: Path) -> tuple[str, str]:
+        return write_inputs(folder)
+
+
+class TestLabelSets(GuaranteeContract):
+    guarantee = LABEL_SET
+    options: ClassVar[dict[str, Any]] = {"noise": "gaussian:sigma=0.25", "seed": 3}
+    settings: ClassVar[dict[str, Any]] = calibrate("pprs.testing:ContractNetwork", (1, SIDE, SIDE), ("a", "b"))
+
+    def make_inputs(self, folder: Path) -> tuple[str, str]:
+        return write_inputs(folder)
 
 
 class TestShifts(GuaranteeContract):

@@ -14,14 +14,13 @@ import torch
 from helpers import Record, pprs
 from networks import make_overlay, save_network
 
-from pprs import Gaussian, LabelSets, PprsError, Sampling, certify_dataset, load_model
-from pprs.consistency import FirstBatch
-from pprs.label_sets import AttackOptions, SetRequest, attack_sets, scoring
+from pprs import Gaussian, LabelSets, PprsError, Sampling, certify_dataset, load_model, open_run
+from pprs.errors import ConfigurationError
+from pprs.label_sets import AttackOptions, attack_sets, evaluate_run, scoring
 from pprs.label_sets.settings import _make_checksum
 from pprs.model.changes import Changes
 from pprs.model.overlay import save_overlay
 from pprs.noise import digest_image
-from pprs.progress import Silent
 from pprs.task import load_task
 from pprs.voting import CALIBRATE, SETS, LocalVotes
 
@@ -203,7 +202,7 @@ def test_sets_are_bound_to_their_model(saved: Path, tmp_path: Path, monkeypatch:
             lambda: LabelSets.fit(Blobs(), *blobs(COUNT), num_classes=4, noise=NOISE, radius=0.1).evaluate(
                 blobs(9, seed=1)[0], torch.full((9,), 4)
             ),
-            "has the label 4, and the model has the classes 0 to 3",
+            "it has label 4, but the model has only 4 classes",
         ),
         (lambda: fit().evaluate(*blobs(COUNT)), "all of these images are calibration images"),
         (lambda: fit().predict(torch.rand(1, 8, 8)), "not multiples of 1/255"),
@@ -264,26 +263,6 @@ def test_an_attack_finds_sets_that_claim_too_much(score: str) -> None:
     assert not attacked.passed
 
 
-def test_an_interrupted_calibration_continues(tmp_path: Path) -> None:
-    calls = 0
-
-    class Counting(Blobs):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            nonlocal calls
-            calls += 1
-            return super().forward(x)
-
-    task = load_task(Counting(), blobs(COUNT))
-    request, store = SetRequest(NOISE, None, 0.1), tmp_path / ".scores"
-    with pytest.raises(KeyboardInterrupt):
-        LabelSets.of_task(task, request, progress=Record(interrupt_after=100), store=store)
-    first, calls = calls, 0
-    resumed = LabelSets.of_task(task, request, progress=Silent(), store=store)
-    assert calls < first - 60
-    assert not store.exists()
-    assert resumed.calibration == LabelSets.of_task(task, request).calibration
-
-
 class Fragile(Blobs):
     """A network that fails on the brightest images, and counts what it classifies."""
 
@@ -308,32 +287,31 @@ def test_images_that_fail_have_no_set_and_the_others_do() -> None:
     assert found.rows == tuple(row for row in expected if row.index not in (4, 7))
     assert "too bright" in dict(found.failures)[4]
     assert "NaN" in dict(found.failures)[7]
-    with pytest.raises(PprsError, match="no image could be predicted. Image 0: .*too bright"):
+    with pytest.raises(PprsError, match=r"(?s)no image could be predicted\..*image 0: .*too bright"):
         sets.evaluate(images[4:5].expand(5, -1, -1, -1), labels[:5])
     net.weight.data[()] = torch.nan
     with pytest.raises(PprsError, match="scores that are not finite numbers"):
+        sets.predict(images[0])
+    with pytest.raises(ConfigurationError, match="weights of the model have changed since"):
         sets.evaluate(images[:3], labels[:3])
 
 
-def test_an_interrupted_prediction_continues_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FirstBatch, "confirm", lambda self, votes: None)  # which would be counted
-    net, store = Fragile(), tmp_path / ".scores"
-    sets = fit(net)
+def test_an_interrupted_prediction_continues(tmp_path: Path) -> None:
+    sets, out = fit(), tmp_path / "run"
     task = sets.open_task(blobs(20, seed=1))
     expected = sets.evaluate_task(task)
     with pytest.raises(KeyboardInterrupt):
-        sets.evaluate_task(replace(task, images=[11, 3, 5, 17]), progress=Record(interrupt_after=4), store=store)
-    kept = len(store.read_text().splitlines()) - 1
-    assert kept in (3, 4)
-    with store.open("a") as file:
-        file.write('[19, -1, "abc", 0.')  # killed while it wrote
-    for already in (kept, 20):
-        net.calls = 0
-        assert sets.evaluate_task(task, store=store) == expected
-        assert net.calls == 20 - already
-    net.calls = 0
-    sets.evaluate_task(task, seed=5, store=store)
-    assert net.calls == 20, "scores of another seed are not used"
+        sets.predict_task(replace(task, images=range(3, 19)), progress=Record(interrupt_after=22), out=out)
+    kept = {row.idx for row in open_run(out).iter_rows()}
+    assert 0 < len(kept) < 16
+    resumed = Record()
+    run = sets.predict_task(task, out=out, progress=resumed)
+    assert evaluate_run(run) == expected
+    assert f"resuming: {len(kept)} of 20 images are done" in " ".join(resumed.messages)
+    with pytest.raises(ConfigurationError, match="seed: the run has 0, you asked for 5"):
+        sets.predict_task(task, seed=5, out=out)
+    with pytest.raises(ConfigurationError, match="sets: the run has 'one calibration', you asked for 'another'"):
+        sets.at(radius=0.05).predict_task(task, out=out)
 
 
 def write_data(folder: Path) -> Path:
@@ -348,7 +326,7 @@ def test_commands(tmp_path: Path) -> None:
     assert "calibrated with 60 images at level 0.9537" in out
     assert "over images, calibration images and noise together" in out
     found = pprs("predict-set", "--sets", "sets.json", "--data", data, "--out", "rows.csv", cwd=tmp_path)
-    assert found.stdout.splitlines()[0] == "idx\tlabel\tsize\tset"
+    assert found.stdout.splitlines()[0] == "idx\tlabel\tsize\tset\tinput"
     assert len(found.stdout.splitlines()) == 61
     assert "60 calibration images were left out" in found.stderr
     assert "over images, calibration images and noise together" in found.stderr
@@ -368,8 +346,9 @@ def test_the_command_continues_after_a_failure(tmp_path: Path, monkeypatch: pyte
     model, data = save_network(tmp_path / "m.safetensors"), write_data(tmp_path)
     base = ("calibrate", "--model", model, "--data", data, "--sigma", "0.25", "--radius", "0.1", "--limit", "60")
     pprs(*base, "--out", "sets.json", cwd=tmp_path)
-    command = ("predict-set", "--sets", "sets.json", "--data", data, "--out", "rows.json", "--threads", "1")
-    expected = pprs(*command, cwd=tmp_path).stdout.splitlines()
+    command = ("predict-set", "--sets", "sets.json", "--data", data, "--threads", "1", "--out")
+    expected = pprs(*command, "rows.json", cwd=tmp_path).stdout.splitlines()
+    assert len(json.loads((tmp_path / "rows.json").read_text())["images"]) == 60
     failing, scored, original = int(expected[5].split()[0]), list[int](), LocalVotes._score_sample
 
     def score(self: LocalVotes, index: int, x: Any, phase: int) -> torch.Tensor:
@@ -379,17 +358,16 @@ def test_the_command_continues_after_a_failure(tmp_path: Path, monkeypatch: pyte
         return original(self, index, x, phase)
 
     monkeypatch.setattr(LocalVotes, "_score_sample", score)
-    found = pprs(*command, "--attack", "5", "--steps", "1", cwd=tmp_path, code=1)
+    found = pprs(*command, "run", "--attack", "5", "--steps", "1", cwd=tmp_path, code=1)
     assert found.stdout.splitlines() == expected[:5] + expected[6:]
     assert f"image {failing}: RuntimeError: no memory left" in found.stderr
-    rows = json.loads((tmp_path / "rows.json").read_text())
-    assert len(rows["images"]) == 59
-    assert rows["failed"] == [{"index": failing, "error": "RuntimeError: no memory left"}]
+    run = open_run(tmp_path / "run")
+    assert len(run) == 59
+    assert [(failure.idx, failure.error) for failure in run.failures()] == [(failing, "RuntimeError: no memory left")]
     scored.clear()
     monkeypatch.setattr(LocalVotes, "_score_sample", lambda self, *a: scored.append(a[0]) or original(self, *a))
-    assert pprs(*command, cwd=tmp_path).stdout.splitlines() == expected
+    assert pprs(*command, "run", cwd=tmp_path).stdout.splitlines() == expected
     assert scored == [failing], "all others were kept"
-    assert sorted(path.name for path in tmp_path.glob(".*")) == []
 
 
 def test_sets_among_some_labels(tmp_path: Path) -> None:

@@ -11,24 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from networks import save_network, save_unet
 
 from pprs import Sampling, certify_dataset
 from pprs.dataset import EngineOptions
-from pprs.errors import ConfigurationError
 from pprs.label_sets import LabelSets, SetRequest
-from pprs.label_sets.store import read_key
 from pprs.noise import Gaussian
 from pprs.patches import certify_patches
-from pprs.progress import Progress, Silent
+from pprs.prediction import predict_dataset
+from pprs.progress import Progress
 from pprs.runs import FILE, RunFile
 from pprs.segmentation import SegmentationSampling
 from pprs.segmentation.run import segment_dataset
 from pprs.task import load_task
 from pprs.testing import StoreContract
-from pprs.testing.store import COUNT
 
 COMMON: dict[str, Any] = {"engine": "torch"}
 
@@ -70,6 +67,19 @@ class TestRuns(Classified, StoreContract):
         return {row.idx: replace(row, seconds=0.0) for row in RunFile(out).iter_rows()}
 
 
+class TestPredictions(Classified, StoreContract):
+    file = FILE
+
+    def run(self, out: Path, model: Path, data: Path, count: int, progress: Progress) -> None:
+        predict_dataset(
+            str(model), str(data), noise="gaussian:sigma=0.25", n=20, alpha=0.05, out=out, images=range(count),
+            progress=progress, **COMMON,
+        )  # fmt: skip
+
+    def read(self, out: Path) -> Mapping[Any, Any]:
+        return {row.idx: replace(row, seconds=0.0) for row in RunFile(out).iter_rows()}
+
+
 class TestSegmentations(StoreContract):
     file = FILE
 
@@ -104,47 +114,17 @@ class TestPatches(Classified, StoreContract):
             db.execute("UPDATE rows SET passes = 'garbage' WHERE idx = 1")
 
 
-class TestScores(Classified, StoreContract):
-    """Scores of label sets lie in a file of their own. Lines that cannot be read are scored again."""
-
-    file, is_text = "scores", True
+class TestLabelSets(Classified, StoreContract):
+    file = FILE
 
     def run(self, out: Path, model: Path, data: Path, count: int, progress: Progress) -> None:
         request = SetRequest(Gaussian(0.25), None, 0.05, 0.4, options=EngineOptions("torch"))
         sets = LabelSets.of_task(load_task(str(model), str(data), images=range(8, 40)), request)
-        task = sets.open_task(str(data))
-        kept = len(self.read(out)) if (out / self.file).exists() else 0
-        if kept:
-            progress.message(f"resuming: {kept} scores")  # the commands do not say so
-        sets.evaluate_task(replace(task, images=range(count)), progress=progress, store=out / self.file)
-        assert len(self.read(out)) - kept <= count - kept, "scores were drawn again"
+        sets.predict_dataset(str(data), images=range(count), out=out, progress=progress)
 
     def read(self, out: Path) -> Mapping[Any, Any]:
-        rows = {}
-        first, *lines = (out / self.file).read_text().splitlines(keepends=True) or [""]
-        read_key(first, out / self.file)
-        for line in lines:
-            with contextlib.suppress(ValueError):
-                index, label, digest, *scores = json.loads(line)
-                rows[index, label, digest] = scores
-        return rows
+        return {row.idx: replace(row, seconds=0.0) for row in RunFile(out).iter_rows()}
 
-    def make_future(self, file: Path) -> None:
-        make_future_lines(file)
-
-    def test_a_folder_with_other_files_is_left_alone(self) -> None:
-        with self._scratch() as (folder, model, data):
-            (folder / "scores").write_text("my notes\n")
-            with pytest.raises(ConfigurationError, match=r"exists and holds no scores\. Nothing was changed"):
-                self.run(folder, model, data, COUNT, Silent())
-            assert (folder / "scores").read_text() == "my notes\n"
-
-    def test_a_damaged_row_is_named(self) -> None:
-        """It is no claim, and is scored again."""
-        with self._scratch() as (folder, model, data):
-            expected = self._finish(folder, model, data)
-            file = folder / "finished" / self.file
-            file.write_text(file.read_text().replace("[1, -1", "[garbage, -1"))
-            assert len(self.read(folder / "finished")) == COUNT - 1
-            self.run(folder / "finished", model, data, COUNT, Silent())
-            assert self.read(folder / "finished") == expected
+    def damage(self, file: Path) -> None:
+        with contextlib.closing(sqlite3.connect(file)) as db, db:
+            db.execute("UPDATE rows SET scores = 'garbage' WHERE idx = 1")

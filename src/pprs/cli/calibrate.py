@@ -76,8 +76,8 @@ def calibrate(
 ) -> None:
     """Calibrate sets of labels that contain the true one with probability 1 - alpha, also under attack.
 
-    The images must be labelled, like those that sets are wanted for, and not used in training. Repeat the command to
-    resume.
+    The images must be labelled, like those that sets are wanted for, and not used in training. Each takes one noisy
+    pass.
 
     Example: pprs calibrate --model M.safetensors --data D --sigma 0.25 --radius 0.25 --out sets.json
     """
@@ -90,9 +90,7 @@ def calibrate(
     options.set_threads(threads)
     task = load_task(model, data, split=split, classes=classes, labels=labels, pixels=pixels, adapted=adapted)
     chosen = sorted(fair_order(task.images, seed)[:limit])
-    sets = LabelSets.of_task(
-        replace(task, images=chosen), request, progress=progress, store=out.with_name(f".{out.name}.scores")
-    )
+    sets = LabelSets.of_task(replace(task, images=chosen), request, progress=progress)
     sets.save(out)
     calibration = sets.calibration
     count = len(calibration.scores)

@@ -13,13 +13,16 @@ from pprs.cli.certify import certify
 from pprs.cli.errors import flags_of, guarded, with_flags
 from pprs.cli.options import Panel
 from pprs.cli.patch import patch
+from pprs.cli.predict import predict
 from pprs.cli.segment import segment
 from pprs.errors import ConfigurationError
 from pprs.runs import open_run
 from pprs.runs.guarantee import import_place
 
 # The commands whose options the advice names.
-COMMANDS: dict[str, Callable[..., Any]] = {"certify": certify, "segment": segment, "patch": patch}
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "certify": certify, "segment": segment, "patch": patch, "predict": predict,
+}  # fmt: skip
 
 
 @guarded

@@ -171,6 +171,15 @@ Arithmetic = Annotated[
         "first. real adds float32 noise and disregards rounding. auto is exact, or rounded, where possible.",
     ),
 ]
+Out = Annotated[
+    str | None,
+    option(
+        "--out",
+        "RUN",
+        Panel.OUTPUT,
+        "Folder or url (s3://bucket/run) to write the run to. Repeat the command to resume it.",
+    ),
+]
 Engine = Annotated[
     Engines,
     option(

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from pprs.arithmetic import Arithmetic
 from pprs.certificate import confidence, state_label_arithmetic
 from pprs.cli import options
-from pprs.cli.console import CommandProgress
-from pprs.cli.errors import FAILED, guarded, with_flags
+from pprs.cli.console import CommandProgress, exit_if_failed
+from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
 from pprs.data import Selection
 from pprs.domain import SIGNAL
 from pprs.engine import EngineOptions
-from pprs.errors import PprsError
 from pprs.noise import noise_of
 from pprs.partition import parse_request
-from pprs.prediction import predict_task
-from pprs.runners import Local, describe_failures
-from pprs.runs import Failure
-from pprs.runs.settings import describe_labels
+from pprs.prediction import PredictedRow, predict_task
+from pprs.runners import RunOptions
+from pprs.runs import Run, check_out
+from pprs.runs.provenance import describe_labels
 from pprs.space import state_pixels
-from pprs.task import load_task
-from pprs.voting import choose_arithmetic, levels_of
+from pprs.task import Task, load_task
+
+messages = CommandProgress(Console(stderr=True))  # the table goes to stdout
 
 
 @guarded
@@ -36,6 +38,7 @@ def predict(
     partition: options.PartitionText = "auto",
     noise: options.NoiseText = "gaussian",
     pixels: options.PixelsName = "network",
+    out: options.Out = None,
     n: Annotated[int, options.option("--n", "INT", Panel.SAMPLING, "Samples per image.")] = 1_000,
     alpha: Annotated[
         float,
@@ -55,6 +58,13 @@ def predict(
     batch_size: options.BatchSize = None,
     threads: options.Threads = None,
     device: options.Device = "cpu",
+    autocast: options.Autocast = False,
+    channels_last: options.ChannelsLast = False,
+    runner: options.RunnerName = "local",
+    workers: options.Workers = None,
+    address: options.Address = None,
+    gpus_per_worker: options.Gpus = None,
+    split_samples: options.SplitSamples = False,
 ) -> None:
     """Predict labels with the smoothed classifier, abstaining where the vote is too close.
 
@@ -65,45 +75,50 @@ def predict(
     Example: pprs predict --model M.safetensors --data builtin:mnist5k --sigma 0.25 --limit 10
     """
     run_noise, run_partition = noise_of(noise, sigma), parse_request(partition)
-    engine_options, images = EngineOptions(engine, device, batch_size), Selection(start, stride, limit)
-    choose_arithmetic(arithmetic, run_noise)
-    Local().check_device(device)
+    Arithmetic.of(arithmetic, run_noise)
+    run_on = options.make_runner(runner, workers, address, gpus_per_worker, split_samples, threads, device)
+    run_on.check_device(device)
     options.set_threads(threads)
+    check_out(out)
+    images = Selection(start, stride, limit)
     task = load_task(
         model, data, split=split, classes=classes, labels=labels, images=images, pixels=pixels, adapted=adapted
     )
-    names, messages = task.model.class_names, CommandProgress(Console(stderr=True))
-    predicted = predict_task(
-        task, run_noise, run_partition, n=n, alpha=alpha, seed=seed, options=engine_options, progress=messages,
-        arithmetic=arithmetic,
+    engine_options = EngineOptions(engine, device, batch_size, None, autocast, channels_last)
+    run = predict_task(
+        task, n, alpha,
+        RunOptions(
+            run_noise, run_partition, seed, out, run_on, engine_options, progress=messages, arithmetic=arithmetic
+        ),
     )  # fmt: skip
+    _explain(run, task)
+    chosen = set(run.images or ())
+    _print_table([row for row in run.outcomes() if row.idx in chosen], task.model.class_names)
+    if out is not None:
+        messages.message(f"the rows are in {out}. Check them with: pprs verify {out} --replay 3")
+    failures = [failure for failure in run.failures() if failure.idx in chosen]
+    exit_if_failed(failures, task.domain, run.guarantee.unanswered + ".")
+
+
+def _explain(run: Run, task: Task) -> None:
+    """Say what the labels of the table are."""
+    settings = run.settings
     if task.labels is not None:
         messages.message(f"the classifier chooses among {describe_labels(task.labels)} only")
-    messages.message(state_pixels(pixels))
-    used = choose_arithmetic(arithmetic, run_noise)
-    levels = levels_of(task.fix_arithmetic(run_noise, arithmetic)) if task.domain is SIGNAL else None
+    messages.message(state_pixels(settings.pixels))
+    levels = settings.levels if task.domain is SIGNAL else None
     messages.message(
-        f"each label is the smoothed classifier's with {confidence(alpha)} confidence"
-        f"{state_label_arithmetic(used, levels)}"
+        f"each label is the smoothed classifier's with {confidence(settings.alpha)} confidence"
+        f"{state_label_arithmetic(settings.arithmetic, levels)}"
     )
-    typer.echo("idx\tlabel\tpredict\tp_value\tname")
-    failures = []
-    for image in predicted:
-        if isinstance(image, Failure):
-            failures.append(image)
-            typer.echo(_format_line(image.idx, image.label, None, 1.0, "(failed)"))
-            continue
-        prediction = image.prediction.prediction
-        name = "(abstained)" if prediction is None else names[prediction] if names else str(prediction)
-        typer.echo(_format_line(image.index, image.label, prediction, image.prediction.p_value, name))
-    if failures:
-        text = describe_failures(failures, "without a prediction.")
-        if len(failures) == len(task.images):
-            raise PprsError(f"no {task.domain.name} could be predicted. {text}")
-        typer.echo(f"pprs: {with_flags(text)}", err=True)
-        raise typer.Exit(FAILED)
 
 
-def _format_line(index: int, label: int | None, prediction: int | None, p_value: float, name: str) -> str:
-    numbers = [index, -1 if label is None else label, -1 if prediction is None else prediction]
-    return "\t".join(map(str, numbers)) + f"\t{p_value:.3g}\t{name}"
+def _print_table(rows: Sequence[PredictedRow], names: Sequence[str] | None) -> None:
+    typer.echo("idx\tlabel\tpredict\tp_value\tname\tinput")
+    for row in rows:
+        label, prediction = (-1 if value is None else value for value in (row.label, row.prediction))
+        name = names[prediction] if names and prediction >= 0 else str(prediction)
+        if row.prediction is None:
+            name = "(failed)" if row.is_failed else "(abstained)"
+        values = (str(row.idx), str(label), str(prediction), f"{row.p_value:.3g}", name, row.name or "")
+        typer.echo("\t".join(" ".join(value.split()) for value in values))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -19,17 +18,19 @@ from pprs.data import Selection
 from pprs.errors import ConfigurationError
 from pprs.label_sets import (
     AttackOptions,
+    LabelSetRow,
     LabelSets,
     SetEvaluation,
-    SetRow,
     attack_sets,
     compare_sets,
+    evaluate_run,
     list_notes,
     state_promise,
     write_rows,
 )
 from pprs.label_sets.page import write_set_report
 from pprs.runners.run import LISTED_FAILURES
+from pprs.runs import Run, check_out
 from pprs.task import Task
 
 messages = CommandProgress(Console(stderr=True))  # rows go to stdout
@@ -67,7 +68,13 @@ Attack = Annotated[
 ]  # fmt: skip
 Steps = Annotated[int, options.option("--steps", "INT", Panel.SAMPLING, "Gradient steps of an attack.")]
 Out = Annotated[
-    Path | None, options.option("--out", "FILE", Panel.OUTPUT, "File for the set of each image (.csv or .json).")
+    str | None,
+    options.option(
+        "--out",
+        "RUN",
+        Panel.OUTPUT,
+        "Folder or url to write the run to, or a file for the set of each image (.csv or .json).",
+    ),
 ]
 ReportPath = Annotated[
     Path | None, options.option("--report", "FILE", Panel.OUTPUT, "Report that compares the sets (.html).")
@@ -92,32 +99,43 @@ def predict_set(
     out: Out = None,
     report: ReportPath = None,
     threads: options.Threads = None,
+    runner: options.RunnerName = "local",
+    workers: options.Workers = None,
+    address: options.Address = None,
+    gpus_per_worker: options.Gpus = None,
 ) -> None:
     """Predict a set of labels for each image, from one noisy pass, with sets from `pprs calibrate`.
 
     Prints a tab-separated table. Calibration images are left out. If images have labels, coverage and sizes follow.
 
     An image that cannot be read or classified is listed at the end, with exit code 1, or 2 if there is no other image.
-    With `--out` or `--report`, repeat the command to continue where it ended, and to try failed images again.
+    With a folder or url as `--out`, repeat the command to continue where it ended, and to try failed images again.
 
-    Example: pprs predict-set --sets sets.json --data D --limit 10
+    Example: pprs predict-set --sets sets.json --data D --limit 10 --out runs/sets
     """
-    _check_files(sets, out, report)
+    is_file = _check_files(sets, out, report)
     images = Selection(start, stride, limit)
     options.check_count(attack, "attack")
     options.check_count(steps, "steps")
+    run_on = options.make_runner(runner, workers, address, gpus_per_worker, False, threads, "cpu")
     options.set_threads(threads)
     opened = [LabelSets.load(path, model=model, adapted=adapted) for path in sets]
     _check_comparable(opened)
-    stores = [_store_path(None if secret else out or report, i) for i in range(len(opened))]
     tasks = [one.open_task(data, split=split, classes=classes, images=images) for one in opened]
-    evaluations = [
-        _predict(one, task, store, seed, secret, print_rows=len(sets) == 1)
-        for one, task, store in zip(opened, tasks, stores, strict=True)
-    ]
-    if out is not None:
-        write_rows(evaluations[0], out)
+    evaluations = []
+    for one, task in zip(opened, tasks, strict=True):
+        messages.message(f"what is promised: {state_promise(one.settings)}.")
+        run = one.predict_task(
+            task, seed=seed, secret=secret, out=None if is_file else out, runner=run_on, progress=messages
+        )
+        evaluations.append(evaluate_run(run, skipped=len(task.images) - len(run.images or ())))
+        if len(sets) == 1:
+            _print_rows(run)
+    if out is not None and is_file:
+        write_rows(evaluations[0], Path(out))
         messages.message(f"wrote {out}")
+    elif out is not None:
+        messages.message(f"the rows are in {out}. Check them with: pprs verify {out} --replay 3")
     if attack is not None:
         evaluations = [
             _attack(one, task, evaluation, AttackOptions(attack, steps), seed)
@@ -127,26 +145,26 @@ def predict_set(
     if report is not None:
         write_set_report(evaluations, tasks[-1], report)
         messages.message(f"wrote {report}")
-    for store, evaluation in zip(stores, evaluations, strict=True):
-        if store is not None and not evaluation.failures:
-            store.unlink(missing_ok=True)
     _exit_if_failed(evaluations)
 
 
-def _store_path(path: Path | None, position: int) -> Path | None:
-    """Return where the scores of a prediction are kept until it is finished, or None if it writes no file."""
-    return None if path is None else path.with_name(f".{path.name}.scores{position or ''}")
-
-
-def _check_files(sets: Sequence[Path], out: Path | None, report: Path | None) -> None:
-    if out is not None and out.suffix.lower() not in (".csv", ".json"):
-        raise ConfigurationError(f"`out` must end in .csv or .json, not {out.name}", parameter="out")
+def _check_files(sets: Sequence[Path], out: str | None, report: Path | None) -> bool:
+    """Check where the results go, and return whether `out` is a file of rows and not a run."""
+    is_file = out is not None and Path(out).suffix.lower() in (".csv", ".json")
+    if out is not None and not is_file:
+        if Path(out).suffix and not Path(out).is_dir() and "://" not in out:
+            raise ConfigurationError(
+                f"`out` must end in .csv or .json, or be a folder or url for a run, not {Path(out).name}",
+                parameter="out",
+            )
+        check_out(out)
     if out is not None and len(sets) > 1:
         raise ConfigurationError(
             "`out` is for a single file of `sets`. Compare several with `report`.", parameter="out"
         )
     if report is not None and report.suffix.lower() != ".html":
         raise ConfigurationError(f"`report` must end in .html, not {report.name}", parameter="report")
+    return is_file
 
 
 def _check_comparable(opened: Sequence[LabelSets]) -> None:
@@ -159,17 +177,6 @@ def _check_comparable(opened: Sequence[LabelSets]) -> None:
         )
 
 
-def _predict(
-    sets: LabelSets, task: Task, store: Path | None, seed: int | None, secret: bool, *, print_rows: bool
-) -> SetEvaluation:
-    messages.message(f"what is promised: {state_promise(sets.settings)}.")
-    if not print_rows:
-        return sets.evaluate_task(task, seed=seed, secret=secret, progress=messages, store=store)
-    typer.echo("idx\tlabel\tsize\tset")
-    print_row = partial(_print_row, names=sets.settings.class_names)
-    return sets.evaluate_task(task, seed=seed, secret=secret, on_row=print_row, store=store)
-
-
 def _attack(
     sets: LabelSets, task: Task, evaluation: SetEvaluation, options: AttackOptions, seed: int | None
 ) -> SetEvaluation:
@@ -178,9 +185,16 @@ def _attack(
     return replace(evaluation, attacked=attack_sets(sets, usable, options, seed=seed, progress=messages))
 
 
-def _print_row(row: SetRow, names: Sequence[str] | None) -> None:
-    labels = ", ".join(names[label] if names else str(label) for label in row.labels)
-    typer.echo(f"{row.index}\t{-1 if row.truth is None else row.truth}\t{len(row.labels)}\t{labels or '(empty)'}")
+def _print_rows(run: Run) -> None:
+    """Print the set of each image that the run was called for."""
+    names, chosen = run.settings.class_names, set(run.images or ())
+    typer.echo("idx\tlabel\tsize\tset\tinput")
+    row: LabelSetRow
+    for row in run.iter_rows():
+        if row.idx in chosen:
+            labels = ", ".join(names[label] if names else str(label) for label in row.labels) or "(empty)"
+            values = (row.idx, -1 if row.label is None else row.label, len(row.labels), labels, row.name or "")
+            typer.echo("\t".join(" ".join(str(value).split()) for value in values))
 
 
 def _print_summary(evaluations: Sequence[SetEvaluation]) -> None:

@@ -9,7 +9,6 @@ import typer
 
 from pprs._files import atomic_write
 from pprs.cli import options
-from pprs.cli.certify import Out
 from pprs.cli.console import exit_if_failed, print_run, progress, say
 from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
@@ -80,7 +79,7 @@ def segment(
     adapted: options.Adapted = None,
     partition: options.PartitionText = "none",
     noise: options.NoiseText = "gaussian",
-    out: Out = None,
+    out: options.Out = None,
     tau: Tau = 0.75,
     n0: Annotated[int, options.option("--n0", "INT", Panel.SAMPLING, "Samples that select the labels.")] = 20,
     n: Annotated[int, options.option("--n", "INT", Panel.SAMPLING, "Samples that test the labels.")] = 100,

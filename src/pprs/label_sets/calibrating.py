@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
 
 import torch
 
@@ -20,7 +18,6 @@ from pprs.label_sets.scoring import (
     score_images,
 )
 from pprs.label_sets.settings import Calibration, SetSettings, shorten_digest, sorted_scores
-from pprs.label_sets.store import ScoreStore
 from pprs.model import Model
 from pprs.model.base import Restricted
 from pprs.noise import QuantisedImage, digest_image
@@ -28,12 +25,10 @@ from pprs.progress import Progress, stage
 from pprs.runners import Local, fit_in_memory
 from pprs.space import FILE, NETWORK
 from pprs.task import Task
-from pprs.voting import CALIBRATE, LocalVotes, check_image, levels_of
+from pprs.voting import CALIBRATE, LocalVotes, check_image
 
 
-def calibrate(
-    task: Task, request: SetRequest, progress: Progress, store: Path | None = None
-) -> tuple[Calibration, LocalVotes]:
+def calibrate(task: Task, request: SetRequest, progress: Progress) -> tuple[Calibration, LocalVotes]:
     """Score the calibration images and return the calibration, and what it was scored with."""
     device = Local().check_device(request.options.device)
     if task.pixels == FILE:
@@ -45,7 +40,7 @@ def calibrate(
         progress.message(f"warning: {text}")
     arithmetic = task.fix_arithmetic(request.noise, request.arithmetic)
     request = replace(request, partition=partition, arithmetic=arithmetic)
-    shape, levels = tuple(task.sample.image.shape), levels_of(arithmetic)
+    shape, levels = tuple(task.sample.image.shape), arithmetic.levels
     Promise(request.radius, request.alpha, request.noise, levels, task.sample.image.numel()).rank(len(task.images))
     votes, binding = open_votes(task.model, task.pixels, request, shape, len(task.images), progress)
     settings = SetSettings(
@@ -59,7 +54,7 @@ def calibrate(
         score=request.score,
         randomised=request.randomised,
         seed=request.seed,
-        arithmetic=arithmetic,
+        arithmetic=str(arithmetic),
         engine=binding.identity.get("engine", "torch"),
         device=device,
         pixels=task.pixels,
@@ -70,8 +65,8 @@ def calibrate(
         data=task.data.source,
         split=task.data.split,
     )
-    scores = ScoreStore(store, settings, binding, confirm=partial(confirm_unchanged, votes))
-    scored = _score_calibration(task, votes, settings, scores, progress)
+    scored = _score_calibration(task, votes, settings, progress)
+    confirm_unchanged(votes)
     settings = replace(settings, dim=scored.dim)
     calibration = Calibration(settings, sorted_scores(scored.scores), tuple(sorted(scored.digests)), binding)
     calibration.threshold  # noqa: B018  refuses too few images
@@ -92,9 +87,7 @@ class _Scored:
     dim: int = 0
 
 
-def _score_calibration(
-    task: Task, votes: LocalVotes, settings: SetSettings, store: ScoreStore, progress: Progress
-) -> _Scored:
+def _score_calibration(task: Task, votes: LocalVotes, settings: SetSettings, progress: Progress) -> _Scored:
     """Score the true label of every calibration image."""
     scored, labels = _Scored([], []), dict[int, int]()
     digests: dict[int, str] = {}
@@ -117,19 +110,11 @@ def _score_calibration(
                 x = votes.quantise(check_image(example.image, votes.device))
             scored.dim = max(scored.dim, x.numel())
             labels[index], digests[index] = label, shorten_digest(digest_image(x))
-            known = store.find(index, label, digests[index])
-            if known is None:
-                yield index, x
-            else:
-                scored.scores += known
-                scored.digests.append(digests[index])
-                progress.advance(1)
+            yield index, x
 
-    with stage(progress, "calibrate", len(task.images), "images"), store:
+    with stage(progress, "calibrate", len(task.images), "images"):
         for index, scores in score_images(votes, items(), CALIBRATE, settings.score, settings.randomised):
-            score = float(scores[labels[index]])
-            store.add(index, labels[index], digests[index], [score])
-            scored.scores.append(score)
+            scored.scores.append(float(scores[labels[index]]))
             scored.digests.append(digests[index])
             progress.advance(1)
     return scored

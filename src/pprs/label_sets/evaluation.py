@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pprs.bounds import clopper_pearson_interval, mean_error
 from pprs.label_sets.calibration import Promise
+from pprs.label_sets.row import LabelSetRow, LabelSetSettings
 from pprs.label_sets.scores import Floats
 from pprs.label_sets.settings import Calibration, SetSettings
+from pprs.runs import Run
 
 STEPS = 20  # between radius 0 and the largest
 CHANCE = 0.05  # probability below which fewer covered images are not explained by chance
@@ -144,6 +146,33 @@ class SetEvaluation:
         return counts
 
 
+def evaluate_run(
+    run: Run, radii: Sequence[float] | None = None, *, alpha: float | None = None, skipped: int = 0
+) -> SetEvaluation:
+    """Measure the sets of a run, or of the images of the run that it was called for.
+
+    Args:
+        run: The run.
+        radii: The radii at which to measure. By default, from 0 to the largest that the calibration images allow.
+        alpha: Another alpha for which to measure.
+        skipped: The number of calibration images that were left out.
+
+    Returns:
+        Coverage and sizes, with exact intervals.
+
+    Raises:
+        PprsError: If the sets do not follow from their scores and the calibration, or if that is not recorded.
+    """
+    settings: LabelSetSettings = run.settings
+    settings.check()
+    chosen = None if run.images is None else set(run.images)
+    rows: list[LabelSetRow] = [row for row in run.checked_outcomes() if chosen is None or row.idx in chosen]
+    scored = ((row.idx, row.label, np.array(row.scores)) for row in rows if not row.is_failed)
+    evaluation = evaluate_scores(settings.calibration.at(alpha=alpha), scored, radii)
+    failures = tuple((f.idx, f.error) for f in run.failures() if chosen is None or f.idx in chosen)
+    return replace(evaluation, seed=settings.seed or 0, skipped=skipped, failures=failures)
+
+
 def choose_radii(calibration: Calibration) -> list[float]:
     """Return radii from 0 to the largest that the calibration images allow."""
     largest = calibration.settings.promise.largest_radius(len(calibration.scores))
@@ -154,7 +183,6 @@ def evaluate_scores(
     calibration: Calibration,
     scored: Iterable[tuple[int, int | None, Floats]],
     radii: Sequence[float] | None = None,
-    on_row: Callable[[SetRow], None] = lambda row: None,
 ) -> SetEvaluation:
     """Measure sets, given the scores of every label.
 
@@ -162,7 +190,6 @@ def evaluate_scores(
         calibration: The calibration.
         scored: Index, true label and scores of each image.
         radii: The radii at which to measure, that of the settings excepted.
-        on_row: Called with the set of each image.
     """
     settings = calibration.settings
     at = sorted({*(choose_radii(calibration) if radii is None else radii), settings.radius})
@@ -177,7 +204,6 @@ def evaluate_scores(
         if truth is not None:
             labelled += 1
             covered += scores[truth] <= thresholds
-        on_row(row)
     points = []
     for i, radius in enumerate(at):
         column = [size[i] for size in sizes]

@@ -1,31 +1,50 @@
-"""The report on label sets: one web page that loads nothing. The template is `templates/sets.html` of the reports."""
+"""The section of a report on label sets. The template is `templates/sets.html` of the reports."""
 
 from __future__ import annotations
 
 import base64
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from markupsafe import Markup
 
 from pprs._files import atomic_write
-from pprs._version import __version__
-from pprs.errors import ConfigurationError
-from pprs.label_sets.evaluation import SetEvaluation, SetRow
+from pprs.arithmetic import prepare_image
+from pprs.data.thumbnail import decode_thumbnail
+from pprs.errors import ConfigurationError, PprsError
+from pprs.label_sets.evaluation import SetEvaluation, SetRow, evaluate_run
 from pprs.label_sets.settings import state_promise
 from pprs.label_sets.summary import compare_sets, list_notes, name_methods
 from pprs.report.page import ImageExample, Tile
 from pprs.report.render import render
-from pprs.report.section import MethodSettings
+from pprs.report.section import MethodSettings, Section, render_sections
+from pprs.runs import Run
+from pprs.runs.frame import MAX_THUMBNAIL_PIXELS
 from pprs.task import Task
-from pprs.voting import SETS, noisy_chunk, prepare_image
+from pprs.voting import SETS, noisy_chunk
 
 EXAMPLES = 8  # images that are shown
 SHOWN_LABELS = 12  # labels of a set that are listed
+Picture = Callable[[int], torch.Tensor | None]  # of an image, by its index
+
+
+def make_section(runs: Sequence[Run]) -> Section:
+    """Return the section of a report that compares runs of label sets."""
+    is_same_data = len({run.settings.data_fingerprint for run in runs}) == 1
+    pictures = runs[0].thumbnails() if is_same_data else {}
+
+    def find(index: int) -> torch.Tensor | None:
+        try:
+            return decode_thumbnail(pictures[index], MAX_THUMBNAIL_PIXELS) if index in pictures else None
+        except PprsError:  # damaged, or too large
+            return None
+
+    return _make_section([evaluate_run(run) for run in runs], runs[0].settings.data, find, is_own=False)
 
 
 def write_set_report(evaluations: Sequence[SetEvaluation], task: Task, path: str | Path) -> None:
@@ -39,26 +58,65 @@ def write_set_report(evaluations: Sequence[SetEvaluation], task: Task, path: str
     Raises:
         ConfigurationError: If there are no images.
     """
-    from pprs.label_sets import figures  # matplotlib takes a second to import
+    section = _make_section(evaluations, task.data.source, lambda index: task.data[index].image, is_own=True)
+    with atomic_write(Path(path), parameter="report") as part:
+        part.write_bytes(render_sections([section], "html"))
 
+
+def _make_section(
+    evaluations: Sequence[SetEvaluation], source: str | None, find: Picture, *, is_own: bool
+) -> Section:  # fmt: skip
+    """Return the section on what was measured. `is_own` says that files that the settings name may be opened."""
     if not all(evaluation.rows for evaluation in evaluations):
         raise ConfigurationError("there are no sets to report", parameter="data")
     names = name_methods([evaluation.settings for evaluation in evaluations])
     promises = list(dict.fromkeys(state_promise(evaluation.settings) for evaluation in evaluations))
-    content = render(
-        "sets.html",
-        title="Label sets" + (f" on {task.data.source}" if task.data.source else ""),
-        promises=promises,
-        radii=_draw(figures.plot_radii(evaluations)),
-        sizes=_draw(figures.plot_sizes(evaluations)),
-        table=compare_sets(evaluations).to_html(),
-        notes=list_notes(evaluations),
-        examples=_collect_examples(evaluations, names, task),
-        methods=[_describe_settings(name, e) for name, e in zip(names, evaluations, strict=True)],
-        version=__version__,
+    table, notes = compare_sets(evaluations), list_notes(evaluations)
+
+    def body() -> Markup:
+        from pprs.label_sets import figures  # matplotlib takes a second to import
+
+        return render(
+            "sets.html",
+            promises=promises,
+            radii=_draw(figures.plot_radii(evaluations)),
+            sizes=_draw(figures.plot_sizes(evaluations)),
+            table=table.to_html(),
+            notes=notes,
+            examples=_collect_examples(evaluations, names, find, is_own),
+        )
+
+    def draw(kind: str) -> bytes:
+        from pprs.label_sets import figures  # matplotlib takes a second to import
+        from pprs.report import figures as shared
+
+        return shared.to_bytes(figures.plot_radii(evaluations), kind)
+
+    return Section(
+        "label-set",
+        "Label sets" + (f" on {source}" if source else ""),
+        table,
+        (*(f"what is promised: {promise}" for promise in promises), *notes),
+        lambda: [_describe_settings(name, e) for name, e in zip(names, evaluations, strict=True)],
+        body,
+        draw,
+        lambda: "\n".join([table.to_markdown(), *(f"{note}.\n" for note in (*promises, *notes))]),
+        lambda: {"label_sets": [_to_dict(*pair) for pair in zip(names, evaluations, strict=True)]},
     )
-    with atomic_write(Path(path), parameter="report") as part:
-        part.write_text(str(content), encoding="utf-8")
+
+
+def _to_dict(name: str, evaluation: SetEvaluation) -> dict[str, Any]:
+    points = [dataclasses.asdict(point) for point in evaluation.points]
+    return {
+        "name": name,
+        "promise": state_promise(evaluation.settings),
+        "radius": evaluation.settings.radius,
+        "alpha": evaluation.settings.alpha,
+        "images": len(evaluation.rows),
+        "failed": len(evaluation.failures),
+        "sizes": evaluation.histogram,
+        "points": [{k: None if v != v else v for k, v in point.items()} for point in points],
+    }
 
 
 def _draw(figure: Any) -> Markup:
@@ -69,29 +127,37 @@ def _draw(figure: Any) -> Markup:
 
 
 def _collect_examples(
-    evaluations: Sequence[SetEvaluation], names: Sequence[str], task: Task
+    evaluations: Sequence[SetEvaluation], names: Sequence[str], find: Picture, is_own: bool
 ) -> tuple[ImageExample, ...]:
     """Return the first images that every method has a set for, as each method sees them."""
     rows = [{row.index: row for row in evaluation.rows} for evaluation in evaluations]
-    shared = [row.index for row in evaluations[0].rows if all(row.index in others for others in rows)]
-    return tuple(
-        _make_example(index, [(name, e, r[index]) for name, e, r in zip(names, evaluations, rows, strict=True)], task)
-        for index in shared[:EXAMPLES]
-    )
+    examples = list[ImageExample]()
+    for index in rows[0]:
+        if len(examples) == EXAMPLES:
+            break
+        clean = find(index) if all(index in others for others in rows) else None
+        if clean is not None:
+            methods = [(name, e, r[index]) for name, e, r in zip(names, evaluations, rows, strict=True)]
+            examples.append(_make_example(index, clean, methods, is_own))
+    return tuple(examples)
 
 
-def _make_example(index: int, methods: Sequence[tuple[str, SetEvaluation, SetRow]], task: Task) -> ImageExample:
+def _make_example(
+    index: int, clean: torch.Tensor, methods: Sequence[tuple[str, SetEvaluation, SetRow]], is_own: bool
+) -> ImageExample:
     from pprs.report import figures  # matplotlib takes a second to import
 
-    clean, truth = task.data[index].image, methods[0][2].truth
-    class_names = methods[0][1].settings.class_names
+    truth, class_names = methods[0][2].truth, methods[0][1].settings.class_names
     caption = "original" if truth is None else f"original: {figures.get_class_name(truth, class_names)}"
     tiles = [Tile(_to_url(figures.to_rgb(clean.numpy())), caption)]
     for name, evaluation, row in methods:
         settings = evaluation.settings
         image = prepare_image(clean, settings.noise, settings.arithmetic)
         noisy = noisy_chunk(image, settings.noise, evaluation.seed, index, SETS, batch=1)[0].cpu().numpy()
-        views = figures.render_views(noisy, settings.partition, settings.noise)
+        partition = settings.partition
+        if partition is not None and partition.files and not is_own:  # the run may come from somebody else
+            partition = None
+        views = figures.render_views(noisy, partition, settings.noise)
         seen = views.get("averaged", views.get("noisy"))
         tiles.append(Tile(_to_url(seen), "", name, settings.partition_text, describe_set(row, class_names)))
     return ImageExample(index, tuple(tiles))

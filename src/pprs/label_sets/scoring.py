@@ -10,25 +10,25 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from pprs.arithmetic import Arithmetic
 from pprs.consistency import FirstBatch, check_function_of_one_image
-from pprs.dataset import EngineOptions
+from pprs.data.wrap import as_image_set
 from pprs.domain import SIGNAL
-from pprs.engine import choose_engine
+from pprs.engine import EngineOptions
 from pprs.errors import ConfigurationError, PprsError, check_integer, check_type
 from pprs.label_sets.calibration import check_promise
 from pprs.label_sets.scores import Floats, check_score, conformal_scores
 from pprs.label_sets.settings import SetSettings
 from pprs.model import Model
-from pprs.model.file_input import FileInput
 from pprs.model.identity import identify
 from pprs.noise import Noise, QuantisedImage, keyed_rng
 from pprs.partition import Partition
 from pprs.progress import Progress
 from pprs.runs.binding import Binding
+from pprs.runs.session import Session, open_session
 from pprs.scores import Probe
-from pprs.space import FILE
-from pprs.task import open_model, reopen_model
-from pprs.voting import LocalVotes, choose_arithmetic, trial_inputs
+from pprs.task import Task, open_model, reopen_model
+from pprs.voting import LocalVotes, trial_inputs
 
 HALF = 0.5  # value of such a signal, on the levels of audio and on decimals
 GREY = 128 / 255  # value of the image by whose scores a model is recognised, on 8-bit and on 16-bit levels
@@ -48,7 +48,7 @@ class SetRequest:
     score: str = "aps"
     randomised: bool = False
     seed: int = 0
-    arithmetic: str = "auto"
+    arithmetic: str | Arithmetic = "auto"
     options: EngineOptions = field(default_factory=EngineOptions)
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class SetRequest:
         check_promise(self.radius, self.alpha, self.noise)
         check_score(self.score)
         check_integer(self.seed, "seed")
-        choose_arithmetic(self.arithmetic, self.noise)
+        Arithmetic.of(self.arithmetic, self.noise)
         if self.options.autocast or self.options.channels_last:
             raise ConfigurationError("label sets are calibrated without `autocast` and `channels_last`")
 
@@ -141,28 +141,17 @@ def open_votes(
     Returns:
         What scores noisy images, and what the model is recognised by.
     """
-    options, function = request.options, isinstance(model.module, FunctionModule)
-    num_classes = model.num_classes or 0
-
-    def make_votes(module: Callable[[torch.Tensor], torch.Tensor]) -> LocalVotes:
-        return LocalVotes(
-            module, num_classes, request.noise, request.partition, seed=request.seed, threads=options.threads,
-            device=options.device, arithmetic=request.arithmetic,
-        )  # fmt: skip
-
-    grey = make_votes(model.module).quantise(torch.full(shape, HALF if len(shape) == SIGNAL.ndim else GREY))
-    trials = trial_inputs(grey, request.noise, request.partition, request.seed)
-    wrapped = model.wrap_file_input(torch.nn.Identity()) if pixels == FILE else None
-    choice = choose_engine(
-        model, wrapped.prepare(trials) if isinstance(wrapped, FileInput) else trials,
-        engine="torch" if function else options.engine, device=options.device, samples=samples,
-        message=progress.message,
+    options, grey = request.options, torch.full(shape, HALF if len(shape) == SIGNAL.ndim else GREY)
+    subject = Task(model, as_image_set([grey]), range(1), None, None, pixels)  # of which only the model is asked
+    arithmetic = Arithmetic.of(request.arithmetic, request.noise)
+    trials = trial_inputs(arithmetic.prepare(grey, request.noise), request.noise, request.partition, request.seed)
+    if isinstance(model.module, FunctionModule):
+        options = replace(options, engine="torch")
+    session, choice = open_session(
+        subject, trials, noise=request.noise, partition=request.partition, seed=request.seed,
+        arithmetic=arithmetic, options=options, passes=samples, message=progress.message,
     )  # fmt: skip
-    module = choice.model.module
-    if pixels == FILE:
-        module = model.wrap_file_input(module)
-    # A function is called from one thread only.
-    votes = make_votes(module.function if isinstance(module, FunctionModule) else module)
+    votes = make_votes(session)
     check_function_of_one_image(votes, trials)
     check = FirstBatch()
     check.accept(votes, trials[-1:])
@@ -172,13 +161,24 @@ def open_votes(
     return votes, Binding({"engine": choice.engine, **identify(model, engine=choice.engine)}, probe)
 
 
+def make_votes(session: Session) -> LocalVotes:
+    """Return what scores noisy images with an open network. A function is called from one thread only."""
+    assert session.noise is not None
+    network = session.network
+    return LocalVotes(
+        network.function if isinstance(network, FunctionModule) else network, session.num_classes, session.noise,
+        session.partition, seed=session.seed, threads=session.threads, device=session.device,
+        arithmetic=session.arithmetic,
+    )  # fmt: skip
+
+
 def reseed(votes: LocalVotes, seed: int) -> LocalVotes:
     """Return the same classifier with another seed."""
     if seed == votes.seed:
         return votes
     other = LocalVotes(
         votes.model, votes.num_classes, votes.noise, votes.partition, seed=seed, threads=votes.threads,
-        device=votes.device, arithmetic=votes.requested_arithmetic,
+        device=votes.device, arithmetic=votes.arithmetic,
     )  # fmt: skip
     other.batch_check = votes.batch_check
     return other
@@ -203,16 +203,40 @@ def score_images(
     An image that cannot be classified is left out and passed to `on_failure`. Without that, its error is raised.
     """
     for index, outputs in votes.score_once(images, phase, on_failure):
-        u = _draw_uniform(votes.seed, index, phase) if randomised else None
         try:
-            with name_image(index):
-                scores = conformal_scores(outputs, score, u)
+            scores = _to_conformal(votes, index, outputs, phase, score, randomised)
         except PprsError as error:
             if on_failure is None:
                 raise
             on_failure(index, error)
             continue
         yield index, scores
+
+
+def score_image(
+    votes: LocalVotes, index: int, x: torch.Tensor | QuantisedImage, phase: int, score: str, randomised: bool
+) -> Floats:
+    """Return the score of every label for a prepared image, from one noisy sample of it."""
+    ((_, outputs),) = votes.score_once([(index, x)], phase)
+    return _to_conformal(votes, index, outputs, phase, score, randomised)
+
+
+def _to_conformal(
+    votes: LocalVotes, index: int, outputs: torch.Tensor, phase: int, score: str, randomised: bool
+) -> Floats:
+    u = _draw_uniform(votes.seed, index, phase) if randomised else None
+    with name_image(index):
+        return conformal_scores(outputs, score, u)
+
+
+def check_size(x: torch.Tensor | QuantisedImage, dim: int) -> None:
+    """Raise an error if an image in exact arithmetic has more values than the calibration images."""
+    if isinstance(x, QuantisedImage) and x.numel() > dim:
+        raise PprsError(
+            f"it has {x.numel():,} values, and no calibration image has more than {dim:,}. Calibrate with images of "
+            "this size.",
+            parameter="sets",
+        )
 
 
 def _draw_uniform(seed: int, index: int, phase: int) -> float:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +13,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pprs.data import Example, Selection
-from pprs.dataset import EngineOptions
+from pprs.data import Selection
+from pprs.engine import EngineOptions
 from pprs.errors import ConfigurationError, PprsError, check_integer
 from pprs.label_sets.calibrating import calibrate
-from pprs.label_sets.evaluation import SetEvaluation, SetRow, evaluate_scores
-from pprs.label_sets.predicting import Prediction
+from pprs.label_sets.evaluation import SetEvaluation, evaluate_run
+from pprs.label_sets.guarantee import LABEL_SET
+from pprs.label_sets.row import LabelSetSettings
 from pprs.label_sets.scores import Floats
 from pprs.label_sets.scoring import (
     AnyModel,
     FunctionModule,
     SetRequest,
-    check_label,
-    confirm_unchanged,
+    check_size,
     name_image,
     open_any_model,
     open_votes,
@@ -34,11 +34,11 @@ from pprs.label_sets.scoring import (
     score_images,
 )
 from pprs.label_sets.settings import Calibration, SetSettings, shorten_digest, state_promise
-from pprs.label_sets.store import ScoreStore
 from pprs.model import Model
 from pprs.noise import Noise, QuantisedImage, digest_image, parse_noise
 from pprs.partition import Partition, parse_partition
 from pprs.progress import Progress, as_progress, rename_inputs, stage
+from pprs.runners import Local, Runner, RunOptions, run_subject
 from pprs.runs import Run
 from pprs.space import FILE, NETWORK, check_pixels
 from pprs.task import Task, load_task, open_data
@@ -206,7 +206,6 @@ class LabelSets:
         request: SetRequest,
         *,
         progress: bool | Progress = False,
-        store: Path | None = None,
     ) -> LabelSets:
         """Calibrate with the images of a task.
 
@@ -214,7 +213,6 @@ class LabelSets:
             task: A model matched with its images.
             request: How to calibrate.
             progress: True to show a progress bar, or a `Progress` object to report to.
-            store: File for the scores so far, from which an interrupted calibration continues.
 
         Returns:
             The calibrated sets.
@@ -222,7 +220,7 @@ class LabelSets:
         sets = cls.__new__(cls)
         sets.request, sets.model, sets._model_text, sets._pixels = request, task.model, task.model_text, task.pixels
         sets._unrestricted = task.model
-        sets._state = calibrate(task, request, rename_inputs(as_progress(progress), task.domain), store)
+        sets._state = calibrate(task, request, rename_inputs(as_progress(progress), task.domain))
         return sets
 
     @property
@@ -365,12 +363,7 @@ class LabelSets:
         """
         with name_image(index):
             x = self.votes.quantise(check_image(image, self.votes.device))
-            if isinstance(x, QuantisedImage) and x.numel() > self.settings.dim:
-                raise PprsError(
-                    f"it has {x.numel():,} values, and no calibration image has more than {self.settings.dim:,}. "
-                    "Calibrate with images of this size.",
-                    parameter="sets",
-                )
+            check_size(x, self.settings.dim)
             return x
 
     @property
@@ -450,8 +443,6 @@ class LabelSets:
         seed: int | None = None,
         secret: bool = False,
         progress: bool | Progress = False,
-        on_row: Callable[[SetRow], None] = lambda row: None,
-        store: Path | None = None,
     ) -> SetEvaluation:
         """Predict the images of a task, and measure the sets of those with a label.
 
@@ -463,8 +454,6 @@ class LabelSets:
             seed: The random seed. By default, that of the calibration.
             secret: Draw the noise from the randomness of the system.
             progress: True to show a progress bar, or a `Progress` object to report to.
-            on_row: Called with the set of each image, in order.
-            store: File for the scores so far, from which an interrupted prediction continues. The caller removes it.
 
         Returns:
             Coverage and sizes, with exact intervals.
@@ -472,39 +461,90 @@ class LabelSets:
         Raises:
             PprsError: If no image can be predicted.
         """
-        reporter = rename_inputs(as_progress(progress), task.domain)
-        seed = self._choose_seed(seed, secret)
-        prediction = self._start_prediction(task, seed, store)
+        run = self.predict_task(task, seed=seed, secret=secret, progress=progress)
+        assert run.images is not None
+        return evaluate_run(run, radii, skipped=len(task.images) - len(run.images))
 
-        def report_row(row: SetRow) -> None:
-            reporter.advance(1)
-            on_row(row)
+    def predict_dataset(
+        self,
+        data: Any,
+        *,
+        images: Iterable[int] | Selection | None = None,
+        seed: int | None = None,
+        secret: bool = False,
+        out: str | Path | None = None,
+        runner: Runner | None = None,
+        progress: bool | Progress = True,
+        split: str | None = None,
+        classes: str | Path | None = None,
+    ) -> Run:
+        """Predict the sets of the images of a data set, as a run.
 
-        with stage(reporter, "predict", len(task.images), "images"), prediction.store:
-            evaluation = evaluate_scores(self.calibration, prediction.iter_scores(), radii, on_row=report_row)
-        failures = tuple(sorted(prediction.failures.items()))
-        if not evaluation.rows and failures:
-            index, error = failures[0]
-            raise PprsError(f"no image could be predicted. Image {index}: {error}", parameter="data")
-        if not evaluation.rows and prediction.excluded:
+        Calibration images are left out, since nothing is promised for them.
+
+        Args:
+            data: As for `certify_dataset`.
+            images: Indices of the images. All images by default.
+            seed: The random seed. By default, that of the calibration.
+            secret: Draw the noise from the randomness of the system. Such a run cannot be resumed.
+            out: As for `certify_dataset`.
+            runner: As for `certify_dataset`.
+            progress: As for `certify_dataset`.
+            split: As for `certify_dataset`.
+            classes: As for `certify_dataset`.
+
+        Returns:
+            The run, with the rows of all its images.
+
+        Raises:
+            ConfigurationError: If there are only calibration images, or if `out` holds a run with other settings.
+            PprsError: If no image can be predicted.
+        """
+        task = self.open_task(data, split=split, classes=classes, images=images)
+        return self.predict_task(task, seed=seed, secret=secret, out=out, runner=runner, progress=progress)
+
+    def predict_task(
+        self,
+        task: Task,
+        *,
+        seed: int | None = None,
+        secret: bool = False,
+        out: str | Path | None = None,
+        runner: Runner | None = None,
+        progress: bool | Progress = True,
+    ) -> Run:
+        """Predict the sets of the images of a task, from `open_task`, as `predict_dataset` does."""
+        settings, seed = self.settings, self._choose_seed(seed, secret)
+        if self.model.digest() != settings.model_digest:
+            raise ConfigurationError(
+                "the weights of the model have changed since these sets were calibrated. Calibrate again.",
+                parameter="model",
+            )
+        own = LabelSetSettings.own(self.calibration)
+        images = self._leave_out_calibrated(task, rename_inputs(as_progress(progress), task.domain))
+        engine = replace(self.request.options, engine=settings.engine, device=settings.device)
+        options = RunOptions(
+            settings.noise, settings.partition, seed, out, runner or Local(), engine, progress=progress,
+            arithmetic=settings.arithmetic,
+        )  # fmt: skip
+        return run_subject(LABEL_SET, replace(task, images=images, labels=settings.labels), own, options)
+
+    def _leave_out_calibrated(self, task: Task, progress: Progress) -> list[int]:
+        """Return the images that the sets were not calibrated with."""
+        images = []
+        with stage(progress, "compare with the calibration images", len(task.images), "images"):
+            for index in task.images:
+                is_known = False
+                with contextlib.suppress(PprsError, OSError):  # images that cannot be used are reported later
+                    is_known = self.was_calibrated_with(self.votes.quantise(check_image(task.data[index].image)))
+                images += [] if is_known else [index]
+                progress.advance(1)
+        if not images:
             raise ConfigurationError(
                 "all of these images are calibration images, for which the promise says nothing. Give other images.",
                 parameter="data",
             )
-        return replace(evaluation, seed=seed, skipped=prediction.excluded, failures=failures)
-
-    def _start_prediction(self, task: Task, seed: int, store: Path | None) -> Prediction:
-        def prepare(example: Example) -> torch.Tensor | QuantisedImage:
-            check_label(example.label, example.index, self.settings.num_classes)
-            return self.quantise(example.image, example.index)
-
-        return Prediction(
-            task, prepare, partial(self.score_inputs, seed=seed), self.calibration.digest_set.__contains__,
-            ScoreStore(
-                store, self.settings, self.calibration.binding, seed,
-                confirm=partial(confirm_unchanged, self.votes), temporary=False,
-            ),
-        )  # fmt: skip
+        return images
 
     def save(self, path: str | Path) -> None:
         """Write the sets to a JSON file, bound to the model, the noise and the partition.

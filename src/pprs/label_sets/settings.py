@@ -16,6 +16,7 @@ import numpy as np
 from pprs._checks import validate
 from pprs._files import atomic_write, usable_memory
 from pprs._version import __version__
+from pprs.arithmetic import Arithmetic
 from pprs.certificate import confidence, state_arithmetic
 from pprs.domain import domain_of_any
 from pprs.errors import ConfigurationError, PprsError
@@ -26,7 +27,6 @@ from pprs.partition import Partition, parse_partition
 from pprs.runs.binding import Binding
 from pprs.scores import Probe
 from pprs.space import FILE, check_pixels
-from pprs.voting import ARITHMETICS, fixed_levels, levels_of
 
 FORMAT = 1
 DIGEST = 12  # characters of an image's digest that are stored
@@ -84,8 +84,7 @@ class SetSettings:
         check_promise(self.radius, self.alpha, self.noise)
         check_score(self.score)
         check_pixels(self.pixels)
-        is_known = self.arithmetic in ARITHMETICS or fixed_levels(self.arithmetic) is not None
-        if not is_known or self.arithmetic in ("auto", "exact"):
+        if not Arithmetic(self.arithmetic).is_fixed:
             raise PprsError(f'the arithmetic of label sets cannot be "{self.arithmetic}"')
 
     @functools.cached_property
@@ -101,7 +100,7 @@ class SetSettings:
     @property
     def levels(self) -> int | None:
         """The values of all images are multiples of 1 / levels. None in real arithmetic."""
-        return levels_of(self.arithmetic)
+        return Arithmetic(self.arithmetic).levels
 
     @property
     def promise(self) -> Promise:
@@ -149,8 +148,12 @@ class Calibration:
         )
         return dataclasses.replace(self, settings=settings)
 
-    def write(self, path: Path) -> None:
-        """Write the calibration as JSON, in one step."""
+    def without_places(self) -> Calibration:
+        """Return the calibration without the places of the model and the data, which may move."""
+        return dataclasses.replace(self, settings=dataclasses.replace(self.settings, model="", data=None, split=None))
+
+    def to_text(self) -> str:
+        """Return the calibration as JSON."""
         settings = {key: value for key, value in dataclasses.asdict(self.settings).items() if value is not None}
         binding = json.loads(self.binding.to_text())
         content = {
@@ -167,8 +170,12 @@ class Calibration:
             "image_digests": list(self.image_digests),
         }
         content["checksum"] = _make_checksum(content)
+        return json.dumps(content, indent=1) + "\n"
+
+    def write(self, path: Path) -> None:
+        """Write the calibration as JSON, in one step."""
         with atomic_write(path) as part:
-            part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+            part.write_text(self.to_text(), encoding="utf-8")
 
     @classmethod
     def read(cls, path: Path) -> Calibration:
@@ -178,7 +185,23 @@ class Calibration:
             ConfigurationError: If there is no such file, or it holds no label sets.
             PprsError: If its threshold does not follow from its scores.
         """
-        content = _read_json(path)
+        try:
+            if path.stat().st_size > usable_memory() // 16:
+                raise ConfigurationError(f"{path} is too large to hold label sets", parameter="sets")
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise ConfigurationError(
+                f"there is no file {path}. Write it with `pprs calibrate`, or with LabelSets.save in Python.",
+                parameter="sets",
+            ) from None
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"{path} cannot be read as label sets ({error})", parameter="sets") from error
+        return cls.from_text(text, path)
+
+    @classmethod
+    def from_text(cls, text: str, path: str | Path) -> Calibration:
+        """Return the calibration of a JSON text, which stands in `path`, as `read` does."""
+        content = _parse_json(text, path)
         stored = validate(_Stored, content, str(path))
         kinds = {field.name for field in dataclasses.fields(SetSettings)}
         values = {name: getattr(stored, name) for name in kinds}
@@ -235,17 +258,10 @@ class _Stored:
     probe: Probe | None = None
 
 
-def _read_json(path: Path) -> Any:
+def _parse_json(text: str, path: str | Path) -> Any:
     try:
-        if path.stat().st_size > usable_memory() // 16:
-            raise ConfigurationError(f"{path} is too large to hold label sets", parameter="sets")
-        stored = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigurationError(
-            f"there is no file {path}. Write it with `pprs calibrate`, or with LabelSets.save in Python.",
-            parameter="sets",
-        ) from None
-    except (OSError, ValueError, RecursionError) as error:
+        stored = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"{path} cannot be read as label sets ({error})", parameter="sets") from error
     if not isinstance(stored, dict) or "threshold" not in stored or "scores" not in stored:
         raise ConfigurationError(

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+import torch
+
 from pprs.consistency import Watch
 from pprs.errors import ConfigurationError, describe_error
 from pprs.runners.base import Done, Execution, Failed, Item, OnSamples, Runner, Work, answer_item
 from pprs.runs import Answer
+from pprs.voting import LocalVotes
 
 
 @dataclass(frozen=True)
@@ -37,17 +40,33 @@ class LocalExecution(Execution):
         return ()
 
     def answer(self, items: Iterator[Item | None], count: OnSamples) -> Iterator[Done | Failed]:
-        for item in items:
-            assert item is not None, "there is no other input to wait for"
-            yield self._answer_item(item, count)
+        read = map(self._read, items)
+        scorer = self._answer.scorer
+        if not self._answer.takes_one_thread or not isinstance(scorer, LocalVotes):
+            for item, image in read:
+                yield self._answer_item(item, image, count)
+            return
+        for result, passes in scorer.map_on_pool(self._answer_alone, read):
+            count(passes)
+            yield result
 
-    def _answer_item(self, item: Item, count: OnSamples) -> Done | Failed:
+    def _read(self, item: Item | None) -> tuple[Item, torch.Tensor | Failed]:
+        assert item is not None, "there is no other input to wait for"
         try:
-            image = item.read()
+            return item, item.read()
         except ConfigurationError:
             raise
         except Exception as error:  # image libraries raise many types
-            return Failed(item.key, describe_error(error))
+            return item, Failed(item.key, describe_error(error))
+
+    def _answer_alone(self, read: tuple[Item, torch.Tensor | Failed]) -> tuple[Done | Failed, int]:
+        """Answer an input in a thread of the pool, and return the number of passes too."""
+        passes: list[int] = []
+        return self._answer_item(*read, passes.append), sum(passes)
+
+    def _answer_item(self, item: Item, image: torch.Tensor | Failed, count: OnSamples) -> Done | Failed:
+        if isinstance(image, Failed):
+            return image
         try:
             return answer_item(self._answer, item, image, count)
         except (ConfigurationError, OSError):  # an OSError comes from reporting progress to a closed terminal

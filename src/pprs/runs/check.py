@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from pprs.confidence_sequence import ConfidenceSequence
 from pprs.domain import IMAGE, SIGNAL
 from pprs.errors import DamagedError, PprsError
 from pprs.noise import Gaussian, Quantisation, are_levels
+from pprs.runs.provenance import Provenance
 from pprs.runs.row import FAILED, PARTIAL, Row
 from pprs.runs.settings import RunSettings
 from pprs.sampling import Evidence, Sampling, check_times, parse_stop_rule
@@ -152,7 +153,8 @@ class RowChecker:
                 return [], [NO_COUNTS]
             if row.selected >= len(row.counts):
                 return [], [RENUMBERED]
-        if found := [*self._check_counts(row, self._sampling), *self._check_image(row), *_check_segments(row)]:
+        found = [*self._check_counts(row, self._sampling), *check_levels(row, self.settings), *_check_segments(row)]
+        if found:
             return found, []
         try:
             return self._check_bounds(row, self._sampling)
@@ -197,21 +199,6 @@ class RowChecker:
             if not in_chunks or (row.stopped != PARTIAL and row.samples not in check_times(n, chunk)):
                 return [f"sampling cannot end after {row.samples} votes: there is no check at that number"]
         return []
-
-    def _check_image(self, row: Row) -> list[str]:
-        """Check what is recorded of the image in exact arithmetic."""
-        if self.settings.arithmetic == "real":
-            return [] if row.levels is None and not row.moved else ["it has levels, but the run is in real arithmetic"]
-        if row.shape is None or len(row.shape) not in (IMAGE.ndim, SIGNAL.ndim) or not math.prod(row.shape):
-            return [f"its shape is {row.shape}, but exact arithmetic needs [C, H, W] or [C, T]"]
-        if row.levels is None or not are_levels(row.levels, row.shape) or row.moved is None:
-            return [f"levels are {row.levels} and moved is {row.moved}, which cannot occur in exact arithmetic"]
-        if self.settings.levels not in (None, row.levels):
-            return [f"levels are {row.levels}, and those of the run are {self.settings.levels}"]
-        if row.image_digest is None:
-            return ["it is not bound to an image: it has no digest, which every row in exact arithmetic has"]
-        most = Quantisation(row.levels).max_moved(math.prod(row.shape))
-        return [] if row.moved <= most * (1 + BELOW) else [f"moved is {row.moved:g}, more than rounding can move it"]
 
     def _check_bounds(self, row: Row, sampling: Sampling) -> tuple[list[str], list[str]]:
         two_sided = sampling.bound == "two-sided"
@@ -284,6 +271,35 @@ class RowChecker:
         evidence = self._evidence(key)
         radius = evidence.radius_at(p_lower, p_upper)
         return radius, evidence.certifies(p_lower, p_upper, radius)
+
+
+class PreparedRow(Protocol):
+    """The row of an image, with how it was prepared for its noise."""
+
+    @property
+    def shape(self) -> tuple[int, ...] | None: ...
+    @property
+    def levels(self) -> int | None: ...
+    @property
+    def moved(self) -> float | None: ...
+    @property
+    def image_digest(self) -> str | None: ...
+
+
+def check_levels(row: PreparedRow, settings: Provenance) -> list[str]:
+    """Check what is recorded of the image in exact arithmetic."""
+    if settings.arithmetic == "real":
+        return [] if row.levels is None and not row.moved else ["it has levels, but the run is in real arithmetic"]
+    if row.shape is None or len(row.shape) not in (IMAGE.ndim, SIGNAL.ndim) or not math.prod(row.shape):
+        return [f"its shape is {row.shape}, but exact arithmetic needs [C, H, W] or [C, T]"]
+    if row.levels is None or not are_levels(row.levels, row.shape) or row.moved is None:
+        return [f"levels are {row.levels} and moved is {row.moved}, which cannot occur in exact arithmetic"]
+    if settings.levels not in (None, row.levels):
+        return [f"levels are {row.levels}, and those of the run are {settings.levels}"]
+    if row.image_digest is None:
+        return ["it is not bound to an image: it has no digest, which every row in exact arithmetic has"]
+    most = Quantisation(row.levels).max_moved(math.prod(row.shape))
+    return [] if row.moved <= most * (1 + BELOW) else [f"moved is {row.moved:g}, more than rounding can move it"]
 
 
 def _image_key(row: Row) -> tuple[Any, ...]:

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 import torch
 
+from pprs.arithmetic import Arithmetic
 from pprs.bounds import clopper_pearson_interval
 from pprs.classifier import Certification
 from pprs.data import Selection
@@ -30,7 +31,7 @@ from pprs.runs.provenance import CERTIFY, Provenance
 from pprs.runs.row import Failure
 from pprs.runs.session import Session
 from pprs.task import Task, load_task
-from pprs.voting import OnSamples, Scorer, VoteSource, check_image, prepare_image
+from pprs.voting import OnSamples, Scorer, VoteSource, check_image
 
 S = TypeVar("S", bound=Provenance)
 R = TypeVar("R")
@@ -134,9 +135,11 @@ class Answer(ABC):
 
     Attributes:
         scorer: The network that is asked, which is checked to be one function of one input.
+        takes_one_thread: Whether an answer takes a single thread, so that several inputs are answered at a time.
     """
 
     scorer: Scorer
+    takes_one_thread: ClassVar[bool] = False
 
     @abstractmethod
     def answer(self, question: Question, on_passes: OnSamples) -> Any:
@@ -205,6 +208,8 @@ class Guarantee(ABC, Generic[S, R]):
         is_sampled: Whether a row rests on noise that was drawn, so that a replay draws it again.
         can_budget: Whether sampling may end at any time, so that a budget can be spent where it helps.
         legacy: The file of earlier versions, if there is one.
+        answered: What an input is that has a row, such as "certified".
+        unanswered: What an input that failed counts as.
         section: The place of the function that makes the section of a report from runs, such as "package.module:name".
         examination: The place of the function that says why inputs are not certified and what may help, if any.
     """
@@ -218,6 +223,8 @@ class Guarantee(ABC, Generic[S, R]):
     task: ClassVar[str | None] = None
     settings: ClassVar[type[Any]]
     schema: ClassVar[Schema[Any]]
+    answered: ClassVar[str] = "certified"
+    unanswered: ClassVar[str] = "counted as not certified"
     is_sampled: ClassVar[bool] = True
     can_budget: ClassVar[bool] = False
     legacy: ClassVar[Legacy | None] = None
@@ -241,8 +248,12 @@ class Guarantee(ABC, Generic[S, R]):
             model, data, split=split, classes=classes, labels=labels, images=images, pixels=pixels, adapted=adapted
         )
 
+    def load_again(self, settings: S, model: Any, data: Any, **options: Any) -> Task:
+        """Open the model and the data of a run again, as `load` does."""
+        return self.load(model, data, **options)
+
     def make_trials(
-        self, subject: Task, noise: Noise | None, partition: Partition | None, settings: S, arithmetic: str
+        self, subject: Task, noise: Noise | None, partition: Partition | None, settings: S, arithmetic: Arithmetic
     ) -> torch.Tensor:
         """Return a few inputs as the network receives them, on which to try engines and to check the network.
 
@@ -252,7 +263,7 @@ class Guarantee(ABC, Generic[S, R]):
             return torch.stack([subject.sample.image, subject.sample.image.flip(-1)])
         return subject.trial_images(noise, partition, settings.seed or 0, arithmetic)
 
-    def check_attainable(self, subject: Task, noise: Noise | None, settings: S, arithmetic: str) -> None:
+    def check_attainable(self, subject: Task, noise: Noise | None, settings: S, arithmetic: Arithmetic) -> None:
         """Raise an error before a run if its settings can never promise anything about the first usable input."""
 
     def list_mismatches(
@@ -262,7 +273,9 @@ class Guarantee(ABC, Generic[S, R]):
         return [] if noise is None else subject.list_mismatches(noise, partition)
 
     def describe_method(self, settings: S) -> str:
-        """Say in a few words through what a classifier sees its inputs."""
+        """Say in a few words through what a classifier sees its inputs, if that is not as they are."""
+        if not self.is_sampled:
+            return ""
         return f"{settings.partition_text or 'unknown partition'} under {settings.noise_text or 'unknown noise'}"
 
     def describe_work(self, subject: Task, session: Session, settings: S, inputs: int) -> list[str]:
@@ -342,7 +355,8 @@ class Guarantee(ABC, Generic[S, R]):
         """Return an input in the form that a row is bound to."""
         if not self.is_sampled:
             return image
-        return prepare_image(check_image(image), settings.noise, settings.arithmetic_option)
+        prepared: torch.Tensor | QuantisedImage = settings.chosen_arithmetic.prepare(check_image(image), settings.noise)
+        return prepared
 
     def replay(self, answer: Answer, row: R, question: Question, known: Known, on_passes: OnSamples) -> list[str]:
         """Answer the input of a row again, and return in what the row differs."""
@@ -392,11 +406,11 @@ class Guarantee(ABC, Generic[S, R]):
 
     def describe_tally(self, rows: int, total: float) -> str:
         """Say in a few words how much the rows so far promise."""
-        return f"{round(total)} certified"
+        return f"{round(total)} {self.answered}"
 
     def describe_run(self, rows: int, total: float) -> str:
         """Say in a few words how much a run of so many rows promises."""
-        return f"{round(total)} of {rows} images certified"
+        return f"{round(total)} of {rows} images {self.answered}"
 
 
 def same_value(stored: Any, made: Any) -> bool:
@@ -413,6 +427,8 @@ GUARANTEES: dict[str, str | Guarantee[Any, Any]] = {
     CERTIFY: "pprs.certify.guarantee:CERTIFY",
     "segment": "pprs.segmentation.guarantee:SEGMENT",
     "patch": "pprs.patches.guarantee:PATCH",
+    "predict": "pprs.prediction.guarantee:PREDICT",
+    "label-set": "pprs.label_sets.guarantee:LABEL_SET",
 }
 
 

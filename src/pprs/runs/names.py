@@ -11,22 +11,22 @@ from pprs._text import FILE, decode_file
 from pprs.errors import PprsError
 from pprs.model.overlay import split_adapted
 from pprs.partition import PARTITIONS, Denoiser, split_text
-from pprs.runs.settings import RunSettings
+from pprs.runs.provenance import Provenance
 
 Words = Mapping[tuple[Any, ...], tuple[str, str]]  # key -> value, and its text in a name
 OptionKey = tuple[int, int, str, str]  # part of the mean, link of the chain, option, name of the link
 
 
-def method_name(settings: RunSettings, path: str) -> str:
+def method_name(settings: Provenance, path: str) -> str:
     """The name of a run in tables and figures: its partition without options, and whether its model is adapted.
 
     If the partition is unknown, the name is that of the file.
 
-    >>> method_name(RunSettings(partition_text="slic:n_segments=50,blur=3/soft:near=4+blur:size=3"), "runs/a")
+    >>> method_name(Provenance(partition_text="slic:n_segments=50,blur=3/soft:near=4+blur:size=3"), "runs/a")
     'slic/soft+blur'
-    >>> method_name(RunSettings(partition_text="none"), "runs/a"), method_name(RunSettings(), "logs/cohen.tsv")
+    >>> method_name(Provenance(partition_text="none"), "runs/a"), method_name(Provenance(), "logs/cohen.tsv")
     ('RS', 'cohen')
-    >>> method_name(RunSettings(model="m.onnx+adapted:a.safetensors", partition_text="none"), "runs/a")
+    >>> method_name(Provenance(model="m.onnx+adapted:a.safetensors", partition_text="none"), "runs/a")
     'RS, adapted'
     """
     if settings.partition_text is None:
@@ -38,11 +38,11 @@ def method_name(settings: RunSettings, path: str) -> str:
     return "+".join(chains) + adapted
 
 
-def distinct_names(settings: Sequence[RunSettings], paths: Sequence[str]) -> list[str]:
+def distinct_names(settings: Sequence[Provenance], paths: Sequence[str]) -> list[str]:
     """The method names of runs, with options, noise, seed or path in brackets as needed to distinguish them.
 
     >>> def names(*runs):
-    ...     settings = [RunSettings(partition_text=p, noise_text=f"gaussian:sigma={s}", seed=i) for p, s, i in runs]
+    ...     settings = [Provenance(partition_text=p, noise_text=f"gaussian:sigma={s}", seed=i) for p, s, i in runs]
     ...     return distinct_names(settings, [f"runs/{i}" for i in range(len(runs))])
     >>> names(("none", 0.25, 0), ("slic:n_segments=50,blur=3", 0.25, 0), ("slic:n_segments=100,blur=3", 0.25, 0))
     ['RS', 'slic (n_segments=50)', 'slic (n_segments=100)']
@@ -87,7 +87,7 @@ def _differing(runs: Sequence[Words]) -> list[list[str]]:
     return [[words[key][1] for key in differing if key in words] for words in runs]
 
 
-def _option_words(settings: Sequence[RunSettings]) -> list[Words]:
+def _option_words(settings: Sequence[Provenance]) -> list[Words]:
     """The options of partitions with the same chain, without those that only follow from the noise."""
     runs = [_options(s) for s in settings]
     noises = [s.noise_text for s in settings]
@@ -107,7 +107,7 @@ def _option_words(settings: Sequence[RunSettings]) -> list[Words]:
     ]
 
 
-def _options(settings: RunSettings) -> dict[OptionKey, str]:
+def _options(settings: Provenance) -> dict[OptionKey, str]:
     if settings.partition_text is None or settings.partition_text.strip() == "none":
         return {}
     return {
@@ -133,14 +133,14 @@ def _noise_dependent(link: str) -> set[str]:
     return {name for name, value in vars(weak).items() if value != getattr(strong, name)}
 
 
-def _noise_words(settings: RunSettings) -> Words:
+def _noise_words(settings: Provenance) -> Words:
     if settings.noise_text is None:
         return {}
     name, options = _link(settings.noise_text)
     return {(): (name, name)} | {(option,): (value, f"{option}={value}") for option, value in options.items()}
 
 
-def _seed_words(settings: RunSettings) -> Words:
+def _seed_words(settings: Provenance) -> Words:
     return {} if settings.seed is None else {(): (str(settings.seed), f"seed={settings.seed}")}
 
 

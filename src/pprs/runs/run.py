@@ -101,7 +101,8 @@ class Run(ABC):
         for row in self.iter_rows():
             promised, rows = promised + self.guarantee.tally(row), rows + 1
         counts = self.guarantee.describe_run(rows + failed, promised) + (f", {failed} failed" if failed else "")
-        return f"<Run {self.path}: {counts}, {self.guarantee.describe_method(self.settings)}>"
+        method = self.guarantee.describe_method(self.settings)
+        return f"<Run {self.path}: {counts}{f', {method}' if method else ''}>"
 
 
 class StoredRun(Run):

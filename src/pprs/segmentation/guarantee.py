@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from pprs._threads import get_threads
+from pprs.arithmetic import Arithmetic
 from pprs.certificate import round_down
 from pprs.data import Selection
 from pprs.errors import ConfigurationError
@@ -86,7 +87,7 @@ class SegmentGuarantee(Guarantee[SegmentationSettings, SegmentationRow]):
         return open_subject(model, data, images=images, split=split, classes=classes, adapted=adapted)
 
     def check_attainable(
-        self, subject: Task, noise: Noise | None, settings: SegmentationSettings, arithmetic: str
+        self, subject: Task, noise: Noise | None, settings: SegmentationSettings, arithmetic: Arithmetic
     ) -> None:
         alpha, _ = self._split_alpha(subject, noise, settings, arithmetic)
         if settings.sampling.groups is None:
@@ -103,7 +104,7 @@ class SegmentGuarantee(Guarantee[SegmentationSettings, SegmentationRow]):
 
     @staticmethod
     def _split_alpha(
-        subject: Task, noise: Noise | None, settings: SegmentationSettings, arithmetic: str
+        subject: Task, noise: Noise | None, settings: SegmentationSettings, arithmetic: Arithmetic
     ) -> tuple[float, float]:
         """Return the failure probability of the tests, and the radius, for the first usable image."""
         assert noise is not None

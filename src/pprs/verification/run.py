@@ -192,8 +192,8 @@ class _Given:
         if model is None or data is None:
             raise PprsError(f"the run does not record its {'model' if model is None else 'data'}")
         split = settings.split if isinstance(data, str | Path) else None
-        task = self.guarantee.load(
-            model, data, split=split, classes=self.classes, labels=settings.labels, pixels=settings.pixels,
+        task = self.guarantee.load_again(
+            settings, model, data, split=split, classes=self.classes, labels=settings.labels, pixels=settings.pixels,
             adapted=adapted,
         )  # fmt: skip
         task.model.digest()

@@ -1,0 +1,142 @@
+"""The guarantee of `pprs predict-set`: a set with the true label, with a promised probability, also under attack."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from pprs.bounds import clopper_pearson_interval
+from pprs.errors import PprsError
+from pprs.label_sets.row import (
+    ROWS,
+    LabelSetRow,
+    LabelSetSettings,
+    Scored,
+    check_row,
+    compare_rows,
+    find_set,
+)
+from pprs.label_sets.scoring import check_size, make_votes, score_image
+from pprs.label_sets.settings import Calibration, state_promise
+from pprs.noise import QuantisedImage, digest_image
+from pprs.runs.guarantee import Answer, Guarantee, Key, Known, Metric, Question, Summary
+from pprs.runs.row import Failure
+from pprs.runs.run import Run
+from pprs.runs.session import Session
+from pprs.task import Task, open_model
+from pprs.voting import SETS, LocalVotes, OnSamples, check_image
+
+
+class LabelSetAnswer(Answer):
+    """Scores every label of an input in one noisy pass, and compares the scores with the threshold."""
+
+    takes_one_thread = True
+
+    def __init__(self, votes: LocalVotes, calibration: Calibration) -> None:
+        self.scorer: LocalVotes = votes
+        self._calibration = calibration
+
+    def answer(self, question: Question, on_passes: OnSamples) -> Scored:
+        settings, index = self._calibration.settings, question.index
+        x = self.scorer.quantise(check_image(question.image, self.scorer.device))
+        check_size(x, settings.dim)
+        scores = score_image(self.scorer, index, x, SETS, settings.score, settings.randomised)
+        on_passes(1)
+        values = tuple(scores.tolist())
+        exact = x if isinstance(x, QuantisedImage) else None
+        return Scored(
+            find_set(values, self._calibration.threshold), values, tuple(x.shape),
+            None if exact is None else exact.levels, 0.0 if exact is None else exact.quantisation.moved,
+            digest_image(x),
+        )  # fmt: skip
+
+    def digest(self, image: torch.Tensor) -> str:
+        return digest_image(self.scorer.quantise(check_image(image)))
+
+
+class LabelSetGuarantee(Guarantee[LabelSetSettings, LabelSetRow]):
+    """A set of labels that contains the true one with a promised probability."""
+
+    name = "label-set"
+    noun = "a run of label sets"
+    verb = "predict"
+    answered = "predicted"
+    unanswered = "without a set"
+    settings = LabelSetSettings
+    schema = ROWS
+    section = "pprs.label_sets.page:make_section"
+    examination = "pprs.label_sets.examination:examine_sets"
+    derived = "sets from scores and the threshold, and this from the scores of the calibration"
+    replayed = "scores: drawn again and compared"
+
+    def load_again(self, settings: LabelSetSettings, model: Any, data: Any, **options: Any) -> Task:
+        adapted = options.pop("adapted", None)
+        opened, text = open_model(model, adapted)
+        is_named = opened.class_names is not None  # otherwise the data of the calibration may have named the classes
+        names = settings.class_names if settings.labels is None and not is_named else opened.class_names
+        opened = replace(opened, class_names=names, num_classes=opened.num_classes or settings.num_classes)
+        task = replace(self.load(opened, data, **options), model_text=text)
+        return task if is_named else replace(task, model=replace(task.model, class_names=settings.class_names))
+
+    def describe_work(self, subject: Task, session: Session, settings: LabelSetSettings, inputs: int) -> list[str]:
+        return [f"{session.partition or 'none'} under {session.noise}: {inputs} images, one noisy pass each"]
+
+    def open(self, session: Session, settings: LabelSetSettings) -> LabelSetAnswer:
+        return LabelSetAnswer(make_votes(session), settings.calibration)
+
+    def count_passes(self, settings: LabelSetSettings) -> int | None:
+        return 1
+
+    def make_row(self, key: Key, outcome: Scored, known: Known, seconds: float) -> LabelSetRow:
+        return LabelSetRow.of(key[0], outcome, known, seconds)
+
+    def failed_row(self, failure: Failure) -> LabelSetRow:
+        return LabelSetRow.failed(failure)
+
+    def check_settings(self, settings: LabelSetSettings) -> None:
+        if settings.sets is not None or settings.model_digest is not None:  # exported rows repeat the threshold only
+            settings.check()
+
+    def check(self, row: LabelSetRow, settings: LabelSetSettings) -> list[str]:
+        return check_row(row, settings)
+
+    def compare(self, row: LabelSetRow, again: LabelSetRow) -> list[str]:
+        others = super().compare(row, replace(again, scores=row.scores, labels=row.labels))
+        return compare_rows(row, again) + others
+
+    def summarise(self, run: Run) -> Summary:
+        failures = tuple(run.failures())
+        covered = labelled = size = single = rows = 0
+        row: LabelSetRow
+        for row in run.iter_rows():
+            rows, size, single = rows + 1, size + len(row.labels), single + (len(row.labels) == 1)
+            labelled, covered = labelled + (row.covered is not None), covered + bool(row.covered)
+        if not rows:
+            return Summary((), (), len(failures), failures)
+        metrics = [Metric("mean size", size / rows, unit="labels"), Metric("sets of one label", single / rows)]
+        if labelled:
+            low, high = clopper_pearson_interval(covered, labelled)
+            metrics.insert(0, Metric("coverage without an attack", covered / labelled, float(low), float(high)))
+        return Summary((describe_promise(run.settings),), tuple(metrics), rows + len(failures), failures)
+
+    def tally(self, row: LabelSetRow) -> float:
+        return float(len(row.labels) == 1)
+
+    def describe_tally(self, rows: int, total: float) -> str:
+        return f"{round(total)} sets of one label"
+
+    def describe_run(self, rows: int, total: float) -> str:
+        return f"{rows} images, {round(total)} sets of one label"
+
+
+def describe_promise(settings: LabelSetSettings) -> str:
+    """State what the sets of a run promise."""
+    try:
+        return state_promise(settings.calibration.settings)
+    except PprsError:  # exported rows do not repeat the calibration
+        return f"sets for radius {settings.radius} and alpha {settings.alpha}, whose calibration is not recorded here"
+
+
+LABEL_SET = LabelSetGuarantee()
