@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import sqlite3
@@ -145,6 +146,26 @@ def test_an_exported_claim_that_does_not_follow_is_refused(inputs: Path, tmp_pat
         path.with_name("changed.json").write_text(json.dumps(changed))
         with pytest.raises(DamagedError, match=f'row 1 is damaged: "{name}" is .* follows from the other columns'):
             open_run(path.with_name("changed.json")).rows()
+
+
+def test_maps_that_would_exhaust_memory_are_refused(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few bytes can claim to be a map of any size, and all rows of a run are only held if their maps fit."""
+    run = segment(tmp_path / "run")
+    export(run.checked_outcomes(), run.settings, "json", tmp_path / "rows.json", failures=run.failures())
+    monkeypatch.setattr("pprs.runs.size.usable_memory", lambda: 600_000_000)
+    assert len(open_run(tmp_path / "run").rows()) == len(open_run(tmp_path / "rows.json").rows()) == 2
+    claimed = b"8000x8000\n" + b"x"
+    with closing(sqlite3.connect(tmp_path / "run" / FILE)) as db, db:
+        db.execute("UPDATE rows SET counts = ?", (claimed,))
+    content = json.loads((tmp_path / "rows.json").read_text())
+    content["rows"][0]["counts"] = base64.b64encode(claimed).decode()
+    (tmp_path / "rows.json").write_text(json.dumps(content))
+    with pytest.raises(PprsError, match="3 rows, which take about 1.5 GB of memory"):
+        open_run(tmp_path / "run").rows()
+    with pytest.raises(PprsError, match="3 rows, which take about 0.8 GB of memory"):
+        open_run(tmp_path / "rows.json")
 
 
 def test_data_frames_have_a_row_for_every_image(inputs: Path) -> None:

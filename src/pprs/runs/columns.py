@@ -21,6 +21,7 @@ R = TypeVar("R")
 ArrowType = Literal["int64", "double", "string", "bool", "binary"]
 MAX_QUOTED = 80  # characters of a value that is quoted in a message
 MAX_MAP = 2**26  # values of a map
+MAX_HEAD = 18  # bytes of its header
 IDX = "idx"  # the column with the index of an input in its data
 
 
@@ -99,6 +100,16 @@ class Map(Codec):
         if len(values) != 4 * height * width:
             raise ValueError(f'"{name}" holds {len(values)} bytes instead of {4 * height * width}')
         return np.frombuffer(values, "<i4").reshape(height, width).astype(np.int32)
+
+    @staticmethod
+    def expanded_bytes(stored: Any) -> int:
+        """Return the bytes that a map takes in memory, as its header says. 0 without one, which `read` refuses.
+
+        >>> Map.expanded_bytes(MAP.store(np.zeros((3, 5)))), Map.expanded_bytes(b"none")
+        (60, 0)
+        """
+        sides = bytes(stored[:MAX_HEAD]).partition(b"\n")[0].split(b"x") if isinstance(stored, bytes) else []
+        return 4 * int(sides[0]) * int(sides[1]) if len(sides) == 2 and all(map(bytes.isdigit, sides)) else 0
 
 
 SCALAR, INTEGERS, FLOATS, TRUTH, MAP = Codec(), Integers(), Floats(), Truth(), Map()
@@ -241,6 +252,11 @@ class Schema(Generic[R]):
     def stored(self) -> tuple[Column, ...]:
         """The columns that are stored."""
         return tuple(column for column in self.columns if column.sql is not None)
+
+    @property
+    def maps(self) -> tuple[Column, ...]:
+        """The stored columns that hold maps, which take more memory than their file."""
+        return tuple(column for column in self.stored if column.codec is MAP)
 
     def key(self, row: R) -> tuple[int, ...]:
         """Return what a row is known by."""

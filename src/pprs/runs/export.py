@@ -19,7 +19,7 @@ import pyarrow.parquet
 
 from pprs._files import atomic_write
 from pprs.errors import ConfigurationError, DamagedError, PprsError, suggest
-from pprs.runs.columns import SCALAR, Column, Schema, parse_integers, quote_value
+from pprs.runs.columns import SCALAR, Column, Map, Schema, parse_integers, quote_value
 from pprs.runs.guarantee import GUARANTEES, Guarantee, find_guarantee
 from pprs.runs.provenance import CERTIFY, KIND, Provenance
 from pprs.runs.row import ROWS, Failure
@@ -224,6 +224,8 @@ def read_exported(path: Path, guarantees: Sequence[Guarantee[Any, Any]] = ()) ->
         guarantee = find_guarantee(str(kind), guarantees)
         schema = guarantee.schema
         rows = [_typed(record, number, schema) for number, record in enumerate(records, 1)]
+        maps = sum(Map.expanded_bytes(row[column.name]) for row in rows for column in schema.maps)
+        check_rows_fit(str(path), len(rows), 0, exported=True, maps=maps)
         _check_once(rows, schema)
         settings = settings or (_repeated_settings(records[0], guarantee) if records else {})
         _check_repeated(records, settings, guarantee)

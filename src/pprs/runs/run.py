@@ -81,8 +81,9 @@ class Run(ABC):
         Raises:
             PprsError: If a bound, a radius or a prediction does not follow.
         """
+        outcomes = self.outcomes()  # first, since it refuses a run that does not fit in memory
         self.guarantee.check_rows(self.iter_rows(), self.settings).refuse(self.path)
-        return self.outcomes()
+        return outcomes
 
     def to_arrow(self) -> pyarrow.Table:
         """The outcomes as an Arrow table, with one row per image and the columns of `pprs export`."""

@@ -12,6 +12,7 @@ from pprs.errors import PprsError
 # and unparsed values take memory too.
 ROW_BYTES, EXPORTED_ROW_BYTES = 2_000, 8_000
 TEXT_FACTOR = 8  # bytes of memory for a byte of text: the digits of a count, with a comma, become an object
+MAP_FACTOR = 3  # bytes of memory for a byte of maps: a row keeps them, and what follows from them
 JSON_FACTOR = 25  # the same for any JSON, such as nested empty lists
 GB = 1e9
 
@@ -33,7 +34,7 @@ def check_size(source: str, content: str, needed: int) -> None:
         )
 
 
-def check_rows_fit(source: str, rows: int, text: int, *, exported: bool = False) -> None:
-    """Raise an error if this many rows, with this many bytes of text altogether, take too much memory."""
+def check_rows_fit(source: str, rows: int, text: int, *, exported: bool = False, maps: int = 0) -> None:
+    """Raise an error if this many rows, with so many bytes of text and of expanded maps, take too much memory."""
     bytes_per_row = EXPORTED_ROW_BYTES if exported else ROW_BYTES
-    check_size(source, f"{rows:,} rows", bytes_per_row * rows + TEXT_FACTOR * text)
+    check_size(source, f"{rows:,} rows", bytes_per_row * rows + TEXT_FACTOR * text + MAP_FACTOR * maps)

@@ -17,7 +17,7 @@ from typing import Any
 
 from pprs.errors import ConfigurationError, DamagedError
 from pprs.runs.binding import Binding
-from pprs.runs.columns import Schema, quote_value
+from pprs.runs.columns import MAX_HEAD, Map, Schema, quote_value
 from pprs.runs.database import Database, DatabaseWriter, has_table
 from pprs.runs.guarantee import GUARANTEES, Guarantee, Legacy, find_guarantee
 from pprs.runs.provenance import CERTIFY, KIND, Provenance
@@ -115,7 +115,14 @@ class RunFile:
         with self._open() as db:
             tables = [table for table in ("rows", "failed", "fair_order") if has_table(db, table)]
             entries = sum(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables)
-        check_rows_fit(name, entries, (self._path / FILE).stat().st_size)
+            heads = (
+                head
+                for column in self.schema.maps
+                if column.field in _existing_columns(db)
+                for (head,) in db.execute(f"SELECT substr({column.field}, 1, {MAX_HEAD}) FROM rows")
+            )
+            maps = sum(map(Map.expanded_bytes, heads))
+        check_rows_fit(name, entries, (self._path / FILE).stat().st_size, maps=maps)
 
     def iter_rows(self, *, partial_only: bool = False) -> Iterator[Any]:
         """Iterate over the rows by their keys, since all rows of a large run take much memory."""
