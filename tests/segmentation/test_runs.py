@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from pprs import Grid, Processes, Slic, certify_dataset, open_run, verify_run, w
 from pprs.errors import ConfigurationError, DamagedError, PprsError
 from pprs.model import load_model
 from pprs.model.identity import identify
+from pprs.model.preprocess import Preprocess
 from pprs.runs import FILE, Run, export
 from pprs.runs.columns import MAP
 from pprs.sampling import Sampling
@@ -28,6 +30,7 @@ from pprs.segmentation.examination import examine_segmentation
 from pprs.segmentation.guarantee import SEGMENT
 from pprs.segmentation.holm import least_significant_count
 from pprs.segmentation.legacy import FILE as OLD_FILE
+from pprs.segmentation.legacy import read_legacy
 from pprs.segmentation.run import segment_dataset
 
 LEGACY = Path(__file__).parents[1] / "golden" / "legacy" / "segment"
@@ -166,6 +169,20 @@ def test_maps_that_would_exhaust_memory_are_refused(
         open_run(tmp_path / "run").rows()
     with pytest.raises(PprsError, match="3 rows, which take about 0.8 GB of memory"):
         open_run(tmp_path / "rows.json")
+
+
+def test_a_certificate_that_does_not_follow_from_its_counts_is_found(inputs: Path) -> None:
+    run = segment()
+    first = run.rows()[0]
+    certificate = first.certificate
+    more = replace(certificate, labels=certificate.selected, radius=2 * certificate.radius)
+    check = SEGMENT.check_rows([first, first.prove(more)], run.settings)
+    abstained = int((~certificate.certified).sum())
+    assert abstained > 0
+    assert [str(mismatch) for mismatch in check.mismatches] == [
+        f"row 0: labels differ at {abstained} of 64 pixels",
+        f"row 0: radius is {2 * certificate.radius}, and its counts give {certificate.radius}",
+    ]
 
 
 def test_data_frames_have_a_row_for_every_image(inputs: Path) -> None:
@@ -318,3 +335,15 @@ def test_a_damaged_run_of_an_earlier_version_is_refused(inputs: Path, kind: str,
     error = pprs("verify", kind, code=1).stderr
     assert "row of image 2 is damaged" in error
     assert DAMAGES[change] in error
+
+
+@pytest.mark.parametrize("arithmetic", ["real", "8-bit", "16-bit", "rounded"])
+def test_the_settings_of_an_earlier_version_keep_their_meaning(inputs: Path, arithmetic: str) -> None:
+    preprocess = Preprocess(32, 24, shorter=40)
+    with closing(sqlite3.connect(inputs / "pixels" / OLD_FILE)) as db, db:
+        values = json.loads(db.execute("SELECT value FROM settings").fetchone()[0])
+        values["model_parts"]["preprocessing"] = repr(preprocess)
+        db.execute("UPDATE settings SET value = ?", (json.dumps({**values, "arithmetic": arithmetic}),))
+    settings, *_ = read_legacy(inputs / "pixels")
+    assert str(settings.chosen_arithmetic) == arithmetic
+    assert settings.preprocess == str(preprocess)

@@ -24,7 +24,7 @@ from pprs.runs.session import describe_problem
 from pprs.segmentation.certificate import SegmentationCertificate
 from pprs.segmentation.holm import check_attainable
 from pprs.segmentation.legacy import LEGACY
-from pprs.segmentation.row import SEGMENTATION_ROWS, SegmentationRow
+from pprs.segmentation.row import SEGMENTATION_ROWS, SegmentationRow, conclude_row
 from pprs.segmentation.segmenter import SegmentationSampling, SmoothedSegmenter, split_alpha
 from pprs.segmentation.settings import SegmentationSettings
 from pprs.segmentation.subject import open_subject
@@ -136,17 +136,15 @@ class SegmentGuarantee(Guarantee[SegmentationSettings, SegmentationRow]):
     def check_settings(self, settings: SegmentationSettings) -> None:
         settings.make_sampling()
 
+    def check(self, row: SegmentationRow, settings: SegmentationSettings) -> list[str]:
+        try:
+            again = conclude_row(row, settings)
+        except ValueError as error:
+            return [str(error)]
+        return _list_differences(row, again, "its counts give")
+
     def compare(self, row: SegmentationRow, again: SegmentationRow) -> list[str]:
-        found = []
-        for field in dataclasses.fields(SegmentationCertificate):
-            stored, drawn = (getattr(each.certificate, field.name) for each in (row, again))
-            if np.array_equal(stored, drawn):
-                continue
-            if isinstance(stored, np.ndarray) and isinstance(drawn, np.ndarray):
-                found.append(f"{field.name} differ at {int((stored != drawn).sum())} of {stored.size} pixels")
-            else:
-                found.append(f"{field.name} is {stored}, and drawing again gives {drawn}")
-        return found
+        return _list_differences(row, again, "drawing again gives")
 
     def summarise(self, run: Run) -> Summary:
         return summarise_segmentation(run)
@@ -159,6 +157,20 @@ class SegmentGuarantee(Guarantee[SegmentationSettings, SegmentationRow]):
 
     def describe_run(self, rows: int, total: float) -> str:
         return f"{rows} images, {self.describe_tally(rows, total)}"
+
+
+def _list_differences(row: SegmentationRow, again: SegmentationRow, source: str) -> list[str]:
+    """Return in what the certificate of a row differs from one that was made again."""
+    found = []
+    for field in dataclasses.fields(SegmentationCertificate):
+        stored, own = (getattr(each.certificate, field.name) for each in (row, again))
+        if np.array_equal(stored, own):
+            continue
+        if isinstance(stored, np.ndarray) and isinstance(own, np.ndarray):
+            found.append(f"{field.name} differ at {int((stored != own).sum())} of {stored.size} pixels")
+        else:
+            found.append(f"{field.name} is {stored}, and {source} {own}")
+    return found
 
 
 SEGMENT = SegmentGuarantee()

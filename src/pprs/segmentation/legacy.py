@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pprs.arithmetic import Arithmetic
 from pprs.errors import DamagedError, PprsError
 from pprs.model.preprocess import Preprocess
 from pprs.runs import Binding, Failure
@@ -25,8 +26,7 @@ from pprs.segmentation.settings import SegmentationSettings
 FILE, LOCK = "segmentation.sqlite", ".segmentation.lock"
 DATABASE = Database(FILE, LOCK, 1, "a segmentation run", "`pprs segment`")
 MAX_PICTURES, MAX_PICTURE_BYTES = 8, 2**23
-# Of the arithmetic of a run: as it is recorded now, and the bits of every image.
-ARITHMETICS = {"real": ("real", None), "8-bit": ("exact", 8), "16-bit": ("exact", 16), "rounded": ("exact", 16)}
+ARITHMETICS = ("real", "8-bit", "16-bit", "rounded")
 _PREPROCESS = re.compile(
     r"Preprocess\(height=(\d{1,6}), width=(\d{1,6}), shorter=(\d{1,6}|None), method='(\w+)', floor=(True|False)\)"
 )
@@ -78,9 +78,10 @@ def _to_settings(values: Mapping[str, Any]) -> SegmentationSettings:
     arithmetic = values.get("arithmetic")
     if arithmetic not in ARITHMETICS:
         raise DamagedError(f'the setting "arithmetic" is {quote_value(arithmetic)}, which no run has')
-    kind, bit_depth = ARITHMETICS[arithmetic]
+    kept = Arithmetic(arithmetic)
     renewed = {
-        "arithmetic": kind, "bit_depth": bit_depth, "split": values.get("split") or None,
+        "arithmetic": "real" if arithmetic == "real" else "exact", "bit_depth": kept.bit_depth,
+        "strict_levels": kept.strict_levels, "split": values.get("split") or None,
         "class_names": values.get("class_names") or None, "preprocess": _find_preprocess(_parts_of(values)),
     }  # fmt: skip
     return SegmentationSettings.from_dict({**values, **renewed})
