@@ -23,10 +23,11 @@ from helpers import Record, pprs
 from networks import save_network, save_unet
 from pools import start_cluster
 
-from pprs import Processes, open_run, verify_run
+from pprs import LabelSets, Processes, open_run, verify_run
 from pprs.dataset import run_dataset
 from pprs.errors import PprsError
 from pprs.integrations.card import make_card
+from pprs.label_sets import LabelSetSettings
 from pprs.patches.guarantee import PatchGuarantee
 from pprs.report import make_report, write_report
 from pprs.runners import Ray
@@ -72,7 +73,7 @@ class Case:
     Attributes:
         command: The command that makes a run of it.
         tab: The tab of the app.
-        settings: Its own settings.
+        settings: Its own settings, or what makes them of a model and data.
         options: Keywords of `run_dataset`.
         budgeted: What a run with a budget needs besides.
         labels: A choice of labels.
@@ -82,7 +83,7 @@ class Case:
 
     command: str
     tab: str
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any] | Callable[[Inputs], Mapping[str, Any]]
     options: Mapping[str, Any] = field(default_factory=dict)
     budgeted: Mapping[str, Any] = field(default_factory=dict)
     labels: str = "a,b"
@@ -90,7 +91,18 @@ class Case:
     guarantee: Any = None
 
 
-NOISY = {"noise": "gaussian:sigma=0.25", "partition": "grid:size=4", "seed": 3}
+def calibrate(inputs: Inputs) -> Mapping[str, Any]:
+    """Return the settings of label sets that were calibrated for a network."""
+    rng = np.random.default_rng(1)
+    images = torch.from_numpy(rng.integers(0, 256, (60, 1, 8, 8))).float() / 255
+    sets = LabelSets.fit(
+        inputs[0], images, torch.arange(60) % 3, noise=NOISY["noise"], partition=NOISY["partition"], radius=0.05,
+        alpha=0.4, randomised=True, engine="torch",
+    )  # fmt: skip
+    return LabelSetSettings.own(sets.calibration)
+
+
+NOISY: dict[str, Any] = {"noise": "gaussian:sigma=0.25", "partition": "grid:size=4", "seed": 3}
 CASES = {
     "certify": Case(
         "certify", "Explore", {"n0": 10, "n": 80, "alpha": 0.05, "bound": "one-sided", "stop": None}, NOISY,
@@ -100,6 +112,8 @@ CASES = {
         "segment", "Segment", {"tau": 0.75, "n0": 4, "n": 40, "alpha": 0.05, "groups": "none"}, NOISY,
         make_inputs=write_masked,
     ),
+    "predict": Case("predict", "Predict", {"n": 40, "alpha": 0.05}, NOISY),
+    "label-set": Case("predict-set", "Label set", calibrate, NOISY),
     "patch": Case("patch", "Patch", {"masks": 3, "fill_text": "mean"}, guarantee=PatchGuarantee((2,))),
 }  # fmt: skip
 
@@ -123,7 +137,8 @@ class Trial:
 
     def make(self, out: Path | str, settings: Mapping[str, Any] | None = None, **more: Any) -> Run:
         chosen: dict[str, Any] = {"images": range(COUNT), "engine": "torch", "progress": False, "out": out}
-        own = {**self.case.settings, **(settings or {})}
+        given = self.case.settings
+        own = {**(given(self.inputs) if callable(given) else given), **(settings or {})}
         return run_dataset(self.guarantee, *self.inputs, settings=own, **{**chosen, **self.case.options, **more})
 
     def rows(self, run: Run | None = None) -> list[tuple[Any, ...]]:
