@@ -8,8 +8,9 @@ import torch
 
 from benchmarks.timing import fastest, ratio
 from pprs import Gaussian, Slic, SmoothedClassifier, _threads
+from pprs.arithmetic import prepare_image
 from pprs.model.resnet import architecture
-from pprs.voting import noisy_chunk, prepare_image
+from pprs.voting import noisy_chunk
 
 NOISE = Gaussian(0.5)
 

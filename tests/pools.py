@@ -114,9 +114,9 @@ def make_work(task: Task, classifier: SmoothedClassifier, settings: RunSettings)
     """Work for a classifier of a task, as a run would open it."""
     votes = classifier.votes
     session = Session(
-        votes.model, votes.num_classes, votes.noise, votes.partition, votes.seed, votes.requested_arithmetic, threads=1
+        votes.model, votes.num_classes, votes.noise, votes.partition, votes.seed, votes.arithmetic, threads=1
     )
-    trials = task.trial_images(votes.noise, votes.partition, votes.seed, votes.requested_arithmetic)
+    trials = task.trial_images(votes.noise, votes.partition, votes.seed, votes.arithmetic)
     answer = CertifyAnswer(classifier, settings.sampling)
     return Work(CERTIFY, settings, task, session, EngineChoice(task.model, "torch", ""), answer, trials)
 

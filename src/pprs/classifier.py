@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from pprs.arithmetic import Arithmetic
 from pprs.bounds import binomial_test, check_alpha
 from pprs.certificate import Certificate, Counts, Prediction
 from pprs.consistency import FirstBatch, check_function_of_one_image, checked
@@ -106,7 +107,7 @@ class SmoothedClassifier:
         batch_size: int | None = None,
         threads: int | None = None,
         device: str | torch.device = "cpu",
-        arithmetic: str = "auto",
+        arithmetic: str | Arithmetic = "auto",
         check: bool = True,
     ) -> None:
         self._votes = LocalVotes(

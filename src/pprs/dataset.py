@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from pprs.certify.guarantee import CERTIFY
 from pprs.data import Selection
 from pprs.engine import EngineOptions
-from pprs.errors import ConfigurationError, check_type, suggest
+from pprs.errors import ConfigurationError, DamagedError, check_type, suggest
 from pprs.model import Model
 from pprs.noise import Noise
 from pprs.partition import Partition
@@ -159,16 +160,29 @@ def run_dataset(
     check_type(guarantee, Guarantee, "guarantee", "an object of your class, not the class")
     chosen, own = RunOptions.of(**options), dict(settings or {})
     chosen.check(guarantee)
-    unknown = sorted(own.keys() - guarantee.settings.own_names())
-    if unknown:
-        raise ConfigurationError(
-            f'{guarantee.noun} has no setting "{unknown[0]}". {suggest(unknown[0], guarantee.settings.own_names())}',
-            parameter="settings",
-        )
+    _check_own(guarantee, own)
     subject = guarantee.load(
         model, data, split=split, classes=classes, labels=labels, images=images, pixels=pixels, adapted=adapted
     )
     return run_subject(guarantee, subject, own, chosen)
+
+
+def _check_own(guarantee: Guarantee[Any, Any], own: Mapping[str, Any]) -> None:
+    """Reject settings that the guarantee does not have, or that no run of it could have."""
+    known, texts = guarantee.settings.own_names(), guarantee.settings.texts
+    if unknown := sorted(own.keys() - set(known)):
+        raise ConfigurationError(
+            f'{guarantee.noun} has no setting "{unknown[0]}". {suggest(unknown[0], known)}', parameter="settings"
+        )
+    keys = {field: key for key, field in texts.items()}
+    try:
+        guarantee.settings.from_dict(json.loads(json.dumps({keys.get(name, name): own[name] for name in own})))
+    except DamagedError as error:
+        raise ConfigurationError(error.message.removesuffix(" The run is damaged."), parameter="settings") from error
+    except TypeError as error:
+        raise ConfigurationError(
+            f"`settings` must be texts, numbers and lists ({error})", parameter="settings"
+        ) from error
 
 
 def certify_task(subject: Task, sampling: Sampling, options: RunOptions) -> Run:

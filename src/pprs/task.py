@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from pprs.arithmetic import Arithmetic, prepare_image
 from pprs.data import Example, ImageSet, Selection, View, as_image_set, check_indices, open_dataset
 from pprs.domain import IMAGE, Domain, domain_of
 from pprs.errors import ConfigurationError, PprsError
@@ -24,7 +25,7 @@ from pprs.model.overlay import ADAPTED, apply_overlay, join_adapted, load_overla
 from pprs.noise import Noise, digest_image
 from pprs.partition import Partition, Recommendation, parse_partition, recommend_partition
 from pprs.space import FILE, NETWORK, check_pixels
-from pprs.voting import fix_levels, prepare_image, trial_inputs
+from pprs.voting import trial_inputs
 
 SEGMENTS = "{} labels every pixel, and this is for networks that label the whole image. Use `pprs segment`."
 MAX_UNUSABLE = 10  # if this many images in a row cannot be used, the images are not the cause
@@ -65,7 +66,7 @@ class Task:
         """Return the same model with all images of the data, whatever the choice of images."""
         return replace(self, images=range(len(self.data)))
 
-    def fix_arithmetic(self, noise: Noise, arithmetic: str = "auto") -> str:
+    def fix_arithmetic(self, noise: Noise, arithmetic: str | Arithmetic = "auto") -> Arithmetic:
         """Return the arithmetic with the bit depth of the first image of the data.
 
         All images are rounded to the same bit depth, so that claims about them are about one classifier.
@@ -74,17 +75,17 @@ class Task:
             first = find_usable(self.data, range(len(self.data)))
         except PprsError:
             first = self.sample
-        return fix_levels(first.image, noise, arithmetic)
+        return Arithmetic.of(arithmetic, noise).fix(first.image, noise)
 
     def trial_images(
-        self, noise: Noise, partition: Partition | None, seed: int, arithmetic: str = "auto"
+        self, noise: Noise, partition: Partition | None, seed: int, arithmetic: str | Arithmetic = "auto"
     ) -> torch.Tensor:
         """Return partitioned noisy samples of the first usable image, with noise used for nothing else."""
         image = prepare_image(self.sample.image, noise, arithmetic)
         return trial_inputs(image, noise, partition, seed, self.sample.index)
 
     def trial_inputs(
-        self, noise: Noise, partition: Partition | None, seed: int, arithmetic: str = "auto"
+        self, noise: Noise, partition: Partition | None, seed: int, arithmetic: str | Arithmetic = "auto"
     ) -> torch.Tensor:
         """Return `trial_images` as the network receives them, on which to try engines."""
         return self.network_inputs(self.trial_images(noise, partition, seed, arithmetic))

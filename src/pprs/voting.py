@@ -25,20 +25,17 @@ import numpy as np
 import torch
 
 from pprs import _threads
+from pprs.arithmetic import Arithmetic
 from pprs.certificate import Counts
-from pprs.domain import SIGNAL, domain_of
-from pprs.errors import ConfigurationError, PprsError, suggest
+from pprs.domain import domain_of
+from pprs.errors import ConfigurationError, PprsError
 from pprs.noise import (
     Noise,
     QuantisedImage,
-    are_levels,
     host_rng,
     keyed_rng,
-    quantise,
-    quantise_signal,
     quantised_gaussian,
 )
-from pprs.noise.quantised import choose_grid
 from pprs.partition import Partition
 from pprs.scores import HALF_ROUNDING, HALF_TOLERANCE, TOLERANCE, near_ties, spread
 
@@ -57,15 +54,6 @@ NEAR_TIE = 1e-4
 TIES_PER_DIFFERENCE = 4  # both scores of a margin may change, each way
 
 TRIAL_SIZE = 8  # noisy images that are scored before a run
-
-# In exact arithmetic, noise is drawn in integers on the levels of the image. In real arithmetic it is added as float32.
-# Exact arithmetic on 8-bit levels and on 16-bit levels are two classifiers, since an image is rounded before it is
-# classified. "auto" and "exact" choose by the image. The others are one classifier for all images.
-ARITHMETICS = ("auto", "exact", "8-bit", "16-bit", "24-bit", "rounded", "real")
-BIT_DEPTHS = {"8-bit": 8, "16-bit": 16, "rounded": 16}
-AUDIO_DEPTHS = {"8-bit": 8, "16-bit": 16, "24-bit": 24}
-LEVELS = "levels="  # and a number: the arithmetic of a run of signals, whose levels were chosen by its first signal
-_MOVING = ("auto", "rounded")  # round an image that is on no levels, instead of refusing it
 
 BaseClassifier = Callable[[torch.Tensor], torch.Tensor]
 OnSamples = Callable[[int], None]
@@ -180,75 +168,6 @@ def error_context(x: torch.Tensor, index: int, partition: Partition | None) -> I
 def chunk_size(dim: int) -> int:
     """Return the number of samples per chunk for images of `dim` values. Large images get smaller chunks."""
     return max(1, min(64 if dim <= 2**16 else 32, 2**24 // dim))
-
-
-def choose_arithmetic(arithmetic: str, noise: Noise) -> str:
-    """Return "exact" or "real". "auto" is exact wherever the noise can be drawn in integers.
-
-    Raises:
-        ConfigurationError: If the value is unknown, or if "exact" is requested for other noise.
-    """
-    if arithmetic not in ARITHMETICS and fixed_levels(arithmetic) is None:
-        raise ConfigurationError(
-            f'unknown arithmetic "{arithmetic}". {suggest(arithmetic, ARITHMETICS)}', parameter="arithmetic"
-        )
-    if arithmetic not in ("auto", "real") and not noise.exact:
-        raise ConfigurationError(
-            f'{noise} cannot be drawn in `arithmetic` "{arithmetic}": its values are not independent. Use Gaussian '
-            'noise, or "real".',
-            parameter="arithmetic",
-        )
-    return "exact" if noise.exact and arithmetic != "real" else "real"
-
-
-def fix_levels(x: torch.Tensor, noise: Noise, arithmetic: str = "auto") -> str:
-    """Return the arithmetic that treats all images as "auto" or "exact" treats this one, as one classifier.
-
-    Raises:
-        PprsError: If the image is on no levels, as "exact" requires.
-    """
-    is_real = choose_arithmetic(arithmetic, noise) == "real"
-    if not is_real and x.ndim == SIGNAL.ndim:
-        return f"{LEVELS}{_quantise_signal(x, noise, arithmetic).levels}"
-    if is_real or arithmetic not in ("auto", "exact"):
-        return "real" if arithmetic == "auto" else arithmetic
-    if quantise(x, may_move=arithmetic == "auto").levels == 2**8 - 1:
-        return "8-bit"
-    return "rounded" if arithmetic == "auto" else "16-bit"
-
-
-def prepare_image(x: torch.Tensor, noise: Noise, arithmetic: str = "auto") -> torch.Tensor | QuantisedImage:
-    """Return the image in the form in which this noise is added to it: as integers in exact arithmetic."""
-    if choose_arithmetic(arithmetic, noise) == "real":
-        return x
-    if x.ndim == SIGNAL.ndim:
-        return _quantise_signal(x, noise, arithmetic)
-    if arithmetic == "24-bit" or fixed_levels(arithmetic) is not None:
-        raise PprsError(f'`arithmetic` "{arithmetic}" is for signals, and this is an image', parameter="arithmetic")
-    levels = 2 ** BIT_DEPTHS[arithmetic] - 1 if arithmetic in BIT_DEPTHS else None
-    return quantise(x, levels=levels, may_move=arithmetic in _MOVING)
-
-
-def _quantise_signal(x: torch.Tensor, noise: Noise, arithmetic: str) -> QuantisedImage:
-    levels = fixed_levels(arithmetic)
-    if arithmetic == "rounded":
-        levels = choose_grid(noise.sigma, x.numel())
-    elif arithmetic in AUDIO_DEPTHS:
-        levels = 2 ** (AUDIO_DEPTHS[arithmetic] - 1)
-    may_move = arithmetic in _MOVING or levels is not None
-    return quantise_signal(x, noise.sigma, levels=levels, may_move=may_move)
-
-
-def fixed_levels(arithmetic: str) -> int | None:
-    """Return N of the arithmetic "levels=N", which a run of signals fixes for all of them, else None."""
-    digits = arithmetic.removeprefix(LEVELS)
-    is_valid = arithmetic.startswith(LEVELS) and digits.isdecimal() and len(digits) < 20
-    return int(digits) if is_valid and are_levels(int(digits), (1, 1)) else None
-
-
-def levels_of(arithmetic: str) -> int | None:
-    """Return the levels that a run fixes for all of its images or signals, None in real arithmetic."""
-    return 2 ** BIT_DEPTHS[arithmetic] - 1 if arithmetic in BIT_DEPTHS else fixed_levels(arithmetic)
 
 
 def noisy_chunk(
@@ -445,19 +364,19 @@ class LocalVotes(Scorer):
         batch_size: int | None = None,
         threads: int | None = None,
         device: str | torch.device = "cpu",
-        arithmetic: str = "auto",
+        arithmetic: str | Arithmetic = "auto",
     ) -> None:
         super().__init__(model, num_classes, batch_size=batch_size, threads=threads, device=device)
         if seed < 0:
             raise PprsError(f"`seed` must be at least 0, not {seed}", parameter="seed")
         # Copies, since `set_params` could change the originals between two calls.
         self.noise, self.partition, self.seed = copy.copy(noise), copy.copy(partition), seed
-        self.requested_arithmetic, self.arithmetic = arithmetic, choose_arithmetic(arithmetic, noise)
+        self.arithmetic = Arithmetic.of(arithmetic, noise)
         self._scale = 0.0
         self._resolved: dict[tuple[int, ...], Partition] = {}
 
     def quantise(self, x: torch.Tensor) -> torch.Tensor | QuantisedImage:
-        return prepare_image(x, self.noise, self.requested_arithmetic)
+        return self.arithmetic.prepare(x, self.noise)
 
     def resolve(self, shape: tuple[int, ...]) -> Partition | None:
         if self.partition is None:

@@ -11,6 +11,7 @@ from helpers import pprs
 
 from pprs import Gaussian, PprsError, Slic, SmoothedClassifier, load_model, open_dataset, open_run, voting
 from pprs import engine as engines
+from pprs.arithmetic import prepare_image
 from pprs.engine import Accelerated, cache_file, check_scores, choose_engine
 from pprs.model import Model
 from pprs.model.onnx import OnnxNetwork
@@ -184,7 +185,7 @@ def test_the_engine_is_tried_on_noise_used_for_nothing_else(
     monkeypatch.setattr(session, "choose_engine", spy)
     command = ("certify", "--model", digits_model, "--data", "builtin:mnist5k", "--partition", "none", "--sigma", 0.5)
     pprs(*command, "--n", 64, "--limit", 1)
-    image = voting.prepare_image(open_dataset("builtin:mnist5k")[0].image, Gaussian(0.5))
+    image = prepare_image(open_dataset("builtin:mnist5k")[0].image, Gaussian(0.5))
     (inputs,) = trials
     for phase in (voting.SELECT, voting.ESTIMATE, voting.PREDICT):
         samples = voting.noisy_chunk(image, Gaussian(0.5), 0, 0, phase)

@@ -14,15 +14,18 @@ import numpy as np
 import PIL.Image
 import pytest
 import torch
+from networks import write_masked_images
 
 from pprs import LabelSets, load_model
 from pprs.certify.guarantee import CERTIFY
 from pprs.label_sets import LabelSetSettings
 from pprs.label_sets.guarantee import LABEL_SET
+from pprs.patches.guarantee import PatchGuarantee
 from pprs.prediction.guarantee import PREDICT
 from pprs.runs import Failure, Key, Known, Question, Session
 from pprs.runs.columns import Schema
 from pprs.runs.guarantee import Metric, Summary
+from pprs.segmentation.guarantee import SEGMENT
 from pprs.testing import GuaranteeContract
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -62,6 +65,29 @@ class TestCertify(GuaranteeContract):
     options: ClassVar[dict[str, Any]] = {"noise": "gaussian:sigma=0.25", "partition": "slic:n_segments=6", "seed": 3}
     unchecked: ClassVar[dict[str, str]] = {
         "n0": "the votes that select a class are not stored, and one more of them selects the same one"
+    }
+
+    def make_inputs(self, folder: Path) -> tuple[str, str]:
+        return write_inputs(folder)
+
+
+class TestSegment(GuaranteeContract):
+    guarantee = SEGMENT
+    settings: ClassVar[dict[str, Any]] = {"tau": 0.75, "n0": 8, "n": 60, "alpha": 0.05, "groups": "none"}
+    options: ClassVar[dict[str, Any]] = {"noise": "gaussian:sigma=0.25", "partition": "blur:size=3", "seed": 3}
+    unchecked: ClassVar[dict[str, str]] = {
+        "alpha": "claims are derived from the counts, for the alpha that the run states"
+    }
+
+    def make_inputs(self, folder: Path) -> tuple[str, str]:
+        return write_masked_images(folder)
+
+
+class TestPatch(GuaranteeContract):
+    guarantee = PatchGuarantee((1, 2))
+    settings: ClassVar[dict[str, Any]] = {"masks": 3, "fill_text": "mean"}
+    unchecked: ClassVar[dict[str, str]] = {
+        "passes": "without a certificate, the search ends at the first pair that differs, which depends on the batches"
     }
 
     def make_inputs(self, folder: Path) -> tuple[str, str]:

@@ -16,11 +16,11 @@ import pprs
 ROOT = Path(pprs.__file__).parent
 ORDER = [
     "_version", "errors", "domain", "_checks", "_files", "_text", "_params", "_threads", "_external_data", "_onnx",
-    "progress", "kernels", "noise", "denoisers", "partition", "scores", "space", "data", "model", "bounds",
-    "confidence_sequence", "sampling", "certificate", "theory", "voting", "memory", "consistency", "classifier",
-    "augment", "engine", "task", "runs", "certify", "doctor", "metrics", "runners", "dataset", "prediction",
-    "verification", "report", "audit", "label_sets", "train", "segmentation", "adaptation", "patches", "tuning",
-    "reproduction", "integrations", "app", "cli", "testing",
+    "progress", "kernels", "noise", "arithmetic", "denoisers", "partition", "scores", "space", "data", "model",
+    "bounds", "confidence_sequence", "sampling", "certificate", "theory", "voting", "memory", "consistency",
+    "classifier", "augment", "engine", "task", "runs", "certify", "doctor", "metrics", "runners", "dataset",
+    "prediction", "verification", "report", "audit", "label_sets", "train", "segmentation", "adaptation", "patches",
+    "tuning", "reproduction", "integrations", "app", "cli", "testing",
 ]  # fmt: skip
 PUBLIC = [
     "Blur", "Certificate", "Exponential", "Felzenszwalb", "Gaussian", "Grid",

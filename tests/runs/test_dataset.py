@@ -578,7 +578,7 @@ def test_a_run_keeps_refusing_images_off_its_levels(tmp_path: Path) -> None:
     out = tmp_path / "strict"
     first = pprs.certify_dataset(BRIGHT, images, out=out, arithmetic="16-bit", **options)
     assert [failure.idx for failure in first.failures()] == [1]
-    assert first.settings.arithmetic_option == "16-bit"
+    assert first.settings.chosen_arithmetic.text == "16-bit"
     again = pprs.certify_dataset(BRIGHT, images, out=out, **options)
     assert [failure.idx for failure in again.failures()] == [1]
     with pytest.raises(ConfigurationError, match="strict_levels"):

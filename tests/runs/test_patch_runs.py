@@ -150,7 +150,7 @@ def test_an_image_that_fails_counts_as_not_certified(model: str, tmp_path: Path)
     images = [(image, 0) for image in IMAGES[:3]]
     images[1] = (torch.full((1, 8, 8), torch.nan), 0)
     run = certify(model, images, images=range(3), out=tmp_path / "run")
-    assert [row.error is None for row in run.outcomes()] == [True, False, True]
+    assert [row.failed for row in run.outcomes()] == [False, True, False]
     assert "NaN" in run.failures()[0].error
     assert "image 1, patch 2: " in str(run.failures()[0])
     assert certified_accuracy(run.outcomes()) <= 2 / 3
@@ -317,7 +317,7 @@ def test_accuracies_count_all_images() -> None:
         PatchRow(0, 2, label=1, prediction=1, certified=True, plain=1, passes=666),
         PatchRow(1, 2, label=1, prediction=2, certified=True, plain=1, passes=666),
         PatchRow(2, 2, label=1, prediction=1, certified=False, plain=0, passes=100),
-        PatchRow(3, 2, label=1, error="unreadable"),
+        PatchRow(3, 2, label=1),
     ]
     assert certified_accuracy(rows) == 0.25, "a certified label that is wrong does not count"
     assert clean_accuracy(rows) == 0.5
@@ -337,7 +337,7 @@ def test_exported_rows_are_read_again(model: str, tmp_path: Path, kind: str) -> 
     images = [(image, 0) for image in IMAGES[:3]]
     images[1] = (torch.full((1, 8, 8), torch.nan), 0)
     run, file = certify(model, images, images=range(3), patch=[1, 2]), tmp_path / f"rows.{kind}"
-    export(run.checked_outcomes(), run.settings, kind, file)
+    export(run.checked_outcomes(), run.settings, kind, file, failures=run.failures())
     again = open_run(file)
     assert again.rows() == run.rows()
     assert again.failures() == run.failures()
@@ -376,7 +376,7 @@ def test_causes_are_told_apart() -> None:
     assert find_cause(replace(row, certified=False, worst_label=0)) == PatchCause.PAIR
     assert find_cause(replace(row, label=2)) == PatchCause.WRONG
     assert find_cause(replace(row, label=2, plain=2)) == PatchCause.MASKED
-    assert find_cause(PatchRow(0, 2, error="unreadable")) == PatchCause.FAILED
+    assert find_cause(PatchRow(0, 2)) == PatchCause.FAILED
 
 
 def test_the_doctor_says_which_size_holds(finished: Path) -> None:
@@ -465,7 +465,7 @@ def test_the_demo_compares_fills_and_an_adapted_classifier(
     assert "adapted" in (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
 
 
-# ---- runs of earlier versions, which are made as tests/golden/legacy/README.md says
+# ---- runs of earlier versions, which were made as tests/golden/legacy/patch/README.md says
 
 
 LEGACY = Path(__file__).parents[1] / "golden" / "legacy" / "patch"

@@ -80,7 +80,7 @@ def test_rows_of_a_run_are_verified_and_do_not_depend_on_workers(network: Path, 
     assert rows == [dataclasses.replace(row, seconds=0) for row in other.rows()]
     assert {(row.shape, row.levels) for row in rows} == {((1, 64), 10**5)}
     assert sum(row.correct for row in rows) >= 4
-    assert run.settings.arithmetic_option == "levels=100000"
+    assert run.settings.chosen_arithmetic.text == "levels=100000"
     assert verify_run(tmp_path / "run", data=data, replay=2).ok
 
 

@@ -16,10 +16,11 @@ from mpmath import mp  # type: ignore[import-untyped]
 from scipy.stats import chisquare, norm
 
 from pprs import Certificate, Exponential, Gaussian, Grid, PprsError, SmoothedClassifier
+from pprs.arithmetic import REAL, Arithmetic, prepare_image
 from pprs.kernels.quantised import LEADING, UNDECIDED
 from pprs.noise import Quantisation, QuantisedImage, host_rng, quantise, quantised_gaussian
 from pprs.partition import Partition, parse_partition
-from pprs.voting import choose_arithmetic, fix_levels, noisy_chunk, prepare_image
+from pprs.voting import noisy_chunk
 
 SETTINGS = [(0.02, 255), (0.25, 255), (1.0, 255), (0.25, 65535)]
 
@@ -182,11 +183,11 @@ def test_alpha_pays_for_the_coupling() -> None:
 
 
 def test_choice_of_arithmetic() -> None:
-    assert choose_arithmetic("auto", Gaussian(0.5)) == "exact"
-    assert choose_arithmetic("auto", Exponential(0.5)) == "real"
+    assert Arithmetic.of("auto", Gaussian(0.5)).kind == "exact"
+    assert Arithmetic.of("auto", Exponential(0.5)) == REAL
     for arithmetic, noise in (("exact", Exponential(0.5)), ("exactly", Gaussian(0.5))):
         with pytest.raises(PprsError) as error:
-            choose_arithmetic(arithmetic, noise)
+            Arithmetic.of(arithmetic, noise)
         assert error.value.parameter == "arithmetic"
 
 
@@ -355,13 +356,13 @@ def test_a_given_bit_depth_refuses_other_images(arithmetic: str, levels: int) ->
 def test_the_levels_of_one_image_are_fixed_for_all() -> None:
     eight, sixteen, neither = torch.full((1, 8, 8), 0.2), torch.full((1, 8, 8), 1 / 65535), torch.full((1, 8, 8), 1e-5)
     noise = Gaussian(0.25)
-    chosen = [[fix_levels(x, noise, option) for x in (eight, sixteen)] for option in ("auto", "exact")]
+    chosen = [[str(Arithmetic(option).fix(x, noise)) for x in (eight, sixteen)] for option in ("auto", "exact")]
     assert chosen == [["8-bit", "rounded"], ["8-bit", "16-bit"]]
-    assert fix_levels(neither, noise) == "rounded"
-    assert fix_levels(eight, noise, "rounded") == "rounded"
-    assert fix_levels(eight, Exponential(0.25)) == "real"
+    assert Arithmetic("auto").fix(neither, noise) == Arithmetic("rounded")
+    assert Arithmetic("rounded").fix(eight, noise) == Arithmetic("rounded")
+    assert Arithmetic.of("auto", Exponential(0.25)).fix(eight, Exponential(0.25)) == REAL
     with pytest.raises(PprsError, match="not multiples of 1/255 or 1/65535"):
-        fix_levels(neither, noise, "exact")
+        Arithmetic("exact").fix(neither, noise)
 
 
 # ---- predictions

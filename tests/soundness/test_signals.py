@@ -18,12 +18,12 @@ from mpmath import mp  # type: ignore[import-untyped]
 from scipy.stats import chisquare, norm
 
 from pprs import Certificate, Gaussian, PprsError, Sampling, SmoothedClassifier, certify_dataset, verify_run
+from pprs.arithmetic import Arithmetic, prepare_image
 from pprs.data.arrays import Arrays
 from pprs.noise import Quantisation, QuantisedImage, host_rng, quantise_signal, quantised_gaussian
 from pprs.noise.quantised import ROUNDING, WITHIN_BLOCK, _block_size, choose_grid
 from pprs.partition import Blur1d, Partition, Slic1d
 from pprs.runs import FILE
-from pprs.voting import fix_levels, prepare_image
 
 FINE = [(0.5, 10**6), (3.0, 10**7), (0.1, 2**23), (20.0, 2**15)]
 
@@ -137,8 +137,8 @@ def test_integers_beyond_one_are_not_audio() -> None:
 
 def test_a_run_fixes_the_levels_of_its_first_signal() -> None:
     x = torch.randn(1, 100)
-    fixed = fix_levels(x, Gaussian(0.5))
-    assert fixed == "levels=1000000"
+    fixed = Arithmetic("auto").fix(x, Gaussian(0.5))
+    assert fixed == Arithmetic("levels=1000000")
     prepared = prepare_image(torch.randn(1, 5000), Gaussian(0.5), fixed)
     assert isinstance(prepared, QuantisedImage)
     assert prepared.levels == 10**6

@@ -23,6 +23,7 @@ from pprs.app.catalog import LoadedModel
 from pprs.app.server.cost import check_cost
 from pprs.app.server.fair_queue import FairQueue, Stopped, Turn
 from pprs.app.server.limits import Limits
+from pprs.arithmetic import Arithmetic, prepare_image
 from pprs.certificate import Certificate, confidence, round_down, state_arithmetic
 from pprs.classifier import Certification, SmoothedClassifier
 from pprs.domain import IMAGE, SIGNAL, Domain, domain_of
@@ -33,7 +34,7 @@ from pprs.report import figures
 from pprs.report.lines import draw_signal
 from pprs.sampling import Sampling
 from pprs.space import FILE, NETWORK, state_claim
-from pprs.voting import choose_arithmetic, noisy_chunk, prepare_image
+from pprs.voting import noisy_chunk
 
 Array = npt.NDArray[Any]
 STOP = "width:0.002"  # sampling ends when further samples would hardly help
@@ -131,7 +132,7 @@ class Request:
         return (
             f"{self.title}; the guarantee holds for {self.scope}; {choice}{self.noise}; seed {self.seed}, "
             f"{self.domain.name} index {self.index}; {sampling.n0} + at most {sampling.n:,} samples; alpha "
-            f"{sampling.alpha:g}; engine {self.loaded.engine}; {choose_arithmetic('auto', self.noise)} arithmetic"
+            f"{sampling.alpha:g}; engine {self.loaded.engine}; {Arithmetic.of('auto', self.noise).kind} arithmetic"
         )
 
     @property

@@ -18,6 +18,7 @@ from pprs.app.images import ChosenImage
 from pprs.app.render import render
 from pprs.app.server.cost import check_cost
 from pprs.app.server.jobs import Job
+from pprs.arithmetic import prepare_image
 from pprs.certificate import confidence, round_down, state_arithmetic
 from pprs.memory import check_memory
 from pprs.noise import Noise
@@ -27,7 +28,7 @@ from pprs.report import figures
 from pprs.segmentation import SegmentationCertificate, SegmentationSampling, SmoothedSegmenter
 from pprs.segmentation.metrics import Confusion
 from pprs.segmentation.pictures import MAX_LEGEND, palette, render_maps
-from pprs.voting import noisy_chunk, prepare_image
+from pprs.voting import noisy_chunk
 
 Array = npt.NDArray[Any]
 

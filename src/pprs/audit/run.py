@@ -183,7 +183,7 @@ class _Subject:
         self._network = self.task.base_classifier(module)
         self.classifier = SmoothedClassifier(
             session.network, self.task.num_classes, settings.noise, settings.partition,
-            seed=seed, device=settings.device, arithmetic=settings.arithmetic_option, check=False,
+            seed=seed, device=settings.device, arithmetic=settings.chosen_arithmetic, check=False,
         )  # fmt: skip
         check_network(self.classifier.votes, trials, progress)  # also decides which votes are near ties
 
@@ -192,7 +192,7 @@ class _Subject:
         settings = self.settings
         task = replace(self.task, images=[index for index in attempted if index < len(self.task.data)])
         own_seed = seed if settings.seed is None else settings.seed
-        return task.trial_images(settings.noise, settings.partition, own_seed, settings.arithmetic_option)
+        return task.trial_images(settings.noise, settings.partition, own_seed, settings.chosen_arithmetic)
 
     def audit(self, row: Row, options: AttackOptions) -> tuple[AuditedImage, Ints | None]:
         """Attack one image."""

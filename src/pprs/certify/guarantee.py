@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import torch
 
+from pprs.arithmetic import Arithmetic
 from pprs.certificate import Certificate, round_down
 from pprs.certify.replay import replay_votes
 from pprs.certify.summary import summarise_certification
@@ -58,7 +59,9 @@ class CertifyGuarantee(Guarantee[RunSettings, Row]):
     section = "pprs.report.certify:make_section"
     examination = "pprs.doctor:examine_run"
 
-    def check_attainable(self, subject: Task, noise: Noise | None, settings: RunSettings, arithmetic: str) -> None:
+    def check_attainable(
+        self, subject: Task, noise: Noise | None, settings: RunSettings, arithmetic: Arithmetic
+    ) -> None:
         assert noise is not None
         check_certifiable(settings.sampling, *describe_problem(subject, noise, arithmetic))
 

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from pprs.arithmetic import Arithmetic
 from pprs.cli import options
 from pprs.cli.console import RunSummary, compare_with_plain, exit_if_failed, print_summary, progress, say
 from pprs.cli.errors import guarded
@@ -23,7 +24,6 @@ from pprs.runners import RunLimits, RunOptions, apply_limits, parse_budget
 from pprs.runs import check_out
 from pprs.sampling import Sampling
 from pprs.task import Task, load_task, open_data
-from pprs.voting import choose_arithmetic
 
 N0 = Annotated[int, options.option("--n0", "INT", Panel.SAMPLING, "Samples that select a class.")]
 N = Annotated[int, options.option("--n", "INT", Panel.SAMPLING, "Samples that estimate the class's probability.")]
@@ -132,7 +132,7 @@ def certify(
         options.check_figure(show, "show")
     run_on = options.make_runner(runner, workers, address, gpus_per_worker, split_samples, threads, device)
     apply_limits(sampling, limits, run_on)
-    choose_arithmetic(arithmetic, run_noise)
+    Arithmetic.of(arithmetic, run_noise)
     run_on.check_device(device)
     options.set_threads(threads)
     check_out(out)
@@ -160,13 +160,13 @@ def certify(
         plain = certify_task(
             task, run.settings.sampling,
             RunOptions(
-                run_noise, None, seed, engine=used, progress=progress.quiet(), arithmetic=run.settings.arithmetic_option
+                run_noise, None, seed, engine=used, progress=progress.quiet(), arithmetic=run.settings.chosen_arithmetic
             ),
         )  # fmt: skip
         compare_with_plain(summary.first, resolved, plain.rows()[0], task.model.class_names)
     if show is not None:
         write_image_rows(
-            task.sample, run_noise, [resolved], seed, show, parameter="show", arithmetic=run.settings.arithmetic_option
+            task.sample, run_noise, [resolved], seed, show, parameter="show", arithmetic=run.settings.chosen_arithmetic
         )
         say(f"wrote {show}")
     exit_if_failed(summary.failures, domain_of_any(summary.shapes))

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from pprs.arithmetic import Arithmetic
 from pprs.certificate import confidence, state_label_arithmetic
 from pprs.cli import options
 from pprs.cli.console import CommandProgress, exit_if_failed
@@ -24,7 +25,6 @@ from pprs.runs import Run, check_out
 from pprs.runs.provenance import describe_labels
 from pprs.space import state_pixels
 from pprs.task import Task, load_task
-from pprs.voting import choose_arithmetic
 
 messages = CommandProgress(Console(stderr=True))  # the table goes to stdout
 
@@ -75,7 +75,7 @@ def predict(
     Example: pprs predict --model M.safetensors --data builtin:mnist5k --sigma 0.25 --limit 10
     """
     run_noise, run_partition = noise_of(noise, sigma), parse_request(partition)
-    choose_arithmetic(arithmetic, run_noise)
+    Arithmetic.of(arithmetic, run_noise)
     run_on = options.make_runner(runner, workers, address, gpus_per_worker, split_samples, threads, device)
     run_on.check_device(device)
     options.set_threads(threads)

@@ -121,7 +121,7 @@ def find_change(sets: LabelSets, image: torch.Tensor, label: int, index: int, st
     votes = sets.votes
     classifier = SmoothedClassifier(
         votes.model, votes.num_classes, votes.noise, votes.partition, seed=votes.seed, threads=votes.threads,
-        device=votes.device, arithmetic=votes.requested_arithmetic,
+        device=votes.device, arithmetic=votes.arithmetic,
     )  # fmt: skip
     objective = Objective(
         classifier, image, label, index=index, draws=DRAWS, margin=partial(inside, sets), network=sets.network

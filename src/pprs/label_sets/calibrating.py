@@ -25,7 +25,7 @@ from pprs.progress import Progress, stage
 from pprs.runners import Local, fit_in_memory
 from pprs.space import FILE, NETWORK
 from pprs.task import Task
-from pprs.voting import CALIBRATE, LocalVotes, check_image, levels_of
+from pprs.voting import CALIBRATE, LocalVotes, check_image
 
 
 def calibrate(task: Task, request: SetRequest, progress: Progress) -> tuple[Calibration, LocalVotes]:
@@ -40,7 +40,7 @@ def calibrate(task: Task, request: SetRequest, progress: Progress) -> tuple[Cali
         progress.message(f"warning: {text}")
     arithmetic = task.fix_arithmetic(request.noise, request.arithmetic)
     request = replace(request, partition=partition, arithmetic=arithmetic)
-    shape, levels = tuple(task.sample.image.shape), levels_of(arithmetic)
+    shape, levels = tuple(task.sample.image.shape), arithmetic.levels
     Promise(request.radius, request.alpha, request.noise, levels, task.sample.image.numel()).rank(len(task.images))
     votes, binding = open_votes(task.model, task.pixels, request, shape, len(task.images), progress)
     settings = SetSettings(
@@ -54,7 +54,7 @@ def calibrate(task: Task, request: SetRequest, progress: Progress) -> tuple[Cali
         score=request.score,
         randomised=request.randomised,
         seed=request.seed,
-        arithmetic=arithmetic,
+        arithmetic=str(arithmetic),
         engine=binding.identity.get("engine", "torch"),
         device=device,
         pixels=task.pixels,

@@ -14,6 +14,7 @@ import torch
 from markupsafe import Markup
 
 from pprs._files import atomic_write
+from pprs.arithmetic import prepare_image
 from pprs.data.thumbnail import decode_thumbnail
 from pprs.errors import ConfigurationError, PprsError
 from pprs.label_sets.evaluation import SetEvaluation, SetRow, evaluate_run
@@ -25,7 +26,7 @@ from pprs.report.section import MethodSettings, Section, render_sections
 from pprs.runs import Run
 from pprs.runs.frame import MAX_THUMBNAIL_PIXELS
 from pprs.task import Task
-from pprs.voting import SETS, noisy_chunk, prepare_image
+from pprs.voting import SETS, noisy_chunk
 
 EXAMPLES = 8  # images that are shown
 SHOWN_LABELS = 12  # labels of a set that are listed

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from pprs.arithmetic import Arithmetic
 from pprs.consistency import FirstBatch, check_function_of_one_image
 from pprs.data.wrap import as_image_set
 from pprs.domain import SIGNAL
@@ -27,7 +28,7 @@ from pprs.runs.binding import Binding
 from pprs.runs.session import Session, open_session
 from pprs.scores import Probe
 from pprs.task import Task, open_model, reopen_model
-from pprs.voting import LocalVotes, choose_arithmetic, prepare_image, trial_inputs
+from pprs.voting import LocalVotes, trial_inputs
 
 HALF = 0.5  # value of such a signal, on the levels of audio and on decimals
 GREY = 128 / 255  # value of the image by whose scores a model is recognised, on 8-bit and on 16-bit levels
@@ -47,7 +48,7 @@ class SetRequest:
     score: str = "aps"
     randomised: bool = False
     seed: int = 0
-    arithmetic: str = "auto"
+    arithmetic: str | Arithmetic = "auto"
     options: EngineOptions = field(default_factory=EngineOptions)
 
     def __post_init__(self) -> None:
@@ -56,7 +57,7 @@ class SetRequest:
         check_promise(self.radius, self.alpha, self.noise)
         check_score(self.score)
         check_integer(self.seed, "seed")
-        choose_arithmetic(self.arithmetic, self.noise)
+        Arithmetic.of(self.arithmetic, self.noise)
         if self.options.autocast or self.options.channels_last:
             raise ConfigurationError("label sets are calibrated without `autocast` and `channels_last`")
 
@@ -142,13 +143,13 @@ def open_votes(
     """
     options, grey = request.options, torch.full(shape, HALF if len(shape) == SIGNAL.ndim else GREY)
     subject = Task(model, as_image_set([grey]), range(1), None, None, pixels)  # of which only the model is asked
-    prepared = prepare_image(grey, request.noise, request.arithmetic)
-    trials = trial_inputs(prepared, request.noise, request.partition, request.seed)
+    arithmetic = Arithmetic.of(request.arithmetic, request.noise)
+    trials = trial_inputs(arithmetic.prepare(grey, request.noise), request.noise, request.partition, request.seed)
     if isinstance(model.module, FunctionModule):
         options = replace(options, engine="torch")
     session, choice = open_session(
         subject, trials, noise=request.noise, partition=request.partition, seed=request.seed,
-        arithmetic=request.arithmetic, options=options, passes=samples, message=progress.message,
+        arithmetic=arithmetic, options=options, passes=samples, message=progress.message,
     )  # fmt: skip
     votes = make_votes(session)
     check_function_of_one_image(votes, trials)
@@ -177,7 +178,7 @@ def reseed(votes: LocalVotes, seed: int) -> LocalVotes:
         return votes
     other = LocalVotes(
         votes.model, votes.num_classes, votes.noise, votes.partition, seed=seed, threads=votes.threads,
-        device=votes.device, arithmetic=votes.requested_arithmetic,
+        device=votes.device, arithmetic=votes.arithmetic,
     )  # fmt: skip
     other.batch_check = votes.batch_check
     return other

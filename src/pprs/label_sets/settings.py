@@ -16,6 +16,7 @@ import numpy as np
 from pprs._checks import validate
 from pprs._files import atomic_write, usable_memory
 from pprs._version import __version__
+from pprs.arithmetic import Arithmetic
 from pprs.certificate import confidence, state_arithmetic
 from pprs.domain import domain_of_any
 from pprs.errors import ConfigurationError, PprsError
@@ -26,7 +27,6 @@ from pprs.partition import Partition, parse_partition
 from pprs.runs.binding import Binding
 from pprs.scores import Probe
 from pprs.space import FILE, check_pixels
-from pprs.voting import ARITHMETICS, fixed_levels, levels_of
 
 FORMAT = 1
 DIGEST = 12  # characters of an image's digest that are stored
@@ -84,8 +84,7 @@ class SetSettings:
         check_promise(self.radius, self.alpha, self.noise)
         check_score(self.score)
         check_pixels(self.pixels)
-        is_known = self.arithmetic in ARITHMETICS or fixed_levels(self.arithmetic) is not None
-        if not is_known or self.arithmetic in ("auto", "exact"):
+        if not Arithmetic(self.arithmetic).is_fixed:
             raise PprsError(f'the arithmetic of label sets cannot be "{self.arithmetic}"')
 
     @functools.cached_property
@@ -101,7 +100,7 @@ class SetSettings:
     @property
     def levels(self) -> int | None:
         """The values of all images are multiples of 1 / levels. None in real arithmetic."""
-        return levels_of(self.arithmetic)
+        return Arithmetic(self.arithmetic).levels
 
     @property
     def promise(self) -> Promise:

@@ -128,7 +128,7 @@ def examine(run: Run | str | Path, *, radius: float = 0.0, share: float = SHARE)
         raise ConfigurationError(f"`share` must lie above 0 and be at most 1, not {share}", parameter="share")
     opened = run if isinstance(run, Run) else open_run(run)
     rows = opened.checked_outcomes()
-    if all(row.error is not None for row in rows):
+    if all(row.failed for row in rows):
         raise PprsError(f"{opened.path} has no certified or uncertified images yet. Let it finish at least one.")
     sizes = tuple(_examine_size(side, group) for side, group in group_by_patch(rows).items())
     found = PatchExamination(opened.path, opened.settings, share, sizes)
@@ -146,7 +146,7 @@ def _examine_size(side: int, rows: Sequence[PatchRow]) -> SizeFindings:
 
 def find_cause(row: PatchRow) -> PatchCause:
     """Return why an image is not certified with the correct label."""
-    if row.error is not None:
+    if row.failed:
         return PatchCause.FAILED
     if row.label not in (None, row.prediction):
         return PatchCause.MASKED if row.plain == row.label else PatchCause.WRONG

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from pprs.arithmetic import Arithmetic
 from pprs.errors import ConfigurationError, PprsError
-from pprs.noise import Noise, digest_image
+from pprs.noise import Noise
 from pprs.partition import Partition
 from pprs.patches.classifier import PatchClassifier
 from pprs.patches.fills import describe_masks
@@ -60,12 +61,8 @@ class PatchAnswer(Answer):
             worst=tuple((*box.rows, *box.columns) for box in certificate.worst_boxes),
             worst_label=certificate.worst_label,
             passes=certificate.passes,
-            shape=certificate.shape,
-            image_digest=self.digest(image),
+            **self.bind(image),
         )
-
-    def digest(self, image: torch.Tensor) -> str:
-        return digest_image(image)
 
 
 @dataclass(frozen=True)
@@ -93,14 +90,18 @@ class PatchGuarantee(Guarantee[PatchSettings, PatchRow]):
         noise: Noise | None,
         partition: Partition | None,
         settings: PatchSettings,
-        arithmetic: str,
+        arithmetic: Arithmetic,
     ) -> torch.Tensor:
         return _make_classifier(Session(torch.nn.Identity(), subject.num_classes), settings).trial_inputs(
             subject.sample.image
         )
 
-    def check_attainable(self, subject: Task, noise: Noise | None, settings: PatchSettings, arithmetic: str) -> None:
+    def check_attainable(
+        self, subject: Task, noise: Noise | None, settings: PatchSettings, arithmetic: Arithmetic
+    ) -> None:
         """Check that there are masks for the first usable image, in the size that is masked."""
+        if not self.sides:
+            raise ConfigurationError("give the patch sizes, as in PatchGuarantee((1, 2))", parameter="guarantee")
         height, width = subject.sample.image.shape[-2:]
         for side in self.sides:
             MaskGrid(height, width, side, settings.masks or 0)
@@ -143,7 +144,7 @@ class PatchGuarantee(Guarantee[PatchSettings, PatchRow]):
         return replace(outcome, label=known.label, seconds=seconds, file_shape=known.file_shape, name=known.name)
 
     def failed_row(self, failure: Failure) -> PatchRow:
-        return PatchRow(failure.idx, failure.get("patch"), failure.label, name=failure.name, error=failure.error)
+        return PatchRow(failure.idx, failure.get("patch"), failure.label, name=failure.name)
 
     replayed = "claims: certified again and compared"
     derived = "that claims and worst pairs of masks go together"

@@ -113,7 +113,7 @@ def read(folder: Path) -> tuple[PatchSettings, list[PatchRow], list[Failure], Ma
         if row.error is not None:  # a later line may have succeeded
             failures[key] = Failure(row.idx, row.label, row.error, more={"patch": row.patch})
             continue
-        made = PatchRow(**vars(row))
+        made = PatchRow(**{name: value for name, value in vars(row).items() if name != "error"})
         rows[key] = SCHEMA.from_sql(SCHEMA.to_sql(made), settings)
     return settings, list(rows.values()), [failure for key, failure in failures.items() if key not in rows], {}
 

@@ -68,7 +68,6 @@ class PatchRow:
         file_shape: Shape of the image before it was prepared for the network.
         image_digest: Digest of the image.
         name: Name of the image in its data, such as its file.
-        error: Why the image failed. It counts as not certified, and is tried again when the run is resumed.
     """
 
     idx: int
@@ -85,7 +84,11 @@ class PatchRow:
     file_shape: tuple[int, ...] | None = None
     image_digest: str | None = None
     name: str | None = None
-    error: str | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether the image failed. It counts as not certified, and is tried again when the run is resumed."""
+        return self.prediction is None
 
     @property
     def correct(self) -> bool:
@@ -184,6 +187,5 @@ COLUMNS = (
     Column("file_shape", "string", "TEXT", codec=INTEGERS),
     Column("image_digest", "string", "TEXT"),
     Column("name", "string", "TEXT"),
-    Column("error", "string"),
 )
 SCHEMA = Schema(PatchRow, COLUMNS, keys=("idx", "patch"), finish=_finish)

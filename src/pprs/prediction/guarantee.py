@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from pprs.arithmetic import Arithmetic
 from pprs.bounds import clopper_pearson_interval
 from pprs.certificate import Prediction, confidence, state_label_arithmetic
 from pprs.classifier import SmoothedClassifier, predict_label, reduce_alpha
@@ -52,7 +53,7 @@ class PredictGuarantee(Guarantee[PredictionSettings, PredictedRow]):
     derived = "p-values and predictions from counts and settings"
 
     def check_attainable(
-        self, subject: Task, noise: Noise | None, settings: PredictionSettings, arithmetic: str
+        self, subject: Task, noise: Noise | None, settings: PredictionSettings, arithmetic: Arithmetic
     ) -> None:
         assert noise is not None
         n, alpha = settings.check()

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from pprs._files import atomic_write
+from pprs.arithmetic import Arithmetic, prepare_image
 from pprs.data import Example
 from pprs.errors import ConfigurationError, suggest
 from pprs.metrics import Summary, summarize, usual_radii
@@ -20,7 +21,7 @@ from pprs.report.table import Table
 from pprs.runs import Run, RunFrame, list_runs, open_run, read_frames
 from pprs.runs.guarantee import import_place
 from pprs.runs.provenance import CERTIFY
-from pprs.voting import noisy_chunk, prepare_image
+from pprs.voting import noisy_chunk
 
 FORMATS = ("html", "png", "svg", "md", "json")
 
@@ -127,7 +128,7 @@ def write_image_rows(
     path: Path,
     *,
     parameter: str = "path",
-    arithmetic: str = "auto",
+    arithmetic: str | Arithmetic = "auto",
 ) -> None:
     """Draw one row per partition: the original image, a noisy copy, the superpixel boundaries, the average."""
     from pprs.report import figures  # matplotlib takes a second to import

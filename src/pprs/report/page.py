@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from markupsafe import Markup
 
+from pprs.arithmetic import Arithmetic
 from pprs.certificate import state_arithmetic
 from pprs.data.thumbnail import decode_thumbnail
 from pprs.domain import SIGNAL, Domain, domain_of_any
@@ -24,7 +25,7 @@ from pprs.report.section import MethodSettings
 from pprs.runs import RunFrame
 from pprs.runs.frame import MAX_THUMBNAIL_PIXELS
 from pprs.space import describe_differences
-from pprs.voting import noisy_chunk, prepare_image
+from pprs.voting import noisy_chunk
 
 
 @dataclass(frozen=True)
@@ -184,13 +185,13 @@ def _make_example(frames: Sequence[RunFrame], index: int, clean: torch.Tensor) -
     names = frames[0].settings.class_names
     truth = "" if label < 0 else f": {figures.get_class_name(label, names)}"
     first = frames[0].settings
-    like = _add_noise(clean, first.noise, first.seed or 0, index, first.arithmetic_option)
+    like = _add_noise(clean, first.noise, first.seed or 0, index, first.chosen_arithmetic)
     tiles = [Tile(_to_data_url(figures.to_rgb(clean.numpy(), like)), f"original{truth}")]
     segments = "segments" if clean.ndim == SIGNAL.ndim else "superpixels"
     noisy_tiles: dict[tuple[str, int], int] = {}  # (noise, seed) -> position of the tile with that noise
     for frame in frames:
         noise, seed = frame.settings.noise, frame.settings.seed or 0
-        noisy = _add_noise(clean, noise, seed, index, frame.settings.arithmetic_option)
+        noisy = _add_noise(clean, noise, seed, index, frame.settings.chosen_arithmetic)
         if (str(noise), seed) not in noisy_tiles:
             noisy_tiles[str(noise), seed] = len(tiles)
             tiles.append(Tile(_to_data_url(figures.to_rgb(noisy)), f"noisy: {noise}"))
@@ -216,8 +217,8 @@ def _make_example(frames: Sequence[RunFrame], index: int, clean: torch.Tensor) -
     return ImageExample(index, tuple(tiles))
 
 
-def _add_noise(clean: torch.Tensor, noise: Noise, seed: int, index: int, arithmetic: str) -> Any:
-    return np.asarray(noisy_chunk(prepare_image(clean, noise, arithmetic), noise, seed, index)[0])
+def _add_noise(clean: torch.Tensor, noise: Noise, seed: int, index: int, arithmetic: Arithmetic) -> Any:
+    return np.asarray(noisy_chunk(arithmetic.prepare(clean, noise), noise, seed, index)[0])
 
 
 def _to_data_url(image: Any) -> str:

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from pprs.arithmetic import Arithmetic
 from pprs.errors import ConfigurationError, PprsError, describe_error
 from pprs.noise import QuantisedImage, parse_noise
 from pprs.partition import Partition, parse_partition
@@ -25,7 +26,7 @@ from pprs.runners.base import Done, Execution, Failed, Item, OnSamples
 from pprs.runners.local import LocalExecution
 from pprs.runners.worker import Assignment, ImageArray, Job, SessionText
 from pprs.runs import Answer, Key
-from pprs.voting import Votes, chunk_size, prepare_image
+from pprs.voting import Votes, chunk_size
 
 ATTEMPTS = 6  # workers that may die over an image before it has failed
 MAX_FAILED_STARTS = 5  # consecutive workers that may die before they are ready
@@ -320,10 +321,10 @@ class PoolVotes:
         assert session.noise is not None, "samples of an input are split only if there is noise"
         self.num_classes, self.noise = session.num_classes, parse_noise(session.noise)
         self.partition = parse_partition(session.partition or "none")
-        self._pool, self._arithmetic = pool, session.arithmetic
+        self._pool, self._arithmetic = pool, Arithmetic(session.arithmetic)
 
     def quantise(self, x: torch.Tensor) -> torch.Tensor | QuantisedImage:
-        return prepare_image(x, self.noise, self._arithmetic)
+        return self._arithmetic.prepare(x, self.noise)
 
     def resolve(self, shape: tuple[int, ...]) -> Partition | None:
         return None if self.partition is None else self.partition.resolve(self.noise.sigma, shape)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pprs._threads import cpu_count, get_threads, keep_memory
+from pprs.arithmetic import REAL, Arithmetic
 from pprs.data import View, fair_order
 from pprs.engine import EngineOptions
 from pprs.errors import ConfigurationError, PprsError, check_integer, check_type
@@ -39,7 +40,6 @@ from pprs.runs.session import (
 from pprs.runs.store import holds_rows
 from pprs.space import FILE as FILE_PIXELS
 from pprs.task import Task
-from pprs.voting import BIT_DEPTHS, choose_arithmetic, fixed_levels
 
 LISTED_FAILURES = 5  # failed images that an error lists one by one
 
@@ -68,7 +68,7 @@ class RunOptions:
     engine: EngineOptions = field(default_factory=EngineOptions)
     limits: RunLimits = field(default_factory=RunLimits)
     progress: bool | Progress = True
-    arithmetic: str = "auto"
+    arithmetic: str | Arithmetic = "auto"
 
     @classmethod
     def of(
@@ -88,7 +88,7 @@ class RunOptions:
         budget: str | Budget | None = None,
         target_error: float | None = None,
         progress: bool | Progress = True,
-        arithmetic: str = "auto",
+        arithmetic: str | Arithmetic = "auto",
     ) -> RunOptions:
         """Return the options that the keywords of `certify_dataset` and the like mean."""
         return cls(
@@ -113,7 +113,7 @@ class RunOptions:
             )
         self.runner.check_device(self.engine.device)
         if self.noise is not None:
-            choose_arithmetic(self.arithmetic, self.noise)
+            Arithmetic.of(self.arithmetic, self.noise)
         self._check_limits(guarantee)
 
     def _check_noise(self, guarantee: Guarantee[Any, Any]) -> None:
@@ -222,11 +222,11 @@ def open_work(
     reporter: Progress,
 ) -> Work:
     """Open everything that answers the inputs of a subject: arithmetic, partition, engine, network and its check."""
-    noise, arithmetic, engine = options.noise, "real", options.engine
+    noise, arithmetic, engine = options.noise, REAL, options.engine
     choice = options.partition
     if noise is not None:
         choice = choose_partition(subject, noise, options.partition, recorded, reporter)
-        arithmetic = choose_run_arithmetic(options.arithmetic, subject, noise, recorded)
+        arithmetic = choose_run_arithmetic(Arithmetic.of(options.arithmetic, noise), subject, noise, recorded)
     if recorded is not None and engine.engine == "auto":
         engine = replace(engine, engine=recorded.engine or "auto")
     assert not isinstance(choice, str), "a partition is chosen only where there is noise"
@@ -252,7 +252,7 @@ def open_answer(
     *,
     noise: Noise | None,
     partition: Partition | None,
-    arithmetic: str,
+    arithmetic: Arithmetic,
     on_cpu: bool = False,
 ) -> Work:
     """Open a network and what answers with it. It is not checked yet.
@@ -299,7 +299,7 @@ def reopen_answer(guarantee: Guarantee[Any, Any], subject: Task, settings: Any, 
     return open_answer(
         guarantee, subject, settings, engine, reporter, noise=settings.noise if sampled else None,
         partition=settings.partition if sampled else None,
-        arithmetic=settings.arithmetic_option if sampled else "real",
+        arithmetic=settings.chosen_arithmetic if sampled else REAL,
     )  # fmt: skip
 
 
@@ -308,7 +308,7 @@ def _fields(provenance: Provenance) -> dict[str, Any]:
 
 
 def _describe_options(
-    noise: Noise | None, partition: Partition | None, options: RunOptions, arithmetic: str
+    noise: Noise | None, partition: Partition | None, options: RunOptions, arithmetic: Arithmetic
 ) -> dict[str, Any]:
     engine = options.engine
     described = {"device": engine.device, "autocast": engine.autocast, "channels_last": engine.channels_last}
@@ -318,10 +318,10 @@ def _describe_options(
         "noise_text": str(noise),
         "partition_text": str(partition or "none"),
         "seed": options.seed,
-        "arithmetic": choose_arithmetic(arithmetic, noise),
-        "bit_depth": BIT_DEPTHS.get(arithmetic),
-        "signal_levels": fixed_levels(arithmetic),
-        "strict_levels": arithmetic == "16-bit",
+        "arithmetic": arithmetic.kind,
+        "bit_depth": arithmetic.bit_depth,
+        "signal_levels": arithmetic.signal_levels,
+        "strict_levels": arithmetic.strict_levels,
     }
 
 

@@ -19,6 +19,7 @@ import torch
 
 from pprs import _threads
 from pprs._version import __version__
+from pprs.arithmetic import Arithmetic
 from pprs.consistency import Watch, check_function_of_one_image
 from pprs.engine import Accelerated
 from pprs.errors import ConfigurationError, PprsError, describe_error
@@ -65,7 +66,9 @@ class SessionText:
                 "fully. Leave out the `runner`.",
                 parameter="runner",
             )
-        return cls(session.num_classes, noise, partition, session.seed, session.arithmetic, device, session.batch_size)
+        return cls(
+            session.num_classes, noise, partition, session.seed, str(session.arithmetic), device, session.batch_size
+        )
 
     def open(self, network: torch.nn.Module, device: str, threads: int) -> Session:
         """Return the session with a network."""
@@ -75,7 +78,7 @@ class SessionText:
             None if self.noise is None else parse_noise(self.noise),
             None if self.partition is None else parse_partition(self.partition),
             self.seed,
-            self.arithmetic,
+            Arithmetic(self.arithmetic),
             device,
             self.batch_size,
             threads,

@@ -278,9 +278,10 @@ class Schema(Generic[R]):
         """Return the row of an exported record, whose values have the types of their columns."""
         row = self._make({column.field: record.get(column.name) for column in self.stored}, settings, where)
         for column in self.columns:
-            if column.sql is None and record.get(column.name) not in (None, follows := column.exported(row)):
-                stated = quote_value(record[column.name])  # nothing is read from it, but people read it
-                raise DamagedError(f'{where} is damaged: "{column.name}" is {stated}, but {follows} follows from it')
+            stated = record.get(column.name)  # nothing is read from it, but people read it
+            if column.sql is None and stated is not None and not _is_same(column, stated, own := column.exported(row)):
+                shown = f"is {quote_value(stated)}, but {quote_value(own)} follows from the other columns"
+                raise DamagedError(f'{where} is damaged: "{column.name}" {shown}')
         return row
 
     def _make(self, stored: Mapping[str, Any], settings: Any, where: str) -> R:
@@ -321,6 +322,14 @@ def describe_row(keys: Sequence[str], values: Mapping[str, Any]) -> str:
     """
     others = "".join(f", {name} {quote_value(values[name])}" for name in keys[1:])
     return f"the row of image {quote_value(values[keys[0]])}{others}"
+
+
+def _is_same(column: Column, stated: Any, own: Any) -> bool:
+    """Return whether an exported value is the one that follows. Compressed maps depend on the version of zlib."""
+    try:
+        return np.array_equal(column.read(stated), column.read(own))
+    except ValueError:
+        return False
 
 
 def _store(column: Column, value: Any) -> Any:

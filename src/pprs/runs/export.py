@@ -115,7 +115,7 @@ class _Table:
         """Return the settings that every row repeats."""
         stored = self.settings.to_dict()
         repeated = {key: stored[key] for key in self.settings.exported}
-        if self.settings.labels is not None:
+        if self.settings.labels is not None and all(column.name != LABELS for column in self.columns):
             repeated[LABELS] = json.dumps(self.settings.labels)
         if self.settings.kind != CERTIFY:
             repeated[KIND] = self.settings.kind
@@ -136,9 +136,9 @@ class _Table:
         return records
 
     def _errors(self) -> dict[tuple[int, ...], str]:
-        """Return why inputs failed, by key. Rows of `certify` say in a column of their own that they failed."""
+        """Return why inputs failed, by key, if rows do not say in a column of their own that they failed."""
         schema = self.guarantee.schema
-        if schema is ROWS:
+        if schema is ROWS or any(column.name == ERROR for column in schema.columns):
             return {}
         return {tuple(failure.get(name) for name in schema.keys): failure.error for failure in self.failures}
 
@@ -251,7 +251,7 @@ def _check_once(rows: Sequence[Mapping[str, Any]], schema: Schema[Any]) -> None:
 
 def _repeated_settings(record: Mapping[str, Any], guarantee: Guarantee[Any, Any]) -> dict[str, Any]:
     """Return the settings that a row repeats."""
-    columns = {column.name for column in guarantee.schema.columns}  # one of them may be called as a setting is
+    columns = {column.name for column in guarantee.schema.columns}  # one may be called like a setting
     names = [name for name in (*guarantee.settings.exported, LABELS, KIND) if name not in columns]
     return {key: record[key] for key in names if record.get(key) not in (None, "")}
 

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 import torch
 
+from pprs.arithmetic import Arithmetic
 from pprs.bounds import clopper_pearson_interval
 from pprs.classifier import Certification
 from pprs.data import Selection
@@ -30,7 +31,7 @@ from pprs.runs.provenance import CERTIFY, Provenance
 from pprs.runs.row import Failure
 from pprs.runs.session import Session
 from pprs.task import Task, load_task
-from pprs.voting import OnSamples, Scorer, VoteSource, check_image, prepare_image
+from pprs.voting import OnSamples, Scorer, VoteSource, check_image
 
 S = TypeVar("S", bound=Provenance)
 R = TypeVar("R")
@@ -252,7 +253,7 @@ class Guarantee(ABC, Generic[S, R]):
         return self.load(model, data, **options)
 
     def make_trials(
-        self, subject: Task, noise: Noise | None, partition: Partition | None, settings: S, arithmetic: str
+        self, subject: Task, noise: Noise | None, partition: Partition | None, settings: S, arithmetic: Arithmetic
     ) -> torch.Tensor:
         """Return a few inputs as the network receives them, on which to try engines and to check the network.
 
@@ -262,7 +263,7 @@ class Guarantee(ABC, Generic[S, R]):
             return torch.stack([subject.sample.image, subject.sample.image.flip(-1)])
         return subject.trial_images(noise, partition, settings.seed or 0, arithmetic)
 
-    def check_attainable(self, subject: Task, noise: Noise | None, settings: S, arithmetic: str) -> None:
+    def check_attainable(self, subject: Task, noise: Noise | None, settings: S, arithmetic: Arithmetic) -> None:
         """Raise an error before a run if its settings can never promise anything about the first usable input."""
 
     def list_mismatches(
@@ -272,7 +273,9 @@ class Guarantee(ABC, Generic[S, R]):
         return [] if noise is None else subject.list_mismatches(noise, partition)
 
     def describe_method(self, settings: S) -> str:
-        """Say in a few words through what a classifier sees its inputs."""
+        """Say in a few words through what a classifier sees its inputs, if that is not as they are."""
+        if not self.is_sampled:
+            return ""
         return f"{settings.partition_text or 'unknown partition'} under {settings.noise_text or 'unknown noise'}"
 
     def describe_work(self, subject: Task, session: Session, settings: S, inputs: int) -> list[str]:
@@ -352,7 +355,8 @@ class Guarantee(ABC, Generic[S, R]):
         """Return an input in the form that a row is bound to."""
         if not self.is_sampled:
             return image
-        return prepare_image(check_image(image), settings.noise, settings.arithmetic_option)
+        prepared: torch.Tensor | QuantisedImage = settings.chosen_arithmetic.prepare(check_image(image), settings.noise)
+        return prepared
 
     def replay(self, answer: Answer, row: R, question: Question, known: Known, on_passes: OnSamples) -> list[str]:
         """Answer the input of a row again, and return in what the row differs."""

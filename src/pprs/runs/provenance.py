@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+from pprs.arithmetic import Arithmetic
 from pprs.denoisers import digest_denoiser
 from pprs.errors import ConfigurationError, DamagedError, PprsError
 from pprs.model.overlay import join_adapted, split_adapted
@@ -115,19 +116,14 @@ class Provenance:
             return parse_partition(self.partition_text)
 
     @property
-    def arithmetic_option(self) -> str:
-        """The option that leads to this arithmetic again."""
-        if self.arithmetic == "real":
-            return "real"
-        if self.signal_levels is not None:
-            return f"levels={self.signal_levels}"
-        sixteen = "16-bit" if self.strict_levels else "rounded"
-        return {8: "8-bit", 16: sixteen}.get(self.bit_depth or 0, "auto")
+    def chosen_arithmetic(self) -> Arithmetic:
+        """How noise is added."""
+        return Arithmetic.recorded(self.arithmetic, self.bit_depth, self.signal_levels, self.strict_levels)
 
     @property
     def levels(self) -> int | None:
         """The levels of every image, as in `Certificate`. None if they are not the same for all images."""
-        return self.signal_levels if self.bit_depth is None else 2**self.bit_depth - 1
+        return self.chosen_arithmetic.levels
 
     def find_denoiser(self, file: str) -> Self:
         """Return these settings with the denoiser in this file, which has moved since it was recorded.

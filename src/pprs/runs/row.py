@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+
 from pprs.certificate import Certificate, round_down
 from pprs.domain import IMAGE, SIGNAL
 from pprs.errors import PprsError
@@ -135,6 +137,13 @@ class Failure:
     error: str
     name: str | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Failure):
+            return NotImplemented
+        own, others = vars(self) | dict(self.more), vars(other) | dict(other.more)
+        del own["more"], others["more"]  # whose values may be arrays
+        return own.keys() == others.keys() and all(np.array_equal(own[name], others[name]) for name in own)
 
     def row(self) -> Row:
         """The row of the image, which is not certified. Leaving failed images out could flatter a classifier."""

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from pprs.errors import ConfigurationError, DamagedError, PprsError
 from pprs.runs import remote
 from pprs.runs.binding import Binding
-from pprs.runs.columns import IDX, Schema
+from pprs.runs.columns import IDX
 from pprs.runs.export import ERROR, read_exported, to_arrow
 from pprs.runs.folder import SUFFIXES
-from pprs.runs.guarantee import Guarantee, same_value
+from pprs.runs.guarantee import Guarantee
 from pprs.runs.row import ROWS, Failure, Row, from_record
 from pprs.runs.store import FILE, Given, RunFile
 
@@ -100,7 +100,8 @@ class Run(ABC):
         for row in self.iter_rows():
             promised, rows = promised + self.guarantee.tally(row), rows + 1
         counts = self.guarantee.describe_run(rows + failed, promised) + (f", {failed} failed" if failed else "")
-        return f"<Run {self.path}: {counts}, {self.guarantee.describe_method(self.settings)}>"
+        method = self.guarantee.describe_method(self.settings)
+        return f"<Run {self.path}: {counts}{f', {method}' if method else ''}>"
 
 
 class StoredRun(Run):
@@ -172,8 +173,7 @@ class ExportedRun(Run):
             elif record.get(ERROR):
                 yield True, record
             else:
-                where = f"{self.path}, row {number}"
-                yield False, _check_derived(schema, record, schema.from_exported(record, self.settings, where), where)
+                yield False, schema.from_exported(record, self.settings, f"{self.path}, row {number}")
 
     def iter_rows(self) -> Iterator[Any]:
         return (row for failed, row in self._rows() if not failed)
@@ -198,18 +198,6 @@ class ExportedRun(Run):
 
     def fair_order(self) -> list[int] | None:
         return self._order
-
-
-def _check_derived(schema: Schema[Any], record: Mapping[str, Any], row: Any, where: str) -> Any:
-    """Return a row, if the exported columns that follow from others do. Nothing is read from them, but people do."""
-    for column in schema.columns:
-        stated, own = record.get(column.name), None if column.sql else column.exported(row)
-        try:
-            if not column.sql and stated is not None and not same_value(column.read(stated), column.read(own)):
-                raise ValueError(f'"{column.name}" does not follow from the other columns')
-        except ValueError as error:
-            raise DamagedError(f"{where} is damaged: {error}") from error
-    return row
 
 
 def open_run(path: str | Path, *, guarantee: Guarantee[Any, Any] | None = None) -> Run:

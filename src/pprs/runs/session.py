@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from pprs.arithmetic import REAL, Arithmetic
 from pprs.consistency import Watch, check_function_of_one_image
 from pprs.engine import EngineChoice, EngineOptions, choose_engine
 from pprs.errors import ConfigurationError, PprsError, describe_error
@@ -25,7 +26,7 @@ from pprs.runs.provenance import Provenance
 from pprs.scores import Probe
 from pprs.space import FILE as FILE_PIXELS
 from pprs.task import Task, recommend_for_model
-from pprs.voting import Scorer, error_context, prepare_image
+from pprs.voting import Scorer, error_context
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Session:
     noise: Noise | None = None
     partition: Partition | None = None
     seed: int = 0
-    arithmetic: str = "real"
+    arithmetic: Arithmetic = REAL
     device: str = "cpu"
     batch_size: int | None = None
     threads: int | None = None
@@ -68,7 +69,7 @@ def open_session(
     noise: Noise | None = None,
     partition: Partition | None = None,
     seed: int = 0,
-    arithmetic: str = "real",
+    arithmetic: Arithmetic = REAL,
     options: EngineOptions | None = None,
     passes: int = 0,
     message: Callable[[str], None] = lambda text: None,
@@ -156,10 +157,12 @@ def describe_subject(subject: Task) -> Provenance:
     )
 
 
-def describe_problem(subject: Task, noise: Noise, arithmetic: str) -> tuple[Noise, int, int, Quantisation | None]:
+def describe_problem(
+    subject: Task, noise: Noise, arithmetic: Arithmetic
+) -> tuple[Noise, int, int, Quantisation | None]:
     """What the largest possible radius depends on besides the sampling, for the first usable image."""
     with error_context(subject.sample.image, subject.sample.index, None):
-        image = prepare_image(subject.sample.image, noise, arithmetic)
+        image = arithmetic.prepare(subject.sample.image, noise)
     quantisation = image.quantisation if isinstance(image, QuantisedImage) else None
     return noise, image.numel(), subject.num_classes, quantisation
 
@@ -188,11 +191,13 @@ def choose_partition(
     return requested.resolve(noise.sigma, subject.model.input_shape)
 
 
-def choose_run_arithmetic(arithmetic: str, subject: Task, noise: Noise, recorded: Provenance | None) -> str:
+def choose_run_arithmetic(
+    arithmetic: Arithmetic, subject: Task, noise: Noise, recorded: Provenance | None
+) -> Arithmetic:
     """The arithmetic of a run: its own if it is resumed, otherwise that of the first image of the data."""
-    if recorded is not None and arithmetic == "auto":
-        return recorded.arithmetic_option
-    if recorded is not None and (recorded.arithmetic, recorded.bit_depth) == (arithmetic, None):
+    if recorded is not None and arithmetic.text == "auto":
+        return recorded.chosen_arithmetic
+    if recorded is not None and arithmetic.text == recorded.arithmetic and not recorded.chosen_arithmetic.is_fixed:
         return arithmetic  # a run of an earlier version, in which each image has its own bit depth
     return subject.fix_arithmetic(noise, arithmetic)
 

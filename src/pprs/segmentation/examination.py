@@ -24,6 +24,7 @@ from pprs.segmentation.settings import SegmentationSettings
 
 MORE_SAMPLES = (2, 4, 10)  # times those of the run
 SMALLER_SHARES = (0.8, 0.6, 0.4)  # of the distance of tau from 1/2
+LARGER_SHARES = (0.25, 0.5)  # of its distance from 1
 Counts = npt.NDArray[Any]
 
 
@@ -57,6 +58,7 @@ class SegmentationExamination:
         unproven: Pixels whose selected label has a larger share, which so few samples do not prove.
         more_samples: Runs with more samples.
         smaller_shares: Runs with a smaller tau and so a smaller radius.
+        larger_shares: Runs with a larger tau and so a larger radius.
         images: Images that did not fail.
         failed: Images that failed.
         seconds_per_sample: Speed of the run, None if it is not recorded.
@@ -70,6 +72,7 @@ class SegmentationExamination:
     unproven: int
     more_samples: tuple[Prospect, ...]
     smaller_shares: tuple[Prospect, ...]
+    larger_shares: tuple[Prospect, ...]
     images: int
     failed: int
     seconds_per_sample: float | None
@@ -95,14 +98,14 @@ class SegmentationExamination:
         if self.unproven:
             lines.append("more samples may certify, if all shares of the votes stay, in one process:")
             lines += [f"        `n` {p.n}: {self._share(p.certified)}{self._cost(p.n)}" for p in self.more_samples]
-        if self.no_majority or self.unproven:
-            lines.append("a smaller share may certify, with as many samples and a smaller radius:")
-            lines += [
-                f"        `tau` {p.tau:.3g}: {self._share(p.certified)} at radius {round_down(p.radius)}"
-                for p in self.smaller_shares
-            ]
+        abstains = self.no_majority or self.unproven
+        word, others = ("smaller", self.smaller_shares) if abstains else ("larger", self.larger_shares)
+        lines.append(f"a {word} share may certify, with as many samples and a {word} radius:")
+        lines += [
+            f"        `tau` {p.tau:.3g}: {self._share(p.certified)} at radius {round_down(p.radius)}" for p in others
+        ]
         lines += [f"advice: {text}" for text in self._advise()]
-        return "\n".join([*lines, ESTIMATE_NOTE] if len(lines) > 1 else lines)
+        return "\n".join([*lines, ESTIMATE_NOTE])
 
     def _share(self, pixels: int) -> str:
         return f"{pixels / self.pixels:.1%}"
@@ -151,13 +154,12 @@ def examine_segmentation(run: Run | str | Path, *, radius: float = 0.0) -> Segme
         raise PprsError(f"{opened.path} has no rows yet. Let it finish at least one image.")
     dim, n = math.prod(first.certificate.shape), settings.sampling.n
     tau = _find_tau(settings.noise, dim, radius) if radius else settings.sampling.tau
-    others = (
-        [(min(factor * n, MAX_SAMPLES), tau) for factor in MORE_SAMPLES],
-        [(n, 0.5 + factor * (tau - 0.5)) for factor in SMALLER_SHARES],
-    )
-    here, *prospects = (
-        Prospect(n, share, settings.noise.radius(share, dim)) for n, share in ((n, tau), *others[0], *others[1])
-    )
+    tried = [
+        *((min(factor * n, MAX_SAMPLES), tau) for factor in MORE_SAMPLES),
+        *((n, 0.5 + factor * (tau - 0.5)) for factor in SMALLER_SHARES),
+        *((n, tau + factor * (1 - tau)) for factor in LARGER_SHARES),
+    ]
+    here, *prospects = (Prospect(n, share, settings.noise.radius(share, dim)) for n, share in ((n, tau), *tried))
     pixels = no_majority = images = 0
     seconds = 0.0
     for row in opened.iter_rows():
@@ -168,9 +170,11 @@ def examine_segmentation(run: Run | str | Path, *, radius: float = 0.0) -> Segme
         pixels, images, seconds = pixels + int(sizes.sum()), images + 1, seconds + row.seconds
         no_majority += int(sizes[counts <= tau * n].sum())
     samples = images * (settings.sampling.n0 + n)
+    first_tau, first_larger = len(MORE_SAMPLES), len(MORE_SAMPLES) + len(SMALLER_SHARES)
     return SegmentationExamination(
         opened.path, settings, here, pixels, no_majority, pixels - no_majority - here.certified,
-        tuple(prospects[: len(others[0])]), tuple(prospects[len(others[0]) :]), images, len(opened.failures()),
+        tuple(prospects[:first_tau]), tuple(prospects[first_tau:first_larger]), tuple(prospects[first_larger:]),
+        images, len(opened.failures()),
         seconds / samples if seconds > 0 else None,
     )  # fmt: skip
 

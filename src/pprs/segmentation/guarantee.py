@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from pprs._threads import get_threads
+from pprs.arithmetic import Arithmetic
 from pprs.certificate import round_down
 from pprs.data import Selection
 from pprs.errors import ConfigurationError
@@ -55,6 +56,8 @@ class SegmentGuarantee(Guarantee[SegmentationSettings, SegmentationRow]):
     name = "segment"
     noun = "a segmentation run"
     verb = "segment"
+    promise = "labels of pixels, all at once"
+    task = "image-segmentation"
     settings = SegmentationSettings
     schema = SEGMENTATION_ROWS
     legacy = LEGACY
@@ -84,7 +87,7 @@ class SegmentGuarantee(Guarantee[SegmentationSettings, SegmentationRow]):
         return open_subject(model, data, images=images, split=split, classes=classes, adapted=adapted)
 
     def check_attainable(
-        self, subject: Task, noise: Noise | None, settings: SegmentationSettings, arithmetic: str
+        self, subject: Task, noise: Noise | None, settings: SegmentationSettings, arithmetic: Arithmetic
     ) -> None:
         alpha, _ = self._split_alpha(subject, noise, settings, arithmetic)
         if settings.sampling.groups is None:
@@ -101,7 +104,7 @@ class SegmentGuarantee(Guarantee[SegmentationSettings, SegmentationRow]):
 
     @staticmethod
     def _split_alpha(
-        subject: Task, noise: Noise | None, settings: SegmentationSettings, arithmetic: str
+        subject: Task, noise: Noise | None, settings: SegmentationSettings, arithmetic: Arithmetic
     ) -> tuple[float, float]:
         """Return the failure probability of the tests, and the radius, for the first usable image."""
         assert noise is not None
@@ -124,14 +127,14 @@ class SegmentGuarantee(Guarantee[SegmentationSettings, SegmentationRow]):
         return SegmentationRow.of(key[0], outcome, known, seconds)
 
     def failed_row(self, failure: Failure) -> SegmentationRow:
-        return SegmentationRow(failure.idx, mask=failure.get("mask"), name=failure.name, error=failure.error)
+        return SegmentationRow(failure.idx, mask=failure.get("mask"), name=failure.name)
 
     replayed = "votes: drawn again, and whole certificates compared"
     truth_words = "true masks"
     derived = "claims: derived from the counts"
 
     def check_settings(self, settings: SegmentationSettings) -> None:
-        settings.check()
+        settings.make_sampling()
 
     def compare(self, row: SegmentationRow, again: SegmentationRow) -> list[str]:
         found = []

@@ -45,8 +45,6 @@ class SegmentationRow:
         image_digest: Digest of the image as it was certified.
         seconds: Time that the image took.
         name: Name of the image in its data, such as its file.
-        error: Why the image failed. None if it did not.
-        certificate: What the counts prove. It is derived, and not stored.
     """
 
     idx: int
@@ -61,28 +59,41 @@ class SegmentationRow:
     image_digest: str | None = None
     seconds: float = 0.0
     name: str | None = None
-    error: str | None = None
-    certificate: SegmentationCertificate = None  # type: ignore[assignment]  # only an image that failed has none
 
     @classmethod
     def of(cls, idx: int, certificate: SegmentationCertificate, known: Known, seconds: float) -> SegmentationRow:
         """Return the row of an image with its certificate."""
         c = certificate
-        return cls(
+        row = cls(
             idx, c.shape, c.selected, c.counts, None if c.static_groups else c.cells, known.truth.get("mask"), c.levels,
-            c.moved, c.mean_segments, c.image_digest, seconds, known.name, certificate=certificate,
+            c.moved, c.mean_segments, c.image_digest, seconds, known.name,
         )  # fmt: skip
+        return row.prove(certificate)
+
+    def prove(self, certificate: SegmentationCertificate) -> SegmentationRow:
+        """Return the row with what its counts prove, which is derived and not stored."""
+        row = replace(self)
+        object.__setattr__(row, "_certificate", certificate)
+        return row
+
+    @property
+    def certificate(self) -> SegmentationCertificate:
+        """What the counts prove."""
+        found: SegmentationCertificate | None = self.__dict__.get("_certificate")
+        if found is None:
+            raise PprsError("the image failed, so it has no certificate", index=self.idx)
+        return found
 
     @property
     def share(self) -> float:
         """The share of the pixels that have a certified label."""
-        return 0.0 if self.certificate is None else 1 - self.certificate.abstained_share
+        return 0.0 if self.counts is None else 1 - self.certificate.abstained_share
 
     def confusion(self, num_classes: int, *, selected: bool = False) -> Confusion | None:
         """Return the certified or selected labels against the mask, None without a mask. A failed image abstains."""
         if self.mask is None:
             return None
-        if self.certificate is None:
+        if self.counts is None:
             return Confusion.of(np.full(self.mask.shape, ABSTAINED), self.mask, num_classes)
         labels = self.certificate.selected if selected else self.certificate.labels
         return Confusion.of(labels, self.mask, num_classes)
@@ -99,7 +110,7 @@ class SegmentationRow:
 
 def _derived(read: Callable[[SegmentationCertificate], Any]) -> Callable[[SegmentationRow], Any]:
     """Return what exports a part of the certificate, None for an image that failed."""
-    return lambda row: None if row.certificate is None else read(row.certificate)
+    return lambda row: None if row.counts is None else read(row.certificate)
 
 
 COLUMNS = (
@@ -120,7 +131,6 @@ COLUMNS = (
     Column("moved", "double", "REAL NOT NULL", least=0),
     Column("image_digest", "string", "TEXT NOT NULL"),
     Column("name", "string", "TEXT"),
-    Column("error", "string", export=lambda row: row.error),
 )
 
 
@@ -149,7 +159,7 @@ def conclude_row(row: SegmentationRow, settings: SegmentationSettings) -> Segmen
         raise
     except PprsError as error:
         raise ValueError(f"its certificate is not valid ({error.message})") from error
-    return replace(row, certificate=certificate)
+    return row.prove(certificate)
 
 
 def check_truth(truth: Mapping[str, Any], settings: SegmentationSettings) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from pprs.arithmetic import Arithmetic
 from pprs.consistency import FirstBatch, check_function_of_one_image, checked
 from pprs.errors import ConfigurationError, PprsError, check_integer, check_type
 from pprs.noise import Noise, Quantisation, QuantisedImage, digest_image, parse_noise
@@ -83,7 +84,7 @@ class SmoothedSegmenter:
         batch_size: int | None = None,
         threads: int | None = None,
         device: str | torch.device = "cpu",
-        arithmetic: str = "auto",
+        arithmetic: str | Arithmetic = "auto",
         check: bool = True,
     ) -> None:
         self.votes = PixelVotes(

@@ -45,15 +45,17 @@ class SegmentationSettings(Provenance):
 
     @functools.cached_property
     def sampling(self) -> SegmentationSampling:
-        """How images are sampled, and what is proved about them."""
-        if self.tau is None or self.n0 is None or self.n is None or self.alpha is None:
-            raise DamagedError("the settings tau, n0, n or alpha are not recorded")
+        """How images are sampled, and what is proved about them. Raises DamagedError if that is not valid."""
         try:
-            return SegmentationSampling(self.tau, self.n0, self.n, self.alpha, parse_partition(self.groups))
+            return self.make_sampling()
         except PprsError as error:
-            raise DamagedError(
-                f"the settings tau, n0, n, alpha and groups are not valid together ({error.message})"
-            ) from error
+            raise DamagedError(f"the settings of the sampling are not valid together ({error.message})") from error
+
+    def make_sampling(self) -> SegmentationSampling:
+        """Return how images are sampled, or raise an error that names the argument that is not valid."""
+        if self.tau is None or self.n0 is None or self.n is None or self.alpha is None:
+            raise PprsError("tau, n0, n or alpha are not recorded")
+        return SegmentationSampling(self.tau, self.n0, self.n, self.alpha, parse_partition(self.groups))
 
     def check(self) -> None:
         """Check what the types and ranges of the settings do not say, and no claim can do without.

@@ -11,6 +11,7 @@ import torch
 
 from pprs._files import atomic_write
 from pprs._threads import keep_memory
+from pprs.arithmetic import Arithmetic
 from pprs.data import Selection
 from pprs.engine import EngineChoice, EngineOptions, check_engine
 from pprs.errors import ConfigurationError, PprsError, suggest
@@ -27,7 +28,7 @@ from pprs.tuning.describe import draw_chart, shorten
 from pprs.tuning.measurement import MeasurementCache, recorded_engine
 from pprs.tuning.result import Tuned
 from pprs.tuning.search import AdaptedNetwork, SearchStep, check_number_of_images, search_partitions
-from pprs.voting import BaseClassifier, Scorer, choose_arithmetic
+from pprs.voting import BaseClassifier, Scorer
 
 LIMIT = 1000  # images by default
 SAMPLES = 10**6  # large enough that timing the engines pays off
@@ -269,7 +270,7 @@ def _collect_settings(
         "budget": budget,
         "families": list(families),
         "engine": choice.engine,
-        "arithmetic": choose_arithmetic("auto", noise),
+        "arithmetic": Arithmetic.of("auto", noise).kind,
     }
     # Earlier searches do not name the pixels, and can still be resumed.
     return settings if task.pixels == NETWORK else {**settings, "pixels": task.pixels}
