@@ -98,9 +98,7 @@ class TestPredict(GuaranteeContract):
     guarantee = PREDICT
     settings: ClassVar[dict[str, Any]] = {"n": 40, "alpha": 0.05}
     options: ClassVar[dict[str, Any]] = {"noise": "gaussian:sigma=0.5", "partition": "slic:n_segments=6", "seed": 3}
-    unchecked: ClassVar[dict[str, str]] = {
-        "alpha": "predictions that follow from the votes at another alpha hold for it"
-    }
+    unchecked: ClassVar[dict[str, str]] = {"alpha": "what follows from the votes at another alpha holds for it"}
 
     def make_inputs(self, folder: Path) -> tuple[str, str]:
         return write_inputs(folder)

@@ -169,6 +169,9 @@ def test_the_examination_names_what_would_decide(data: Path, tmp_path: Path, run
         assert entry.votes == (max(row.counts), min(row.counts))
         assert entry.samples is None or entry.samples > 200
     assert "estimates" in str(found)
+    assert found.closest is not None
+    gaps = {row.idx: max(row.counts) - min(row.counts) for row in run.rows() if row.prediction is not None}
+    assert gaps[found.closest.idx] == min(gaps.values())
     doctor = pprs("doctor", tmp_path / "run").stdout
     assert f"{len(run) - len(abstained)} of 6 images predicted" in doctor
     assert "predictions have no --radius" in pprs("doctor", tmp_path / "run", "--radius", 1, code=2).stderr

@@ -108,7 +108,8 @@ class LabelSetGuarantee(Guarantee[LabelSetSettings, LabelSetRow]):
 
     def summarise(self, run: Run) -> Summary:
         failures = tuple(run.failures())
-        covered = labelled = size = single = rows = 0
+        covered = size = single = rows = 0
+        labelled = sum(failure.label is not None for failure in failures)  # which count as not covered
         row: LabelSetRow
         for row in run.iter_rows():
             rows, size, single = rows + 1, size + len(row.labels), single + (len(row.labels) == 1)

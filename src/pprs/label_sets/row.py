@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pprs.domain import IMAGE, SIGNAL
-from pprs.errors import DamagedError, PprsError
+from pprs.errors import ConfigurationError, DamagedError, PprsError
 from pprs.label_sets.settings import Calibration, shorten_digest
 from pprs.runs.check import check_levels
 from pprs.runs.columns import FLOATS, INTEGERS, ArrowType, Column, Schema, quote_value
@@ -102,7 +102,8 @@ class LabelSetSettings(Provenance):
         ]
         for name, value, expected in pairs:
             if value != expected:
-                raise DamagedError(
+                kind = ConfigurationError if self.engine is None else DamagedError  # of a call, or of a run
+                raise kind(
                     f'the setting "{name}" is {quote_value(value)}, and that of the calibration is '
                     f"{quote_value(expected)}"
                 )

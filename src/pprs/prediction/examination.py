@@ -19,14 +19,14 @@ from pprs.runs import Run, open_run
 
 
 @dataclass(frozen=True)
-class Abstention:
-    """An input without a prediction.
+class Contest:
+    """The votes for the two leading labels of an input.
 
     Attributes:
         idx: Index of the input.
         leaders: The two labels with the most votes.
         votes: Their votes.
-        samples: About how many samples would decide if the vote shares stay the same. None if too many.
+        samples: About how many samples would decide if the vote shares stay the same. None if too many, or if they do.
     """
 
     idx: int
@@ -45,6 +45,8 @@ class PredictionExamination:
         inputs: Number of inputs.
         predicted: Those with a prediction.
         failed: Those that failed.
+        unanimous: Those with a prediction on which all votes agree.
+        closest: The input with a prediction whose two leading labels have the closest votes, if there is one.
         abstentions: The others.
     """
 
@@ -53,13 +55,18 @@ class PredictionExamination:
     inputs: int
     predicted: int
     failed: int
-    abstentions: tuple[Abstention, ...]
+    unanimous: int
+    closest: Contest | None
+    abstentions: tuple[Contest, ...]
 
     def __str__(self) -> str:
         lines = [f"{self.path}: {self.predicted} of {self.inputs} images predicted"]
         if self.failed:
             lines.append(f"{self.failed:6d}  failed with an error. Repeat the command of the run to try them again")
-        lines += [f"   image {a.idx}: {self._describe(a)}" for a in self.abstentions]
+        lines.append(f"{self.unanimous:6d}  by unanimous votes")
+        if self.closest is not None:
+            lines.append(f"   the closest vote that decided: image {self.closest.idx}: {self._name(self.closest)}")
+        lines += [f"   abstained: image {a.idx}: {self._name(a)}: {_describe_need(a)}" for a in self.abstentions]
         needed = sorted(a.samples for a in self.abstentions if a.samples is not None)
         if needed:
             chosen = sorted({round_up(needed[math.ceil(share * len(needed)) - 1]) for share in (0.5, 0.9, 1.0)})
@@ -70,11 +77,14 @@ class PredictionExamination:
             ]
         return "\n".join([*lines, ESTIMATE_NOTE] if self.abstentions else lines)
 
-    def _describe(self, abstention: Abstention) -> str:
-        names, votes = self.settings.class_names, abstention.votes
-        first, second = (names[label] if names else f"class {label}" for label in abstention.leaders)
-        need = "votes too even" if abstention.samples is None else f"about {round_up(abstention.samples)} would decide"
-        return f"{first} {votes[0]} and {second} {votes[1]} of {self.settings.n} votes: {need}"
+    def _name(self, contest: Contest) -> str:
+        names, votes = self.settings.class_names, contest.votes
+        first, second = (names[label] if names else f"class {label}" for label in contest.leaders)
+        return f"{first} {votes[0]} and {second} {votes[1]} of {self.settings.n} votes"
+
+
+def _describe_need(contest: Contest) -> str:
+    return "votes too even" if contest.samples is None else f"about {round_up(contest.samples)} would decide"
 
 
 def examine_predictions(run: Run | str | Path, *, radius: float = 0.0) -> PredictionExamination:
@@ -101,17 +111,19 @@ def examine_predictions(run: Run | str | Path, *, radius: float = 0.0) -> Predic
         raise PprsError(f"{opened.path} has no rows yet. Let it finish at least one.")
     answered = [row for row in rows if not row.is_failed]
     abstentions = [_examine(row, opened.settings) for row in answered if row.prediction is None]
+    decided = [_examine(row, None) for row in answered if row.prediction is not None]
     return PredictionExamination(
-        opened.path, opened.settings, len(rows), len(answered) - len(abstentions), len(rows) - len(answered),
-        tuple(abstentions),
+        opened.path, opened.settings, len(rows), len(decided), len(rows) - len(answered),
+        sum(contest.votes[0] == opened.settings.n for contest in decided),
+        min(decided, key=lambda contest: contest.votes[0] - contest.votes[1], default=None), tuple(abstentions),
     )  # fmt: skip
 
 
-def _examine(row: PredictedRow, settings: PredictionSettings) -> Abstention:
+def _examine(row: PredictedRow, settings: PredictionSettings | None) -> Contest:
     counts = np.array(row.counts)
     second, first = map(int, np.argsort(counts, kind="stable")[-2:])
     votes = (row.counts[first], row.counts[second])
-    return Abstention(row.idx, (first, second), votes, _find_samples(row, settings))
+    return Contest(row.idx, (first, second), votes, None if settings is None else _find_samples(row, settings))
 
 
 def _find_samples(row: PredictedRow, settings: PredictionSettings) -> int | None:
