@@ -233,15 +233,15 @@ def _verify(run: Run, *, replay: int, verify: Callable[[Run], Verification]) -> 
     if not found.ok:
         raise DamagedError(f"{run.path} cannot be verified, so there is no card: {found.mismatches[0]}")
     drawn = len(found.replayed)
-    if drawn < min(replay, found.rows):
+    if drawn < min(replay, found.total):
         reasons = [text for text in found.not_checked if text.startswith((what, "model"))]
         return {"verification": f"not verified: {'; '.join(reasons)}"}
     return {
-        "verification": f"verified: the {what} of {drawn} of {found.rows} rows, chosen at random, were {done}, and "
-        "are the same",
-        REPLAYED: f"{drawn} of {found.rows} rows",
+        "verification": f"verified: the {what} of {drawn} of {found.total} {found.unit}, chosen at random, were "
+        f"{done}, and are the same",
+        REPLAYED: f"{drawn} of {found.total} {found.unit}",
         "replay_seed": found.seed,
-        "forger": describe_chance(found.rows, drawn),
+        "forger": describe_chance(found.total, drawn, found.unit),
     }
 
 

@@ -24,15 +24,17 @@ class Replay:
         random: How many of them were chosen at random.
         total: The number of images that have a row.
         seed: The seed that chooses them again. None if none was chosen at random.
+        unit: "rows", or "images" if an image may have several, all of which are then drawn again.
     """
 
     indices: tuple[int, ...]
     random: int
     total: int
     seed: int | None
+    unit: str = "rows"
 
     def __str__(self) -> str:
-        rows = f"{len(self.indices)} of {self.total} rows"
+        rows = f"{len(self.indices)} of {self.total} {self.unit}"
         return rows if self.seed is None else f"{rows}, {self.random} of them chosen at random with `seed` {self.seed}"
 
 
@@ -41,8 +43,11 @@ def choose_rows(
 ) -> Replay:
     """Choose which rows are drawn again: those of `rows`, and `replay` others at random.
 
+    >>> str(choose_rows([0, 1, 2], 1, seed=7)), str(choose_rows([0, 0, 1, 1], rows=[1]))
+    ('1 of 3 rows, 1 of them chosen at random with `seed` 7', '1 of 2 images')
+
     Args:
-        stored: Indices of the images that have a row.
+        stored: The index of the image of each row.
         replay: How many rows to choose at random.
         rows: Indices of images whose rows are drawn again in any case.
         seed: The seed of an earlier choice, to repeat it. By default nobody can know the choice in advance.
@@ -53,7 +58,9 @@ def choose_rows(
     Raises:
         ConfigurationError: If there is no row of an index in `rows`.
     """
-    replay, known = check_integer(replay, "replay", 0), sorted(set(stored))
+    indices = list(stored)
+    replay, known = check_integer(replay, "replay", 0), sorted(set(indices))
+    unit = "rows" if len(known) == len(indices) else "images"
     named = sorted({check_integer(index, "rows", 0) for index in rows or ()})
     for index in named:
         if index not in known:
@@ -63,10 +70,10 @@ def choose_rows(
     if seed is not None:
         seed = check_integer(seed, "seed", 0)
     if not count:
-        return Replay(tuple(named), 0, len(known), None)
+        return Replay(tuple(named), 0, len(known), None, unit)
     seed = secrets.randbits(SEED_BITS) if seed is None else seed
     drawn = np.random.default_rng(seed).choice(others, count, replace=False).tolist()
-    return Replay(tuple(sorted({*named, *drawn})), count, len(known), seed)
+    return Replay(tuple(sorted({*named, *drawn})), count, len(known), seed, unit)
 
 
 def chance_unnoticed(total: int, forged: int, replayed: int) -> float:
@@ -78,7 +85,7 @@ def chance_unnoticed(total: int, forged: int, replayed: int) -> float:
     return math.comb(total - forged, replayed) / math.comb(total, replayed)
 
 
-def describe_chance(total: int, replayed: int) -> str:
+def describe_chance(total: int, replayed: int, unit: str = "rows") -> str:
     """State a forger's chances for a few numbers of forged rows.
 
     >>> describe_chance(200, 10)
@@ -88,7 +95,7 @@ def describe_chance(total: int, replayed: int) -> str:
     """
     counts = [1] if replayed >= total else sorted({1, *(max(1, round(share * total)) for share in SHARES)})
     chances = [f"{chance_unnoticed(total, count, replayed):.2g}" for count in counts]
-    return f"a forger of {_join(counts)} of the {total} rows passes with probability {_join(chances)}"
+    return f"a forger of {_join(counts)} of the {total} {unit} passes with probability {_join(chances)}"
 
 
 def _join(values: Sequence[object]) -> str:

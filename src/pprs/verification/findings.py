@@ -23,6 +23,8 @@ class Verification:
         not_checked: What was not checked, and why, one line each.
         replayed: Indices of the rows whose votes were drawn again.
         seed: The seed that chooses these rows again. None if none was chosen at random.
+        total: Number of what was chosen from: rows, or images if an image has several rows.
+        unit: "rows" or "images".
     """
 
     path: str
@@ -32,6 +34,8 @@ class Verification:
     not_checked: tuple[str, ...]
     replayed: tuple[int, ...] = ()
     seed: int | None = None
+    total: int = 0
+    unit: str = "rows"
 
     @property
     def ok(self) -> bool:
@@ -76,4 +80,6 @@ class Findings:
             tuple(map(domain.rename, self.not_checked)),
             tuple(self.replayed),
             chosen.seed,
+            chosen.total,
+            chosen.unit,
         )

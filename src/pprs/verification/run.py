@@ -124,7 +124,8 @@ def _check_rows(run: Run, findings: Findings) -> None:
     findings.count(check.rows, check.claims or guarantee.derived)
     findings.not_checked += [f"bounds and radii: {reason}" for reason in check.list_unchecked()]
     if failed := len({failure.idx for failure in run.failures()}):
-        findings.not_checked.append(f"{failed} images that failed, which count as not certified")
+        plural = "1 image" if failed == 1 else f"{failed} images"
+        findings.not_checked.append(f"{plural} that failed, which count as not certified")
 
 
 def _check_settings(run: Run, findings: Findings) -> bool:
