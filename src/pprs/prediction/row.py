@@ -55,6 +55,8 @@ class PredictionSettings(Provenance):
         check_alpha(self.alpha)
         if self.arithmetic not in ("exact", "real"):
             raise PprsError(f'unknown arithmetic "{self.arithmetic}"')
+        if self.bit_depth not in (None, 8, 16):
+            raise PprsError(f"no image has the bit_depth {self.bit_depth}")
         return self.n, self.alpha
 
 
