@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 
 from pprs.domain import SIGNAL
-from pprs.errors import ConfigurationError, PprsError, suggest
+from pprs.errors import ConfigurationError, DamagedError, PprsError, suggest
 from pprs.noise import Noise, QuantisedImage, are_levels, quantise, quantise_signal
 from pprs.noise.quantised import EIGHT_BIT, choose_grid
 
@@ -64,7 +64,15 @@ class Arithmetic:
 
     @classmethod
     def recorded(cls, kind: str, bit_depth: int | None, signal_levels: int | None, strict_levels: bool) -> Arithmetic:
-        """Return the arithmetic that the settings of a run record."""
+        """Return the arithmetic that the settings of a run record.
+
+        Raises:
+            DamagedError: If no run records them together.
+        """
+        if kind not in ("exact", "real") or bit_depth not in (None, 8, 16):
+            raise DamagedError(
+                f'the settings "arithmetic" and "bit_depth" are {kind!r} and {bit_depth}, which no run has together'
+            )
         if kind == "real":
             return REAL
         if signal_levels is not None:

@@ -134,6 +134,7 @@ def _check_settings(run: Run, findings: Findings) -> bool:
     checks: dict[str, Callable[[], object]] = {
         "noise": lambda: None if settings.noise_text is None else settings.noise,
         "partition": lambda: None if settings.partition_text is None else settings.partition,
+        "arithmetic": lambda: settings.chosen_arithmetic,
         "engine": lambda: _check_engine(settings.engine),
         "device": lambda: torch.device(settings.device),
         "pixels": lambda: check_pixels(settings.pixels),
