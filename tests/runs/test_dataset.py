@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from helpers import Linear, Record, rows_in
@@ -108,6 +109,10 @@ def test_a_run_as_tables(digits_model: Path, tmp_path: Path) -> None:
     frame = run.to_pandas()
     assert list(frame["idx"]) == [0, 1, 2, 3, 4]
     assert set(frame["n"]) == {100}
+    assert [None if pandas.isna(value) else value for value in frame["prediction"]] == [
+        r.prediction for r in run.rows()
+    ]
+    assert list(frame["predict"]) == [-1 if row.prediction is None else row.prediction for row in run.rows()]
     words = ["--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.25, "--n0", 10, "--n", 100]
     command("certify", *words, "--partition", "none", "--limit", 5, "--out", tmp_path / "run")
     for kind in ("csv", "parquet", "json", "tsv"):

@@ -90,8 +90,20 @@ class Run(ABC):
         return to_arrow(self.checked_outcomes(), self.settings, self.fair_order(), self.guarantee, self.failures())
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The outcomes as a data frame, with one row per image and the columns of `pprs export`."""
-        return self.to_arrow().to_pandas()
+        """The outcomes as a data frame, with one row per image and the columns of `pprs export`.
+
+        A column that is called otherwise there than in a row, such as `predict`, has the row's name too, with the
+        row's values: `prediction` is missing where the classifier abstains.
+        """
+        import pandas  # takes half a second
+
+        outcomes = self.checked_outcomes()
+        table = to_arrow(outcomes, self.settings, self.fair_order(), self.guarantee, self.failures()).to_pandas()
+        for column in self.guarantee.schema.columns:
+            if column.field not in table:
+                values = [getattr(outcome, column.field) for outcome in outcomes]
+                table[column.field] = pandas.array(values, dtype="Int64") if column.arrow == "int64" else values
+        return table
 
     def __len__(self) -> int:
         return len(self.keys())
