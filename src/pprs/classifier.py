@@ -376,8 +376,8 @@ def decide_label(counts: Counts, level: float) -> tuple[int | None, float]:
 
     The label is None if the test does not separate the two at this level.
 
-    >>> decide_label(np.array([5, 60, 35]), 0.001), decide_label(np.array([0, 90, 10]), 0.001)[0]
-    ((None, 0.01346370478643427), 1)
+    >>> decide_label(np.array([5, 60, 35]), 0.001)[0], decide_label(np.array([0, 90, 10]), 0.001)[0]
+    (None, 1)
     """
     second, first = np.argsort(counts, kind="stable")[-2:]
     p_value = binomial_test(int(counts[first]), int(counts[first] + counts[second]))

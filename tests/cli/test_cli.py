@@ -172,7 +172,7 @@ def test_own_network(tmp_path: Path) -> None:
         (["--out", "occupied"], "is not a run"),
         (["--out", "occupied/file.txt/run"], "give another --out"),
         (["--limit", "0"], "--limit must be at least 1"),
-        (["--alpha", "1e-310"], "alpha must lie between 0 and 1"),
+        (["--alpha", "1e-310"], "alpha must be at least 1e-100"),
         (["--sigma", "1e30"], "sigma must be a positive number"),
         (["--seed", "-1"], "--seed"),
         (["--data", "x" * 300], "too long"),

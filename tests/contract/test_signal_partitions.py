@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import ndimage
@@ -218,10 +218,13 @@ def plain_felzenszwalb(x: np.ndarray, scale: float, min_size: int) -> list[int]:
 
 @pytest.mark.parametrize(("scale", "min_size"), [(0.7, 1), (2.0, 3), (6.0, 9), (50.0, 200)])
 @given(signals(st.integers(8, 40), value=2))
+@example(np.array([[[0] * 39, [0.03617464, *[0] * 35, 1, 0, -2]]], np.float32))
 @settings(max_examples=12)
 def test_felzenszwalb_matches_its_definition(scale: float, min_size: int, x: np.ndarray) -> None:
     labels = Felzenszwalb1d(scale, min_size, 1).labels(x)
-    for signal, label in zip(x, labels, strict=True):
+    # Less the first value, as there: rounding decides where a cost and a threshold are equal.
+    levelled = (x.astype(np.float64) - x[..., :1]).astype(np.float32)
+    for signal, label in zip(levelled, labels, strict=True):
         assert label.tolist() == plain_felzenszwalb(signal, scale, min_size)
 
 
