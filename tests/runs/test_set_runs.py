@@ -159,3 +159,16 @@ def test_the_network_is_asked_once_for_each_image(folder: Path) -> None:
     run = sets.predict_dataset(str(folder / "data.npz"), progress=record)
     assert ("predict", COUNT - CALIBRATED, "samples") in record.stages
     assert record.done == COUNT + len(run)
+
+
+def test_sets_of_the_earlier_version_predict_the_same(tmp_path: Path) -> None:
+    golden = Path(__file__).parents[1] / "golden"
+    sets = LabelSets.load(golden / "legacy" / "sets" / "sets.json", model=golden / "identity" / "digits.safetensors")
+    expected = json.loads((golden / "legacy" / "sets" / "rows.json").read_text())["images"]
+    run = sets.predict_dataset("builtin:mnist5k", images=range(400, 406), out=tmp_path / "run", progress=False)
+    assert [(row.idx, row.label, list(row.labels)) for row in run.rows()] == [
+        (image["index"], image["label"], image["set"]) for image in expected
+    ]
+    found = verify_run(run, model=str(golden / "identity" / "digits.safetensors"), replay=6, progress=False)
+    assert found.ok, str(found)
+    assert len(found.replayed) == 6

@@ -28,7 +28,7 @@ from pprs.model.onnx import OnnxNetwork
 from pprs.noise import digest_image
 from pprs.progress import Progress, as_progress, rename_inputs, stage
 from pprs.runners import Local
-from pprs.runs import Row, Run, RunSettings, open_run
+from pprs.runs import Row, Run, RunSettings, open_run, require_radii
 from pprs.runs.session import check_network, open_session
 from pprs.task import Task, load_task, reopen_model
 from pprs.voting import ATTACK, check_image, noisy_chunk
@@ -89,6 +89,7 @@ def audit_run(
     options = _check_options(steps, samples, seconds)
     seed = check_integer(seed, "seed")
     opened = run if isinstance(run, Run) else open_run(run)
+    require_radii(opened)
     rows = _choose_rows(opened, images, limit)
     reporter = rename_inputs(as_progress(progress), domain_of_any(row.shape for row in rows))
     attempts = _count_attempts(opened)

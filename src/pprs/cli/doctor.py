@@ -12,6 +12,7 @@ from pprs.cli import options
 from pprs.cli.certify import certify
 from pprs.cli.errors import flags_of, guarded, with_flags
 from pprs.cli.options import Panel
+from pprs.cli.own import Own, import_own
 from pprs.cli.patch import patch
 from pprs.cli.predict import predict
 from pprs.cli.segment import segment
@@ -31,6 +32,7 @@ def doctor(
     radius: Annotated[
         float, options.option("--radius", "NUM", Panel.SAMPLING, "Radius that is wanted. With 0, any will do.")
     ] = 0.0,
+    guarantee: Own = None,
 ) -> None:
     """Say why images or signals of a run are not certified, which settings may help, and what that would cost.
 
@@ -39,12 +41,12 @@ def doctor(
     Example: pprs doctor runs/slic --radius 0.25
     """
     _check_kind(run)
-    opened = open_run(run)
-    guarantee = opened.guarantee
-    if guarantee.examination is None:
-        raise ConfigurationError(f"{run} is {guarantee.noun}, of which no doctor knows why inputs are not certified.")
-    examination = import_place(guarantee.examination)(opened, radius=radius)
-    typer.echo(with_flags(str(examination), flags=flags_of(COMMANDS.get(guarantee.name, certify))))
+    opened = open_run(run, guarantee=None if guarantee is None else import_own(guarantee))
+    promised = opened.guarantee
+    if promised.examination is None:
+        raise ConfigurationError(f"{run} is {promised.noun}, of which no doctor knows why inputs are not certified.")
+    examination = import_place(promised.examination)(opened, radius=radius)
+    typer.echo(with_flags(str(examination), flags=flags_of(COMMANDS.get(promised.name, certify))))
 
 
 def _check_kind(run: str) -> None:

@@ -15,7 +15,7 @@ from pprs.doctor.diagnosis import Cause, Diagnosis, Problem, chance, diagnose, e
 from pprs.errors import ConfigurationError, PprsError
 from pprs.noise import Gaussian
 from pprs.progress import duration
-from pprs.runs import Row, Run, RunSettings, open_run
+from pprs.runs import Row, Run, RunSettings, open_run, require_radii
 from pprs.sampling import max_radius
 
 TRIAL = 20  # inputs on which another sigma is tried
@@ -117,6 +117,7 @@ def examine_run(run: Run | str | Path, *, radius: float = 0.0) -> Examination:
     if not 0 <= radius < math.inf:
         raise ConfigurationError(f"`radius` must be at least 0, not {radius}", parameter="radius")
     opened = run if isinstance(run, Run) else open_run(run)
+    require_radii(opened)
     rows, settings = opened.checked_outcomes(), opened.settings
     _check_recorded(opened.path, rows, settings)
     radius = _choose_radius(radius, settings)

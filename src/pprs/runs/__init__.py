@@ -7,7 +7,7 @@ from pprs.runs.check import Mismatch, RowCheck, check_row, check_rows
 from pprs.runs.digest import digest_run
 from pprs.runs.export import export
 from pprs.runs.folder import list_runs
-from pprs.runs.frame import RunFrame, read_frame, read_frames, space_of
+from pprs.runs.frame import RunFrame, read_frame, read_frames, require_radii, space_of
 from pprs.runs.guarantee import (
     GUARANTEES,
     Answer,
@@ -67,6 +67,7 @@ __all__ = [
     "open_run_folder",
     "read_frame",
     "read_frames",
+    "require_radii",
     "same_value",
     "space_of",
 ]

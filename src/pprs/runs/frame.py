@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pprs.errors import PprsError
+from pprs.errors import ConfigurationError, PprsError
 from pprs.runs.check import RowCheck, check_rows
 from pprs.runs.names import distinct_names, method_name
+from pprs.runs.provenance import CERTIFY
 from pprs.runs.row import Row
 from pprs.runs.run import Run, open_run
 from pprs.runs.settings import RunSettings
@@ -48,6 +49,7 @@ class RunFrame:
 
     @classmethod
     def of(cls, run: Run, name: str | None = None) -> RunFrame:
+        require_radii(run)
         rows, order = run.outcomes(), run.fair_order()
         counted = rows if order is None else _fair_prefix(rows, order)
         if not counted:
@@ -108,6 +110,20 @@ class RunFrame:
 
     def __len__(self) -> int:
         return len(self.idx)
+
+
+def require_radii(run: Run) -> None:
+    """Raise an error unless the rows of a run have a label and a radius.
+
+    Raises:
+        ConfigurationError: If the run promises something else.
+    """
+    if run.guarantee.name != CERTIFY:
+        raise ConfigurationError(
+            f"{run.path} is {run.guarantee.noun}, and this needs a certification run, whose rows have a label and a "
+            "radius. `pprs report` and `pprs doctor` take runs of any kind.",
+            parameter="run",
+        )
 
 
 def _fair_prefix(rows: Sequence[Row], order: Sequence[int]) -> list[Row]:
