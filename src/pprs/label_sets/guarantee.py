@@ -60,6 +60,10 @@ class LabelSetGuarantee(Guarantee[LabelSetSettings, LabelSetRow]):
     """A set of labels that contains the true one with a promised probability."""
 
     name = "label-set"
+    adapted_caveat = (
+        "Nothing is promised of these, since they are not like the calibration images, which the classifier had not "
+        "seen: predict images that were not used to adapt it."
+    )
     noun = "a run of label sets"
     verb = "predict"
     answered = "predicted"

@@ -234,7 +234,8 @@ def open_work(
         **_fields(describe_subject(subject)) | _describe_options(noise, choice, options, arithmetic) | dict(own)
     )
     guarantee.check_settings(settings)
-    report_adaptation(subject, guarantee.list_mismatches(subject, noise, choice, settings), reporter)
+    mismatches = guarantee.list_mismatches(subject, noise, choice, settings)
+    report_adaptation(subject, mismatches, guarantee.adapted_caveat, reporter)
     guarantee.check_attainable(subject, noise, settings, arithmetic)
     work = open_answer(
         guarantee, subject, settings, engine, reporter, noise=noise, partition=choice, arithmetic=arithmetic,

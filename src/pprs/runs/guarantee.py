@@ -205,6 +205,7 @@ class Guarantee(ABC, Generic[S, R]):
         task: What its networks do, in the words of the Hugging Face hub. None for classification.
         settings: The class of the settings.
         schema: The columns of a row.
+        adapted_caveat: What holds for images that the model was adapted with, in sentences.
         is_sampled: Whether a row rests on noise that was drawn, so that a replay draws it again.
         can_budget: Whether sampling may end at any time, so that a budget can be spent where it helps.
         legacy: The file of earlier versions, if there is one.
@@ -225,6 +226,10 @@ class Guarantee(ABC, Generic[S, R]):
     schema: ClassVar[Schema[Any]]
     answered: ClassVar[str] = "certified"
     unanswered: ClassVar[str] = "counted as not certified"
+    adapted_caveat: ClassVar[str] = (
+        "What is promised of each holds, but accuracy on them says little about other images: use images that were not "
+        "used to adapt it."
+    )
     is_sampled: ClassVar[bool] = True
     can_budget: ClassVar[bool] = False
     legacy: ClassVar[Legacy | None] = None

@@ -202,16 +202,22 @@ def choose_run_arithmetic(
     return subject.fix_arithmetic(noise, arithmetic)
 
 
-def report_adaptation(subject: Task, mismatches: list[str], progress: Progress) -> None:
-    """Warn if an adapted model is used for something else, or for the images that it was adapted with."""
+def report_adaptation(subject: Task, mismatches: list[str], caveat: str, progress: Progress) -> None:
+    """Warn if an adapted model is used for something else, or for the images that it was adapted with.
+
+    Args:
+        subject: The model and its inputs.
+        mismatches: To what it was not adapted, in sentences.
+        caveat: What is then promised about these images, and what is not.
+        progress: Receives the warnings.
+    """
     if subject.model.adaptation is None:
         return
     for text in mismatches:
         progress.message(f"warning: {text}")
     if used := count_adapted_images(subject, progress):
         progress.message(
-            f"warning: the classifier was adapted with {used} of these {len(subject.images)} images. Their "
-            "certificates hold, but accuracy on them says little about other images: certify images that were not used."
+            f"warning: the classifier was adapted with {used} of these {len(subject.images)} images. {caveat}"
         )
 
 
