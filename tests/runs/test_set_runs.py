@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from pprs.label_sets import LabelSetRow, evaluate_run
 from pprs.label_sets.examination import examine_sets
 from pprs.prediction import predict_dataset
 from pprs.report import make_report
-from pprs.runs import export
+from pprs.runs import Failure, export
 
 COUNT, CALIBRATED = 100, 60
 
@@ -172,3 +173,14 @@ def test_sets_of_the_earlier_version_predict_the_same(tmp_path: Path) -> None:
     found = verify_run(run, model=str(golden / "identity" / "digits.safetensors"), replay=6, progress=False)
     assert found.ok, str(found)
     assert len(found.replayed) == 6
+
+
+def test_an_image_that_failed_counts_once_and_as_not_covered(folder: Path) -> None:
+    run = open_run(folder / "run")
+    covered = sum(bool(row.covered) for row in run.rows())
+    failures = [Failure(COUNT, 1, "cannot be read"), Failure(COUNT + 1, None, "cannot be read")]
+    seen = SimpleNamespace(failures=lambda: failures, iter_rows=run.iter_rows, settings=run.settings)
+    summary = run.guarantee.summarise(seen)
+    coverage = next(metric for metric in summary.metrics if metric.name.startswith("coverage"))
+    assert coverage.value == pytest.approx(covered / (len(run) + 1))  # one of the two has a label
+    assert summary.inputs == len(run) + 2

@@ -121,7 +121,6 @@ class LabelSetGuarantee(Guarantee[LabelSetSettings, LabelSetRow]):
         if not rows:
             return Summary((), (), len(failures), failures)
         metrics = [Metric("mean size", size / rows, unit="labels"), Metric("sets of one label", single / rows)]
-        labelled += sum(failure.label is not None for failure in failures)  # without a set, none is covered
         if labelled:
             low, high = clopper_pearson_interval(covered, labelled)
             metrics.insert(0, Metric("coverage without an attack", covered / labelled, float(low), float(high)))
