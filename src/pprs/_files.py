@@ -7,7 +7,6 @@ import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 from pprs.errors import PprsError
 
@@ -51,22 +50,6 @@ def atomic_write(path: Path, parameter: str | None = "out") -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
-
-
-def append_line(file: IO[bytes], line: str) -> None:
-    """Append a line to a file that was opened without a buffer: the whole line, or nothing if the disk is full.
-
-    Raises:
-        PprsError: If the line cannot be written.
-    """
-    path, length, content = Path(file.name), os.fstat(file.fileno()).st_size, f"{line}\n".encode()
-    try:
-        while content:
-            content = content[file.write(content) :]
-    except OSError as error:
-        with contextlib.suppress(OSError):  # a part of a line would spoil the next one
-            os.ftruncate(file.fileno(), length)
-        raise cannot_write(path, error) from error
 
 
 def check_writable(path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 import pprs
 from pprs import metrics
 from pprs.bounds import clopper_pearson_interval, mean_error
+from pprs.certify.summary import summarise_certification
 from pprs.runs import Row, RunFrame, RunSettings
 
 RADII = [0.0, 0.25, 0.5]
@@ -138,3 +140,16 @@ def test_certified_f1_is_the_least_that_an_attacker_can_reach(seed: int) -> None
 
 def test_two_images_of_which_one_is_certified() -> None:
     assert metrics.certified_f1_score([0, -1], [0, 1], [0.5, 0.0], 0.25) == pytest.approx(1 / 3)
+
+
+def test_a_summary_credits_only_what_has_the_correct_label() -> None:
+    def make(idx: int, label: int | None) -> Row:
+        return Row(idx, label, 0, 0, 0.5, 0.9, (100, 0), None, None, 0.0, shape=(1, 8, 8), image_digest="d")
+
+    def summarise(labels: list[int | None]) -> list[float]:
+        rows = [make(i, label) for i, label in enumerate(labels)]
+        run = SimpleNamespace(settings=RunSettings(alpha=0.001), failures=list, iter_rows=lambda: iter(rows))
+        return [metric.value for metric in summarise_certification(run).metrics]  # type: ignore[arg-type]
+
+    assert summarise([0, 1, None, None]) == [0.25, 0.125]  # as in certified accuracy
+    assert summarise([None, None]) == [1.0, 0.5]

@@ -97,7 +97,7 @@ def test_a_card_has_a_section_for_each_kind(inputs: tuple[str, str], tmp_path: P
     noisy = run_dataset(CERTIFY, *inputs, settings=own, noise="gaussian:sigma=0.25", engine="torch", progress=False)
     card = make_card([noisy, run(inputs, tmp_path / "run")], replay=2)
     assert "## Certified robustness\n" in card.section
-    assert "## Certified: no shift within the reach of the run alters the label\n" in card.section
+    assert "## Promised: no shift within the reach of the run alters the label\n" in card.section
     first, second = card.results
     assert first["metrics"][0]["args"]["verification"].startswith("verified: the votes of 2 of 5 rows")
     arguments = second["metrics"][0]["args"]

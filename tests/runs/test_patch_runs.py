@@ -323,7 +323,7 @@ def test_accuracies_count_all_images() -> None:
     assert clean_accuracy(rows) == 0.5
     run: Any = None  # the table does not read it
     line = make_table([NamedRun("mean", run, {2: rows})]).lines[0]
-    assert [str(cell).split(" ")[0] for cell in line] == ["mean", "2x2", "25.0%", "50.0%", "50.0%", "4", "358"]
+    assert [str(cell).split(" ")[0] for cell in line] == ["mean", "2x2", "25.0%", "50.0%", "50.0%", "4", "477"]
 
 
 def test_runs_are_named_by_what_differs() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from pprs.prediction import PredictedRow, predict_dataset
 from pprs.prediction.examination import examine_predictions
 from pprs.report import make_report
 from pprs.runners import Runner
-from pprs.runs import Failure, export
+from pprs.runs import FILE, Failure, export
 
 NOISE = Gaussian(0.5)
 SIDE = 8
@@ -207,7 +209,7 @@ def test_the_command_writes_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(open_run("run")) == 3
     assert pprs(*command, "--out", "run", "--limit", 3).stdout == printed
     assert pprs(*command, "--limit", 3).stdout == printed  # also without a run that is kept
-    assert "which rows: 3 of 3" in pprs("verify", "run", "--replay", 3).stdout
+    assert "votes: drawn again and compared (3 rows)" in pprs("verify", "run", "--replay", 3).stdout
     assert "predicted" in pprs("report", "run", "--out", "page.html").stdout
     assert pprs("export", "run", "--format", "csv").stdout.startswith("idx,label,prediction,correct,p_value,counts")
 
@@ -215,3 +217,11 @@ def test_the_command_writes_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_failures_are_of_their_inputs() -> None:
     row = PredictedRow.failed(Failure(3, 1, "broken", "a.png"))
     assert (row.prediction, row.p_value, row.is_failed, row.correct) == (None, 1.0, True, False)
+
+
+def test_a_run_without_rows_has_no_report(digits_model: Path, tmp_path: Path) -> None:
+    run = ["predict", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.25, "--n", 20, "--limit", 1]
+    pprs(*run, "--partition", "none", "--engine", "torch", "--out", tmp_path / "run")
+    with closing(sqlite3.connect(tmp_path / "run" / FILE)) as db, db:
+        db.execute("DELETE FROM rows")
+    assert "has no rows yet" in pprs("report", tmp_path / "run", "--out", tmp_path / "r.html", code=2).stderr

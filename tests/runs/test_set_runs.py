@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,11 +19,13 @@ from networks import save_network
 
 from pprs import Gaussian, LabelSets, PprsError, Processes, Run, open_run, verify_run, write_report
 from pprs.errors import ConfigurationError, DamagedError
+from pprs.integrations.card import make_card
 from pprs.label_sets import LabelSetRow, evaluate_run
+from pprs.label_sets.evaluation import evaluate_scores
 from pprs.label_sets.examination import examine_sets
 from pprs.prediction import predict_dataset
 from pprs.report import make_report
-from pprs.runs import Failure, export
+from pprs.runs import FILE, Failure, export
 
 COUNT, CALIBRATED = 100, 60
 
@@ -143,7 +148,7 @@ def test_the_examination_lists_sizes(folder: Path) -> None:
 
 def test_secret_noise_is_another_each_time(folder: Path, tmp_path: Path) -> None:
     first = make_run(folder, secret=True, out=tmp_path / "run", images=range(CALIBRATED, CALIBRATED + 4))
-    assert first.settings.seed > 2**64
+    assert first.settings.seed > 2**32
     with pytest.raises(ConfigurationError, match="seed: the run has"):
         make_run(folder, secret=True, out=tmp_path / "run")
     assert verify_run(tmp_path / "run", replay=4, progress=False).ok  # the noise is known afterwards
@@ -184,3 +189,38 @@ def test_an_image_that_failed_counts_once_and_as_not_covered(folder: Path) -> No
     coverage = next(metric for metric in summary.metrics if metric.name.startswith("coverage"))
     assert coverage.value == pytest.approx(covered / (len(run) + 1))  # one of the two has a label
     assert summary.inputs == len(run) + 2
+    evaluation = evaluate_scores(
+        run.settings.calibration, ((row.idx, row.label, np.array(row.scores)) for row in run.rows()), missed=1
+    )
+    assert evaluation.point.coverage == pytest.approx(coverage.value)
+
+
+def test_what_an_export_does_not_record_is_not_claimed(folder: Path, tmp_path: Path) -> None:
+    """A csv has no calibration, so that its threshold could be anything."""
+    pprs("export", folder / "run", "--format", "csv", "--out", tmp_path / "rows.csv")
+    found = verify_run(tmp_path / "rows.csv", progress=False)
+    assert any(text.startswith("the threshold, the radius and alpha") for text in found.not_checked)
+    assert not any("scores of the calibration" in text for text in found.checked)
+    with pytest.raises(ConfigurationError, match="does not record all that its numbers follow from"):
+        make_card([tmp_path / "rows.csv"])
+
+
+def test_a_forged_threshold_reaches_no_export(folder: Path, tmp_path: Path) -> None:
+    open_run(folder / "run")
+    shutil.copytree(folder / "run", tmp_path / "run")
+    with closing(sqlite3.connect(tmp_path / "run" / FILE)) as db, db:
+        db.execute("UPDATE settings SET value = '1.5' WHERE key = 'threshold'")
+        db.execute("UPDATE rows SET labels = '[0, 1, 2]'")
+    with pytest.raises(DamagedError, match="threshold"):
+        open_run(tmp_path / "run").to_arrow()
+
+
+def test_a_card_keeps_the_calibration_out(folder: Path) -> None:
+    card = make_card([folder / "run"])
+    assert all("sets" not in metric["args"] for metric in card.results[0]["metrics"])
+    assert "image_digests" not in card.section
+
+
+def test_secret_runs_become_tables(folder: Path, tmp_path: Path) -> None:
+    run = make_run(folder, secret=True, images=[CALIBRATED], out=tmp_path / "run")
+    assert list(run.to_pandas()["seed"]) == [run.settings.seed]

@@ -6,6 +6,7 @@ import re
 import shutil
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -284,3 +285,27 @@ def test_settings_that_make_no_sense_are_named(folder: Path, tmp_path: Path, fie
     found = make_verdict(folder)(tmp_path / "run", True)
     assert not found.ok
     assert field in (found.error or found.text)
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        [
+            "UPDATE rows SET certified = 1, prediction = label, worst_label = label, plain = label",
+            "UPDATE rows SET shape = NULL, image_digest = NULL",
+        ],
+        ["UPDATE rows SET image_digest=NULL"],
+        ["UPDATE settings SET value='null' WHERE key='engine'"],
+        ["UPDATE settings SET value='null' WHERE key='model_digest'"],
+        ["UPDATE settings SET value='null' WHERE key='fill'"],
+        ["UPDATE settings SET value='null' WHERE key='num_classes'"],
+    ],
+)
+def test_what_was_removed_is_missed(statements: list[str], folder: Path, tmp_path: Path) -> None:
+    """Nothing of it may switch off a comparison."""
+    shutil.copytree(folder / "run", tmp_path / "run")
+    with closing(sqlite3.connect(tmp_path / "run" / FILE)) as db, db:
+        for statement in statements:
+            assert db.execute(statement).rowcount > 0
+    data = str(folder / "data.npz")
+    assert not verify_run(tmp_path / "run", model=MODEL, data=data, progress=False).ok

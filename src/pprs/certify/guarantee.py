@@ -56,6 +56,7 @@ class CertifyGuarantee(Guarantee[RunSettings, Row]):
     settings = RunSettings
     schema = ROWS
     can_budget = True
+    allows_gaps = True
     section = "pprs.report.certify:make_section"
     examination = "pprs.doctor:examine_run"
 

@@ -14,19 +14,22 @@ def summarise_certification(run: Run) -> Summary:
     """Return the claim of a certification run, certified accuracy, and the average certified radius."""
     settings, rows, failures = run.settings, 0, tuple(run.failures())
     certified = correct = labelled = 0
-    radii, shapes = 0.0, set[tuple[tuple[int, ...], tuple[int, ...] | None]]()
+    radii, all_radii, shapes = 0.0, 0.0, set[tuple[tuple[int, ...], tuple[int, ...] | None]]()
     row: Row
     for row in run.iter_rows():
         rows += 1
         certified += row.prediction is not None
-        is_credited = row.correct or (row.label is None and row.prediction is not None)
-        correct, labelled = correct + is_credited, labelled + (row.label is not None)
-        radii += row.radius if is_credited else 0.0
+        correct, labelled = correct + row.correct, labelled + (row.label is not None)
+        radii, all_radii = radii + row.radius * row.correct, all_radii + row.radius
         if row.shape is not None:
             shapes.add((row.shape, row.file_shape))
     count = rows + len(failures)
     if not count:
         return Summary((), (), 0, failures)
+    if not labelled and all(failure.label is None for failure in failures):
+        correct, radii = certified, all_radii
+    else:
+        labelled = count
     space = Space.of(settings.pixels, settings.preprocess, (s for s, _ in shapes), (f for _, f in shapes))
     claims: tuple[str, ...] = ()
     if certified and settings.alpha is not None:

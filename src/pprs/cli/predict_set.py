@@ -56,7 +56,7 @@ Secret = Annotated[
     typer.Option(
         "--secret",
         rich_help_panel=Panel.SAMPLING,
-        help="Draw noise that nobody can know in advance. Results cannot be repeated.",
+        help="Draw noise that nobody can know in advance. A run with it cannot be resumed.",
     ),
 ]
 Attack = Annotated[

@@ -160,7 +160,7 @@ def _describe_others(runs: Sequence[Run], verify: Callable[[Run], Mapping[str, A
         for run, summary, name, fact in zip(runs, summaries, names, facts, strict=True)
     ]
     noun = runs[0].guarantee.noun.partition(" ")[2]
-    title = f"Certified: {runs[0].guarantee.promise or noun}"
+    title = f"Promised: {runs[0].guarantee.promise or noun}"
     return card_plain.to_markdown(title, names, summaries, facts), results
 
 

@@ -15,7 +15,7 @@ from pprs.runs import Run
 from pprs.runs.guarantee import Metric, Summary
 from pprs.runs.names import distinct_names
 
-INTRODUCTION = "An input that failed counts as not certified."
+INTRODUCTION = "What `pprs` says about these runs, and what it depends on."
 
 
 def list_facts(run: Run, summary: Summary) -> dict[str, Any]:
@@ -23,7 +23,8 @@ def list_facts(run: Run, summary: Summary) -> dict[str, Any]:
     settings, guarantee = run.settings, run.guarantee
     stored = settings.to_dict()
     names = {field: key for key, field in settings.texts.items()}
-    own = {names.get(name, name): stored[names.get(name, name)] for name in settings.own_names()}
+    shown = {settings.texts.get(key, key) for key in settings.exported}
+    own = {names.get(name, name): stored[names.get(name, name)] for name in settings.own_names() if name in shown}
     drawn = {
         "noise": settings.noise_text, "partition": settings.partition_text,
         "arithmetic": settings.arithmetic + state_arithmetic(settings.arithmetic, settings.levels),
@@ -44,7 +45,13 @@ def summarise_run(run: Run) -> Summary:
         ConfigurationError: If it has no rows.
         DamagedError: If a row does not follow.
     """
-    run.guarantee.check_rows(run.iter_rows(), run.settings).refuse(run.path)
+    check = run.guarantee.check_rows(run.iter_rows(), run.settings)
+    check.refuse(run.path)
+    if check.not_checked:
+        raise ConfigurationError(
+            f"{run.path} does not record all that its numbers follow from ({'; '.join(check.not_checked)}). Give the "
+            "run itself, or rows exported as json."
+        )
     summary: Summary = run.guarantee.summarise(run)
     if not summary.inputs:
         raise ConfigurationError(f"{run.path} has no rows yet, so there is nothing to state")

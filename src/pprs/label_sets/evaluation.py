@@ -168,7 +168,8 @@ def evaluate_run(
     chosen = None if run.images is None else set(run.images)
     rows: list[LabelSetRow] = [row for row in run.checked_outcomes() if chosen is None or row.idx in chosen]
     scored = ((row.idx, row.label, np.array(row.scores)) for row in rows if not row.is_failed)
-    evaluation = evaluate_scores(settings.calibration.at(alpha=alpha), scored, radii)
+    missed = sum(row.is_failed and row.label is not None for row in rows)
+    evaluation = evaluate_scores(settings.calibration.at(alpha=alpha), scored, radii, missed=missed)
     failures = tuple((f.idx, f.error) for f in run.failures() if chosen is None or f.idx in chosen)
     return replace(evaluation, seed=settings.seed or 0, skipped=skipped, failures=failures)
 
@@ -183,6 +184,8 @@ def evaluate_scores(
     calibration: Calibration,
     scored: Iterable[tuple[int, int | None, Floats]],
     radii: Sequence[float] | None = None,
+    *,
+    missed: int = 0,
 ) -> SetEvaluation:
     """Measure sets, given the scores of every label.
 
@@ -190,13 +193,14 @@ def evaluate_scores(
         calibration: The calibration.
         scored: Index, true label and scores of each image.
         radii: The radii at which to measure, that of the settings excepted.
+        missed: The number of labelled images that failed, whose labels are in no set.
     """
     settings = calibration.settings
     at = sorted({*(choose_radii(calibration) if radii is None else radii), settings.radius})
     thresholds = np.array([calibration.at(radius).threshold for radius in at])
     rows: list[SetRow] = []
     sizes: list[list[int]] = []
-    covered, labelled = np.zeros(len(at), np.int64), 0
+    covered, labelled = np.zeros(len(at), np.int64), missed
     for index, truth, scores in scored:
         row = SetRow(index, tuple(np.flatnonzero(scores <= calibration.threshold).tolist()), truth)
         rows.append(row)

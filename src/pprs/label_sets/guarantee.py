@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from pprs.label_sets.row import (
 from pprs.label_sets.scoring import check_size, make_votes, score_image
 from pprs.label_sets.settings import Calibration, state_promise
 from pprs.noise import QuantisedImage, digest_image
+from pprs.runs.check import RowCheck
 from pprs.runs.guarantee import Answer, Guarantee, Key, Known, Metric, Question, Summary
 from pprs.runs.row import Failure
 from pprs.runs.run import Run
@@ -102,6 +104,13 @@ class LabelSetGuarantee(Guarantee[LabelSetSettings, LabelSetRow]):
     def check_settings(self, settings: LabelSetSettings) -> None:
         if settings.sets is not None or settings.model_digest is not None:  # exported rows repeat the threshold only
             settings.check()
+
+    def check_rows(self, rows: Iterable[LabelSetRow], settings: LabelSetSettings) -> RowCheck:
+        found = super().check_rows(rows, settings)
+        if settings.sets is not None:
+            return found
+        missing = {"the threshold, the radius and alpha, since the calibration is not recorded": found.rows}
+        return replace(found, claims="sets from scores and the threshold that the rows state", not_checked=missing)
 
     def check(self, row: LabelSetRow, settings: LabelSetSettings) -> list[str]:
         return check_row(row, settings)

@@ -245,6 +245,7 @@ def check_row(row: LabelSetRow, settings: LabelSetSettings) -> list[str]:
 
 def _check_calibration(row: LabelSetRow, settings: LabelSetSettings) -> list[str]:
     try:
+        settings.check()
         calibration = settings.calibration
     except PprsError as error:
         return [f"its set is not valid ({error.message})"]

@@ -44,7 +44,7 @@ from pprs.space import FILE, NETWORK, check_pixels
 from pprs.task import Task, load_task, open_data
 from pprs.voting import SETS, LocalVotes, check_image
 
-SECRET_BITS = 128
+SECRET_BITS = 63  # as many as columns of exports hold
 
 
 class LabelSets:

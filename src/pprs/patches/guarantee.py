@@ -150,8 +150,7 @@ class PatchGuarantee(Guarantee[PatchSettings, PatchRow]):
     derived = "that claims and worst pairs of masks go together"
 
     def check_settings(self, settings: PatchSettings) -> None:
-        if settings.fill_text is not None:
-            settings.fill  # noqa: B018  raises if it is none
+        settings.fill  # noqa: B018  raises if it is none
 
     def check(self, row: PatchRow, settings: PatchSettings) -> list[str]:
         return [f"patch {row.patch}: {text}" for text in row.list_mismatches(settings)]
@@ -160,7 +159,7 @@ class PatchGuarantee(Guarantee[PatchSettings, PatchRow]):
         self, answer: Answer, row: PatchRow, question: Question, known: Known, on_passes: OnSamples
     ) -> list[str]:
         assert isinstance(answer, PatchAnswer)
-        if row.image_digest != answer.digest(question.image):
+        if row.image_digest is not None and row.image_digest != answer.digest(question.image):
             return []  # found already: it is another image
         again = answer.answer(question, on_passes)
         found = [

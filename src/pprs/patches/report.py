@@ -135,7 +135,8 @@ def make_table(runs: Sequence[NamedRun]) -> Table:
     for one in runs:
         for patch, rows in one.groups.items():
             shares = [_share(rows, measure) for measure in MEASURES.values()]
-            passes = sum(row.passes for row in rows) / len(rows)
+            answered = [row.passes for row in rows if row.prediction is not None]
+            passes = sum(answered) / max(len(answered), 1)
             lines.append((one.name, f"{patch}x{patch}", *shares, str(len(rows)), f"{passes:.0f}"))
     return Table(heads, tuple(lines))
 

@@ -101,7 +101,8 @@ class PredictGuarantee(Guarantee[PredictionSettings, PredictedRow]):
             return Summary((), (), 0, failures)
         name, hits = ("accuracy of the smoothed classifier", correct) if labelled else ("predicted", predicted)
         low, high = clopper_pearson_interval(hits, count)
-        metrics = [Metric(name, hits / count, float(low), float(high)), Metric("abstained", 1 - predicted / count)]
+        abstained = Metric("abstained", (rows - predicted) / count)
+        metrics = [Metric(name, hits / count, float(low), float(high)), abstained]
         return Summary((state_promise(run.settings, predicted, count),), tuple(metrics), count, failures)
 
     def tally(self, row: PredictedRow) -> float:

@@ -7,6 +7,7 @@ from typing import Any
 
 from pprs.bounds import clopper_pearson_interval
 from pprs.domain import Domain, domain_of_any
+from pprs.errors import PprsError
 from pprs.prediction import PredictedRow
 from pprs.prediction.guarantee import state_promise
 from pprs.report.render import render
@@ -21,6 +22,9 @@ def make_section(runs: Sequence[Run]) -> Section:
     """Return the section of a report that compares runs of predictions."""
     names = distinct_names([run.settings for run in runs], [run.path for run in runs])
     outcomes: list[list[PredictedRow]] = [run.checked_outcomes() for run in runs]
+    for run, rows in zip(runs, outcomes, strict=True):
+        if not rows:
+            raise PprsError(f"{run.path} has no rows yet. Let it finish at least one image.")
     inputs = domain_of_any(row.shape for rows in outcomes for row in rows)
     table = _make_table(names, outcomes, inputs)
     promises, notes = _list_promises(runs, names, outcomes, inputs), _list_notes(runs, names, outcomes, inputs)

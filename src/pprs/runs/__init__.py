@@ -23,7 +23,7 @@ from pprs.runs.provenance import Provenance
 from pprs.runs.remote import check_out, open_run_folder
 from pprs.runs.replay import Replay, chance_unnoticed, choose_rows, describe_chance
 from pprs.runs.row import COLUMNS, Failure, Row
-from pprs.runs.run import Run, StoredRun, open_run
+from pprs.runs.run import ExportedRun, Run, StoredRun, open_run
 from pprs.runs.session import Session
 from pprs.runs.settings import RunSettings
 from pprs.runs.store import FILE, RunFile, RunWriter
@@ -34,6 +34,7 @@ __all__ = [
     "GUARANTEES",
     "Answer",
     "Binding",
+    "ExportedRun",
     "Failure",
     "Guarantee",
     "Key",

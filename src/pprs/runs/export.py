@@ -223,6 +223,11 @@ def read_exported(path: Path, guarantees: Sequence[Guarantee[Any, Any]] = ()) ->
         kind = settings.get(KIND) or (records[0].get(KIND) if records else None) or CERTIFY
         guarantee = find_guarantee(str(kind), guarantees)
         schema = guarantee.schema
+        if path.suffix in (".tsv", ".csv") and any(column.required for column in schema.maps):
+            raise ConfigurationError(
+                f"{path} holds no maps, which rows of {guarantee.noun} need: text files leave them out. Export them as "
+                "json or parquet."
+            )
         rows = [_typed(record, number, schema) for number, record in enumerate(records, 1)]
         maps = sum(Map.expanded_bytes(row[column.name]) for row in rows for column in schema.maps)
         check_rows_fit(str(path), len(rows), 0, exported=True, maps=maps)

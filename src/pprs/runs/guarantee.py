@@ -206,6 +206,7 @@ class Guarantee(ABC, Generic[S, R]):
         settings: The class of the settings.
         schema: The columns of a row.
         adapted_caveat: What holds for images that the model was adapted with, in sentences.
+        allows_gaps: Whether files of earlier versions lack settings, and digests of inputs, that later ones have.
         is_sampled: Whether a row rests on noise that was drawn, so that a replay draws it again.
         can_budget: Whether sampling may end at any time, so that a budget can be spent where it helps.
         legacy: The file of earlier versions, if there is one.
@@ -230,6 +231,7 @@ class Guarantee(ABC, Generic[S, R]):
         "What is promised of each holds, but accuracy on them says little about other images: use images that were not "
         "used to adapt it."
     )
+    allows_gaps: ClassVar[bool] = False
     is_sampled: ClassVar[bool] = True
     can_budget: ClassVar[bool] = False
     legacy: ClassVar[Legacy | None] = None

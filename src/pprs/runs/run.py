@@ -100,7 +100,7 @@ class Run(ABC):
         outcomes = self.checked_outcomes()
         table = to_arrow(outcomes, self.settings, self.fair_order(), self.guarantee, self.failures()).to_pandas()
         for column in self.guarantee.schema.columns:
-            if column.field not in table:
+            if column.stored is not None:
                 values = [getattr(outcome, column.field) for outcome in outcomes]
                 table[column.field] = pandas.array(values, dtype="Int64") if column.arrow == "int64" else values
         return table

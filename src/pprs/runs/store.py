@@ -117,9 +117,10 @@ class RunFile:
             entries = sum(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables)
             heads = (
                 head
+                for table in tables[:2]
                 for column in self.schema.maps
-                if column.field in _existing_columns(db)
-                for (head,) in db.execute(f"SELECT substr({column.field}, 1, {MAX_HEAD}) FROM rows")
+                if column.field in _existing_columns(db, table)
+                for (head,) in db.execute(f"SELECT substr({column.field}, 1, {MAX_HEAD}) FROM {table}")
             )
             maps = sum(map(Map.expanded_bytes, heads))
         check_rows_fit(name, entries, (self._path / FILE).stat().st_size, maps=maps)

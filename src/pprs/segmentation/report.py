@@ -158,7 +158,10 @@ class _Content:
         rows = [_rows_of(run, chosen) for run in self.runs]
         examples = []
         for index in chosen:
-            image = np.asarray(decode_png(stored[index], MAX_PIXELS))
+            try:
+                image = np.asarray(decode_png(stored[index], MAX_PIXELS))
+            except PprsError:  # verify says so
+                continue
             parts = []
             for position, (name, by_index) in enumerate(zip(self.names, rows, strict=True)):
                 row, is_first = by_index[index], position == 0

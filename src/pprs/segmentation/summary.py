@@ -22,7 +22,7 @@ class Totals:
     Attributes:
         images: Number of images, with failed ones.
         failures: Images that failed, and count as abstained.
-        pixels: Number of pixels, without those of failed images whose masks are unknown.
+        pixels: Number of pixels. A failed image whose mask is unknown counts with the mean size of the others.
         certified_share: Share of these pixels that have a certified label.
         radius: Smallest certified radius of an image, NaN if there is none.
         certified: The certified labels against the masks, or None without masks.
@@ -51,8 +51,10 @@ def add_up(run: Run) -> Totals:
     classes, failures = settings.num_classes or 0, tuple(run.failures())
     count, pixels, claimed, radius = 0, 0, 0, math.inf
     certified = selected = Confusion.none(classes)
+    unknown = 0  # failed images of which not even the size is known
     for failure in failures:
         row = run.guarantee.failed_row(failure)
+        unknown += row.mask is None
         if (confusion := row.confusion(classes)) is not None:
             pixels += row.mask.size
             certified, selected = certified + confusion, selected + confusion
@@ -63,6 +65,8 @@ def add_up(run: Run) -> Totals:
         radius = min(radius, certificate.radius)
         if (confusion := row.confusion(classes)) is not None:
             certified, selected = certified + confusion, selected + row.confusion(classes, selected=True)
+    if unknown and count + len(failures) > unknown:
+        pixels += round(unknown * pixels / (count + len(failures) - unknown))
     scored = certified.pixels > 0
     return Totals(
         count + len(failures), failures, pixels, claimed / max(pixels, 1), radius if count else math.nan,

@@ -109,7 +109,9 @@ class _Comparison:
         self.known += 1
         found = compare_truth(self.guarantee, row, example.truth)
         found += compare_name(row.name, self.subject.data.name_of(row.idx))
-        if row.image_digest is None:
+        if row.image_digest is None and not self.guarantee.allows_gaps:
+            found.append("it is not bound to an image: it has no digest")
+        elif row.image_digest is None:
             self.unbound += self.settings.arithmetic == "real"  # in exact arithmetic, the check of rows has found it
         else:
             self.bound += 1

@@ -15,7 +15,7 @@ from pprs.engine import check_engine
 from pprs.errors import DamagedError, PprsError, describe_error
 from pprs.model import Model
 from pprs.progress import Progress, as_progress, rename_inputs, stage
-from pprs.runs import Guarantee, Run, choose_rows, open_run
+from pprs.runs import ExportedRun, Guarantee, Run, choose_rows, open_run
 from pprs.runs.columns import quote_value
 from pprs.space import check_pixels
 from pprs.task import Task, reopen_model
@@ -112,7 +112,7 @@ def verify_run(
         again = (row for row in opened.iter_rows() if row.idx in wanted)
         of_run = replace(subject, images=present)
         replay_rows(guarantee, of_run, settings, opened.binding, again, passes, findings, reporter)
-        if findings.replayed and chosen.seed is not None and len(chosen.indices) <= chosen.total:
+        if findings.replayed and chosen.seed is not None and len(chosen.indices) < chosen.total:
             findings.checked.append(f"which rows: {chosen}")
     return findings.to_verification(opened.path, len(keys), chosen, domain)
 
@@ -122,10 +122,11 @@ def _check_rows(run: Run, findings: Findings) -> None:
     check = guarantee.check_rows(run.iter_rows(), run.settings)
     findings.mismatches += check.mismatches
     findings.count(check.rows, check.claims or guarantee.derived)
-    findings.not_checked += [f"bounds and radii: {reason}" for reason in check.list_unchecked()]
+    what = "bounds and radii: " if check.claims is None else ""
+    findings.not_checked += [f"{what}{reason}" for reason in check.list_unchecked()]
     if failed := len({failure.idx for failure in run.failures()}):
         plural = "1 image" if failed == 1 else f"{failed} images"
-        findings.not_checked.append(f"{plural} that failed, which count as not certified")
+        findings.not_checked.append(f"{plural} that failed: {guarantee.unanswered}")
 
 
 def _check_settings(run: Run, findings: Findings) -> bool:
@@ -150,11 +151,22 @@ def _check_settings(run: Run, findings: Findings) -> bool:
                 continue
             reason = error.message if isinstance(error, PprsError) else str(error).splitlines()[0]
             findings.mismatch(None, f"the setting {name} is not valid ({reason})")
+    for name in _list_required(run):
+        if getattr(settings, name) is None:
+            findings.mismatch(None, f"the setting {name.removesuffix('_text')} is not recorded, as in every such run")
     for name, value in () if run.guarantee.is_sampled else NOISELESS.items():
         if getattr(settings, name) != value:
             stored = quote_value(getattr(settings, name))
             findings.mismatch(None, f"the setting {name.removesuffix('_text')} is {stored}, and there is no noise")
     return len(findings.mismatches) == before
+
+
+def _list_required(run: Run) -> tuple[str, ...]:
+    """Return the settings without which nobody could answer the inputs of a run again. Exported rows lack some."""
+    if run.guarantee.allows_gaps or isinstance(run, ExportedRun):
+        return ()
+    drawn = ("noise_text", "partition_text", "seed") if run.guarantee.is_sampled else ()
+    return ("model", "model_digest", "num_classes", "engine", *drawn)
 
 
 def _check_engine(engine: str | None) -> None:
