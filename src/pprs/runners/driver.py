@@ -44,6 +44,7 @@ class RunProgress:
     ) -> None:
         self._progress, self._inputs, self._unit, self._worker_rates = progress, inputs, unit, rates
         self._guarantee = guarantee or find_guarantee(CERTIFY)
+        self._noun = "images" if len(self._guarantee.schema.keys) == 1 else "rows"
         self._rows = self._failed = self._drawn = 0
         self._promised = 0.0
         self._started, self._elapsed, self._noted, self._note = time.monotonic(), 0.0, 0.0, ""
@@ -82,8 +83,8 @@ class RunProgress:
             self._noted, elapsed = clock, max(clock - self._started, 1e-9)
             failed = f", {self._failed} failed" if self._failed else ""
             self._note = (
-                f"{self._rows}/{self._inputs} images, {self._guarantee.describe_tally(self._rows, self._promised)}"
-                f"{failed}, {self._rows / elapsed:.3g} images/s, {self._drawn / elapsed:,.0f} samples/s"
+                f"{self._rows}/{self._inputs} {self._noun}, {self._guarantee.describe_tally(self._rows, self._promised)}"
+                f"{failed}, {self._rows / elapsed:.3g} {self._noun}/s, {self._drawn / elapsed:,.0f} samples/s"
             )
             rates = self._worker_rates()
             if rates:
@@ -113,13 +114,13 @@ class InputReader:
     def __init__(self, data: ImageSet, num_classes: int, message: Callable[[str], None]) -> None:
         self._data, self._num_classes, self._message = data, num_classes, message
         self._known: dict[Key, Known] = {}  # of inputs in progress
-        self.first: list[Key] = []  # the first inputs that were read, in order
+        self.first: list[int] = []  # the first inputs that were read, in order
         self._mentioned_depth = False
 
     def read(self, key: Key) -> torch.Tensor:
         """Read an input to answer."""
-        if len(self.first) < MAX_FIRST_FAILURES and key not in self.first:
-            self.first.append(key)
+        if len(self.first) < MAX_FIRST_FAILURES and key[0] not in self.first:
+            self.first.append(key[0])
         sample = self._data[key[0]]
         if sample.label is not None and sample.label >= self._num_classes:
             raise ConfigurationError(
@@ -182,7 +183,7 @@ class Recorder:
         self._gallery, self._stored = set(indices[:GALLERY]), set(file.thumbnails())
         self._partial = file.partial()
         self._any_succeeded = bool(file.done())
-        self._failed: set[Key] = set()
+        self._failed: set[int] = set()
         self._buffer = RowBuffer(run)
         self._lost: list[Key] = []
         self._held = Held[tuple[Any, bytes | None]](
@@ -236,7 +237,7 @@ class Recorder:
         more |= {name: known.truth.get(name) for name in schema.truth if name != "label"}
         failure = Failure(key[0], known.label, error, known.name, more)
         self._buffer.fail(failure)
-        self._failed.add(key)
+        self._failed.add(key[0])
         # The first inputs to start, not to end: with many workers, the first to end are those that fail at once.
         first = self.reader.first
         if not self._any_succeeded and len(first) == MAX_FIRST_FAILURES and self._failed.issuperset(first):

@@ -184,7 +184,7 @@ def run_subject(
             images = _answer(work, options, writer, reporter)
         path = None if options.out is None else str(options.out)
         run = StoredRun(folder, path, images=images, keep=scratch, guarantees=(guarantee,))
-        _check_outcome(run, images)
+        _check_outcome(run, guarantee.list_keys(images, work.settings))
     return run
 
 
@@ -419,9 +419,9 @@ def _report_error(
     )
 
 
-def _check_outcome(run: StoredRun, images: Sequence[int]) -> None:
-    chosen = set(images)
-    if any(row.idx in chosen for row in run.iter_rows()):
+def _check_outcome(run: StoredRun, keys: Sequence[Key]) -> None:
+    asked, chosen = set(keys), {key[0] for key in keys}
+    if any(run.guarantee.schema.key(row) in asked for row in run.iter_rows()):
         return
     failures = [failure for failure in run.failures() if failure.idx in chosen]
     if failures:
