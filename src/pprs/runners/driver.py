@@ -82,8 +82,9 @@ class RunProgress:
         if now or clock - self._noted >= 0.1:
             self._noted, elapsed = clock, max(clock - self._started, 1e-9)
             failed = f", {self._failed} failed" if self._failed else ""
+            tally = self._guarantee.describe_tally(self._rows, self._promised)
             self._note = (
-                f"{self._rows}/{self._inputs} {self._noun}, {self._guarantee.describe_tally(self._rows, self._promised)}"
+                f"{self._rows}/{self._inputs} {self._noun}, {tally}"
                 f"{failed}, {self._rows / elapsed:.3g} {self._noun}/s, {self._drawn / elapsed:,.0f} samples/s"
             )
             rates = self._worker_rates()
