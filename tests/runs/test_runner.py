@@ -63,9 +63,11 @@ def test_processes_give_the_rows_of_one_process(tmp_path: Path, stop: str | None
     )
     assert timeless(run.rows()) == timeless(reference.rows())
     assert run.thumbnails() == reference.thumbnails()
-    assert watcher.drawn == expected.drawn
     if stop is None:
+        assert watcher.drawn == expected.drawn
         return
+    # Workers may have drawn a few chunks of an image when its sampling ended.
+    assert expected.drawn <= watcher.drawn <= expected.drawn + 9 * 4 * 64
     # A target error takes the same images, though workers had started more.
     reference, expected = certify(
         local_execution(classifier, sampling), tmp_path / "few", data, sampling, target_error=0.42
