@@ -13,7 +13,7 @@ from pprs.errors import ConfigurationError, PprsError, suggest
 BOUNDS = ("one-sided", "two-sided")
 MIN_ALPHA = 1e-100  # of a claim
 MIN_SHARE = 1e-120  # of what is left of alpha when it is shared among several bounds
-TAIL_ERROR = 4e-14  # of `betainc` relative to its value, times the root of n. The largest found is a quarter of it
+TAIL_ERROR = 4e-14  # of `betainc` relative to its value, times the root of n. The largest found is about a tenth of it
 
 
 def clopper_pearson_lower(k: int, n: int, alpha: float) -> float:

@@ -61,7 +61,7 @@ class SegmentationSettings(Provenance):
         """Check what the types and ranges of the settings do not say, and no claim can do without.
 
         Raises:
-            DamagedError: If the sampling, the number of classes, the partition or the arithmetic means nothing.
+            DamagedError: If the sampling, the number of classes, the partition or the arithmetic is not valid.
         """
         self.sampling  # noqa: B018  raises an error if it is not valid
         if self.num_classes is None or self.num_classes < 2:
