@@ -195,13 +195,15 @@ class FirstBatch:
     """Checks a base classifier while it scores batches for votes, at hardly any cost.
 
     One image of the first batch is scored once more in a later batch, among other images, and again in the last batch
-    of each certificate. On a device that multiplies with fewer bits it is also scored alone.
+    of each certificate. If there is no later batch, it is scored once more among the images of the first one, in
+    another contrast. On a device that multiplies with fewer bits the image is also scored alone.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._versions: list[tuple[int, int | None]] = []  # of the tensors when it was checked
         self._probe: _Probe | None = None
+        self._first: torch.Tensor | None = None  # the batch that the probe was scored in, until it was checked
         self._checked = False  # whether the probe was scored among other images
         self._fresh = False  # whether the probe was scored in the last batch so far
 
@@ -236,7 +238,8 @@ class FirstBatch:
         if self._checked and not last:
             return votes.scores(images)
         if votes.batch_size is not None and len(images) >= votes.batch_size:  # the caller allows no larger batch
-            self._compare(votes, probe, votes.scores(probe.image), images, last=last)
+            among = probe.image if self._checked else torch.cat([images[1:], probe.image])
+            self._compare(votes, probe, votes.scores(among)[-1:], images, last=last)
             return votes.scores(images)
         scores = votes.scores(torch.cat([images, probe.image]))
         self._compare(votes, probe, scores[-1:], images, last=last)
@@ -250,7 +253,7 @@ class FirstBatch:
                 probe = _Probe(images[:1].clone(), scores[:1].clone(), _scale(scores))
                 if votes.device.type != "cpu" or votes.rounding:
                     self._compare(votes, probe, votes.scores(probe.image), images)
-                self._probe, self._versions, self._checked = probe, versions, False
+                self._probe, self._versions, self._checked, self._first = probe, versions, False, images.clone()
         return scores
 
     def _compare(
@@ -268,7 +271,9 @@ class FirstBatch:
             )  # fmt: skip
         else:
             votes.settle_alone(difference)
-        self._checked, self._fresh = True, last
+        self._fresh = last
+        if self._first is None or len(images) + 1 >= len(self._first):  # small batches show less
+            self._checked, self._first = True, None
 
     def confirm(self, votes: Scorer) -> None:
         """Raise an error if the classifier has changed since it was checked.
@@ -281,7 +286,11 @@ class FirstBatch:
             return
         if not self._fresh:
             with torch.inference_mode():
-                self._compare(votes, probe, votes.scores(probe.image), probe.image)
+                if self._first is None:
+                    self._compare(votes, probe, votes.scores(probe.image), probe.image)
+                else:  # no later batch has held the probe: it is scored last, among images of another contrast
+                    among = torch.cat([1 - self._first[1:], probe.image])
+                    self._compare(votes, probe, votes.scores(among)[-1:], self._first)
         if self._versions != _list_versions(votes.model):
             raise _change(votes.model, "its parameters or buffers changed")
 

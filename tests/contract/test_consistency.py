@@ -132,6 +132,15 @@ def test_they_are_refused_before_their_votes_are_counted(name: str) -> None:
     classifier(model).certify(IMAGE, n=100, check=False)
 
 
+@pytest.mark.parametrize("n", [50, 100])
+@pytest.mark.parametrize("options", [{}, {"threads": 1}, {"batch_size": 50}])
+def test_they_are_refused_however_few_batches_there_are(n: int, options: dict[str, int]) -> None:
+    """Threads may score all batches at once, and one batch has no other to be compared with."""
+    for _ in range(10):
+        with pytest.raises(ConfigurationError, match="depend on the whole batch"):
+            classifier(Capacity(), **options).predict(IMAGE, n=n)
+
+
 def test_a_function_that_is_no_module_is_checked() -> None:
     trained = Small(torch.nn.BatchNorm2d(4)).train()
     with pytest.raises(ConfigurationError, match="not a function of one image"):
