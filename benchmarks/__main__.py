@@ -23,7 +23,7 @@ from benchmarks import (
     training,
 )
 from benchmarks.timing import format_result
-from pprs._threads import keep_memory
+from pprs._support.threads import keep_memory
 
 TOPICS = {
     "first-use": first_use.measure,

@@ -14,7 +14,7 @@ from skimage import restoration
 
 from benchmarks.partitions import MEMORY, load_images, photos
 from benchmarks.timing import fastest, ratio
-from pprs import _threads
+from pprs._support import threads as _threads
 from pprs.partition import Filter, GaussianFilter, Median, NonLocalMeans, TotalVariation
 
 Peer = Callable[[np.ndarray], np.ndarray]

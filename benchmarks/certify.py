@@ -8,7 +8,8 @@ import torch
 
 from benchmarks.exact import eight_bit_image
 from benchmarks.timing import fastest, ratio
-from pprs import Gaussian, Slic, SmoothedClassifier, _threads
+from pprs import Gaussian, Slic, SmoothedClassifier
+from pprs._support import threads as _threads
 from pprs.model.resnet import architecture
 
 

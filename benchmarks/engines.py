@@ -9,11 +9,12 @@ from collections.abc import Iterator
 import torch
 
 from benchmarks.timing import fastest, ratio
-from pprs import Gaussian, Slic, SmoothedClassifier, _threads, load_model
-from pprs.engine import choose_engine
+from pprs import Gaussian, Slic, SmoothedClassifier, load_model
+from pprs._support import threads as _threads
 from pprs.model import Model
 from pprs.model.resnet import architecture
-from pprs.voting import noisy_chunk
+from pprs.runs.engine import choose_engine
+from pprs.smoothing.voting import noisy_chunk
 
 
 def models() -> Iterator[tuple[str, Model, torch.Tensor, int, float]]:

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import torch
 
 from benchmarks.timing import fastest, ratio
-from pprs import Gaussian, Slic, SmoothedClassifier, _threads
-from pprs.arithmetic import prepare_image
+from pprs import Gaussian, Slic, SmoothedClassifier
+from pprs._support import threads as _threads
 from pprs.model.resnet import architecture
-from pprs.voting import noisy_chunk
+from pprs.smoothing.arithmetic import prepare_image
+from pprs.smoothing.voting import noisy_chunk
 
 NOISE = Gaussian(0.5)
 

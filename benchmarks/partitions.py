@@ -12,7 +12,8 @@ import torch
 from skimage import segmentation
 
 from benchmarks.timing import fastest, ratio
-from pprs import Felzenszwalb, Quickshift, Slic, _threads
+from pprs import Felzenszwalb, Quickshift, Slic
+from pprs._support import threads as _threads
 from pprs.partition import Superpixels
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))

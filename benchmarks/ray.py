@@ -15,11 +15,10 @@ import numpy as np
 
 from benchmarks.timing import ratio
 from pprs import Gaussian, Slic, SmoothedClassifier, open_dataset
-from pprs._threads import cpu_count
+from pprs._support.threads import cpu_count
 from pprs.certify.guarantee import CERTIFY, CertifyAnswer
 from pprs.data import ImageSet
 from pprs.data.arrays import Arrays
-from pprs.engine import EngineChoice
 from pprs.model.resnet import architecture
 from pprs.model.weights import save
 from pprs.progress import Silent
@@ -36,8 +35,9 @@ from pprs.runners import (
     run_inputs,
 )
 from pprs.runs import FILE, Row, RunSettings, RunWriter, Session
-from pprs.sampling import Sampling
-from pprs.task import Task, load_task
+from pprs.runs.engine import EngineChoice
+from pprs.runs.subject import Task, load_task
+from pprs.smoothing.sampling import Sampling
 
 TINY = """
 import torch

@@ -26,14 +26,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from pprs import Gaussian, _threads
-from pprs.bounds import clopper_pearson_lower, mean_error
-from pprs.engine import choose_engine
+from pprs import Gaussian
+from pprs._support import threads as _threads
 from pprs.noise import keyed_rng
 from pprs.partition import Felzenszwalb, Partition, Quickshift, Shifts, Slic, Soft, parse_partition
 from pprs.reproduction.former_rules import FORMER, PRESENT, resolve_by
-from pprs.task import load_task
-from pprs.voting import TUNE
+from pprs.runs.engine import choose_engine
+from pprs.runs.subject import load_task
+from pprs.smoothing.bounds import clopper_pearson_lower, mean_error
+from pprs.smoothing.voting import TUNE
 
 SEED, BATCH, GROUP = 7, 32, 10
 P_MAX = clopper_pearson_lower(1000, 1000, 0.001)  # no radius above what 1000 unanimous votes would prove

@@ -12,9 +12,9 @@ import torch
 
 from benchmarks.timing import ratio
 from pprs import Gaussian, Slic, SmoothedClassifier, open_dataset
-from pprs.certificate import Certificate
-from pprs.sampling import Evidence, Sampling
-from pprs.train import Recipe, train
+from pprs.smoothing.certificate import Certificate
+from pprs.smoothing.sampling import Evidence, Sampling
+from pprs.training.trainer import Recipe, train
 
 RADII, SIGMA, ALPHA, DATA = (0.25, 0.5), 0.5, 0.001, "builtin:mnist5k"
 # n, number of images, and the required reduction of samples. With n = 100,000 a fixed n is slow: use fewer images.

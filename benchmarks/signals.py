@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from benchmarks.timing import fastest, ratio
-from pprs import _threads
+from pprs._support import threads as _threads
 from pprs.partition import Changepoint, Partition, TotalVariation1d, Wavelet, parse_partition
 
 SIGMA = 0.5

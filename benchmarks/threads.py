@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import torch
 
 from benchmarks.timing import fastest, ratio
-from pprs import Gaussian, Slic, SmoothedClassifier, _threads
+from pprs import Gaussian, Slic, SmoothedClassifier
+from pprs._support import threads as _threads
 from pprs.model.resnet import architecture
 
 N = 1024

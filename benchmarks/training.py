@@ -12,7 +12,7 @@ from benchmarks.timing import fastest, ratio
 from pprs import Gaussian
 from pprs.data.arrays import Arrays
 from pprs.partition import parse_partition
-from pprs.train import Recipe, train
+from pprs.training.trainer import Recipe, train
 
 
 def measure() -> Iterator[dict[str, object]]:

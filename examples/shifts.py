@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 
 import pprs
-from pprs.dataset import run_dataset
+from pprs.runners import run_dataset
 from pprs.runs import Answer, Guarantee, Provenance, Question, Session
 from pprs.runs.columns import INPUT_COLUMNS, Column, InputRow, Schema
 
@@ -108,7 +108,7 @@ SHIFTS = ShiftGuarantee()
 
 
 def main() -> None:
-    from pprs.train import Recipe, train
+    from pprs.training.trainer import Recipe, train
 
     data = "builtin:mnist5k"
     train(

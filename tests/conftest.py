@@ -17,7 +17,7 @@ from filelock import FileLock
 from hypothesis import settings
 from warm_kernels import count_compilations
 
-from pprs._threads import cpu_count
+from pprs._support.threads import cpu_count
 
 # The same examples on every machine, and no limit on the time of one: a busy machine is not a failure.
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=40)
@@ -169,7 +169,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[P
 def digits_model(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
     """A small network trained briefly on the built-in digits."""
     from pprs.data import open_dataset
-    from pprs.train import Recipe, train
+    from pprs.training.trainer import Recipe, train
 
     def trained(folder: Path) -> None:
         data = open_dataset("builtin:mnist5k", split="train")

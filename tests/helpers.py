@@ -23,7 +23,7 @@ from pprs.progress import Silent
 from pprs.runners import Budget, Execution, InputReader, LocalExecution, Recorder, RunProgress, run_budget, run_inputs
 from pprs.runners.target import UntilAccurate
 from pprs.runs import FILE, Row, RunFile, RunSettings, RunWriter
-from pprs.sampling import Evidence, Sampling
+from pprs.smoothing.sampling import Evidence, Sampling
 
 
 class Linear(torch.nn.Module):

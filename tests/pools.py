@@ -16,13 +16,13 @@ import numpy as np
 from pprs import Gaussian, Slic, SmoothedClassifier
 from pprs.certify.guarantee import CERTIFY, CertifyAnswer
 from pprs.data.arrays import Arrays
-from pprs.engine import EngineChoice
 from pprs.progress import Silent
 from pprs.runners import Job, LocalExecution, RunProgress, Work
 from pprs.runners.worker import SessionText
 from pprs.runs import Row, RunSettings, Session
-from pprs.sampling import Sampling
-from pprs.task import Task, load_task
+from pprs.runs.engine import EngineChoice
+from pprs.runs.subject import Task, load_task
+from pprs.smoothing.sampling import Sampling
 
 TOKEN = secrets.token_hex(16)  # of all clusters that a process starts: Ray keeps the first one that it sees
 MODEL, KILLS, SIDE = "crewnet", "kills", 8

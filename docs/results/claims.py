@@ -11,15 +11,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pprs.domain import IMAGE, SIGNAL
 from pprs.errors import PprsError
+from pprs.inputs.domain import IMAGE, SIGNAL
 from pprs.metrics import average_certified_radius, certified_accuracy, f1_of_certified, radius_difference
 from pprs.report.table import NONE, Table, format_number
 from pprs.reproduction import Reproduction, models_table, read_plan, tabulate
 from pprs.reproduction.plan import Line
 from pprs.reproduction.tables import Frames, accuracy_gain, most_common_share
 from pprs.runs import RunFrame
-from pprs.sampling import decided_radii
+from pprs.smoothing.sampling import decided_radii
 
 ONE_LABEL = 0.9  # share of the certified signals with the same label, above which a classifier is nearly constant
 

@@ -31,7 +31,7 @@ from pprs.noise import Gaussian
 from pprs.partition import parse_partition
 from pprs.report.figures import to_bytes
 from pprs.report.table import Table, format_percent
-from pprs.task import load_task
+from pprs.runs.subject import load_task
 
 STORED = Path(__file__).parent / "label-sets.json"
 FIGURE = Path(__file__).parents[1] / "label-sets.svg"

@@ -19,12 +19,12 @@ import pyarrow.compute
 import pyarrow.parquet
 from matplotlib.figure import Figure
 
-from pprs.certificate import round_down
 from pprs.metrics import f1_of_certified, paired_differences, summarize
 from pprs.report.figures import draw_curves, to_bytes
 from pprs.reproduction.results import frame_from_records
 from pprs.runs import RunFrame
 from pprs.runs.export import records_to_arrow, write_parquet
+from pprs.smoothing.certificate import round_down
 
 ROWS = Path(__file__).parent / "partitions" / "rows.parquet"
 RADII = np.array([0.0, 0.25, 0.5])

@@ -10,12 +10,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pprs.arithmetic import prepare_image
 from pprs.data import open_dataset
 from pprs.noise import Gaussian
 from pprs.partition import parse_partition
 from pprs.report.figures import GalleryExample, plot_gallery, to_bytes
-from pprs.voting import noisy_chunk
+from pprs.smoothing.arithmetic import prepare_image
+from pprs.smoothing.voting import noisy_chunk
 
 OUT = Path(__file__).parent / "signals-gallery.png"
 EXAMPLES = {"GunPoint": (0, 0.5), "ItalyPowerDemand": (1, 0.5), "BasicMotions": (30, 2.0)}  # index and sigma

@@ -5,11 +5,9 @@ from . import noise as noise
 from . import partition as partition
 from .adaptation import adapt as adapt
 from .audit import audit_run as audit_run
-from .certificate import Certificate as Certificate
-from .classifier import SmoothedClassifier as SmoothedClassifier
+from .certify.dataset import certify_dataset as certify_dataset
 from .data import ImageSet as ImageSet
 from .data import open_dataset as open_dataset
-from .dataset import certify_dataset as certify_dataset
 from .errors import PprsError as PprsError
 from .label_sets import LabelSets as LabelSets
 from .model import Model as Model
@@ -31,8 +29,10 @@ from .reproduction import reproduce as reproduce
 from .runners import Processes as Processes
 from .runs import Run as Run
 from .runs import open_run as open_run
-from .sampling import Sampling as Sampling
 from .segmentation import certify_segmentation as certify_segmentation
+from .smoothing.certificate import Certificate as Certificate
+from .smoothing.classifier import SmoothedClassifier as SmoothedClassifier
+from .smoothing.sampling import Sampling as Sampling
 from .tuning import tune as tune
 from .verification import verify_run as verify_run
 

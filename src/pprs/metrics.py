@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pprs.bounds import clopper_pearson_interval, mean_error
 from pprs.errors import PprsError
+from pprs.inputs.space import Space
 from pprs.runs import Row, Run, RunFrame, read_frame
 from pprs.runs.frame import is_correct
-from pprs.space import Space
+from pprs.smoothing.bounds import clopper_pearson_interval, mean_error
 
 Array = npt.NDArray[Any]
 Results = npt.ArrayLike | Run | RunFrame  # credited radii, or a run that has them

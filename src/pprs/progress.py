@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from pprs.domain import IMAGE, Domain
 from pprs.errors import check_type
+from pprs.inputs.domain import IMAGE, Domain
 
 LOG_INTERVAL = 15.0  # seconds between two lines in a log
 NOTEBOOK_INTERVAL = 0.2  # seconds between two updates in a notebook

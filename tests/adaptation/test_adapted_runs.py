@@ -18,7 +18,6 @@ from pools import make_work
 
 from pprs import Gaussian, Model, Run, Slic, SmoothedClassifier, audit_run, certify_dataset, load_model, verify_run
 from pprs.app.catalog import make_catalog
-from pprs.engine import choose_engine
 from pprs.errors import ConfigurationError
 from pprs.model.changes import Changes
 from pprs.model.onnx import OnnxNetwork
@@ -30,8 +29,9 @@ from pprs.report import write_report
 from pprs.runners import Job
 from pprs.runners.worker import Worker
 from pprs.runs import RunSettings
-from pprs.sampling import Sampling
-from pprs.task import load_task
+from pprs.runs.engine import choose_engine
+from pprs.runs.subject import load_task
+from pprs.smoothing.sampling import Sampling
 
 SIGMA = ["--sigma", 0.25]
 LABELS = np.arange(len(IMAGES)) % 3

@@ -21,7 +21,7 @@ from pprs.model.changes import Changes
 from pprs.model.identity import identify
 from pprs.model.overlay import Overlay, apply_overlay, load_overlay, save_overlay
 from pprs.runs import RunSettings
-from pprs.task import load_task, reopen_model
+from pprs.runs.subject import load_task, reopen_model
 
 
 @dataclass(frozen=True)

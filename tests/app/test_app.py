@@ -24,7 +24,7 @@ import torch
 from helpers import Linear, deep_png, pprs
 from PIL import Image
 
-from pprs import _threads
+from pprs._support import threads as _threads
 from pprs.app import cards, certification, comparison, directions, partition_forms
 from pprs.app.catalog import CatalogEntry, ExampleImage, LoadedModel, ModelCatalog, parse_labels
 from pprs.app.certification import (
@@ -49,13 +49,13 @@ from pprs.app.tabs import radius as tab_radius
 from pprs.app.tabs import tune as tab_tune
 from pprs.app.tabs.explore import parse_request
 from pprs.audit import Objective
-from pprs.bounds import clopper_pearson_lower
-from pprs.classifier import SmoothedClassifier
 from pprs.data import View, as_image_set, open_dataset
 from pprs.errors import PprsError
 from pprs.model import Model, load_model
 from pprs.noise import Gaussian
 from pprs.partition import TotalVariation, parse_partition
+from pprs.smoothing.bounds import clopper_pearson_lower
+from pprs.smoothing.classifier import SmoothedClassifier
 
 
 @pytest.fixture(scope="module")

@@ -20,12 +20,12 @@ from helpers import pprs
 from PIL import Image
 
 from pprs.app.certification import STOP
-from pprs.certificate import round_down
-from pprs.classifier import SmoothedClassifier
 from pprs.data import open_dataset
 from pprs.model import load_model
 from pprs.noise import Gaussian
 from pprs.partition import parse_partition
+from pprs.smoothing.certificate import round_down
+from pprs.smoothing.classifier import SmoothedClassifier
 
 PATIENCE = 240.0  # seconds; a busy machine is not a failure
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")

@@ -28,7 +28,6 @@ from pprs.app.server.fair_queue import FairQueue
 from pprs.app.server.jobs import OUT_OF_TIME, STOPPED, Job
 from pprs.app.tabs import jobs, label_set, patch, segment
 from pprs.data import as_image_set
-from pprs.dataset import EngineOptions
 from pprs.errors import PprsError
 from pprs.label_sets import LabelSets, SetRequest
 from pprs.model import Model
@@ -36,10 +35,11 @@ from pprs.noise import Gaussian
 from pprs.partition import parse_partition
 from pprs.patches import PatchClassifier
 from pprs.progress import Silent
+from pprs.runs.engine import EngineOptions
+from pprs.runs.subject import load_task
 from pprs.segmentation import certify_segmentation
 from pprs.segmentation.data import as_masked_set
 from pprs.segmentation.masks import Prepared
-from pprs.task import load_task
 
 NONE, GRID = ("as text", "", "", "", "", "none"), ("as text", "", "", "", "", "grid:size=2")
 

@@ -24,13 +24,13 @@ from pprs.app.server.limits import Limits
 from pprs.app.signal_inputs import format_curve, parse_curve, read_signals, resample_curve
 from pprs.app.signals import Scale, SignalEntry
 from pprs.app.tabs import jobs, signal
-from pprs.classifier import SmoothedClassifier
 from pprs.data import Signals
 from pprs.errors import ConfigurationError, PprsError
 from pprs.model import Model
 from pprs.noise import Gaussian
 from pprs.partition import parse_partition, recommend_partition
 from pprs.progress import Silent
+from pprs.smoothing.classifier import SmoothedClassifier
 
 LENGTH = 32
 BLUR = ("moving average (baseline)", "3", "", "", "", "")

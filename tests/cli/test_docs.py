@@ -102,7 +102,7 @@ def blocks(page: Path) -> Iterator[tuple[str, str, str]]:
 RUN_BLOCKS = """
 import json, os, shlex, sys, traceback
 import datasets, matplotlib.pyplot, torch
-import pprs, pprs.cli, pprs.train
+import pprs, pprs.cli, pprs.training.trainer
 for name in dir(pprs):
     getattr(pprs, name)
 

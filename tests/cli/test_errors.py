@@ -17,17 +17,15 @@ import torch
 import typer
 
 import pprs as package
-from pprs._files import atomic_write, check_writable
-from pprs.bounds import BOUNDS, check_samples
+from pprs._support.files import atomic_write, check_writable
 from pprs.cli import COMMANDS, load_command
 from pprs.cli.certify import certify
 from pprs.cli.errors import BAD_INPUT, flags_of, guarded, with_flags
 from pprs.cli.options import parse_indices
 from pprs.data import View, open_dataset
 from pprs.data.arrays import Arrays
-from pprs.domain import IMAGE
-from pprs.engine import ENGINES
 from pprs.errors import ConfigurationError, PprsError, describe_error, suggest
+from pprs.inputs.domain import IMAGE
 from pprs.model import Model, load_model
 from pprs.model.resnet import ARCHITECTURES, architecture
 from pprs.noise import Gaussian, PowerLaw, parse_noise
@@ -35,7 +33,9 @@ from pprs.partition import Mean, Shifts, Slic, Soft, parse_partition
 from pprs.report import FORMATS as REPORT_FORMATS
 from pprs.runners import RUNNERS
 from pprs.runs import FILE, Row, RunSettings, RunWriter
+from pprs.runs.engine import ENGINES
 from pprs.runs.export import FORMATS as EXPORT_FORMATS
+from pprs.smoothing.bounds import BOUNDS, check_samples
 from tests.helpers import pprs
 
 # ---- the errors themselves

@@ -9,7 +9,7 @@ import pytest
 from helpers import pprs
 from PIL import Image
 
-from pprs.domain import SIGNAL
+from pprs.inputs.domain import SIGNAL
 from pprs.noise import Gaussian
 from pprs.partition import parse_partition
 from pprs.report import figures

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from scipy import ndimage
 from skimage import restoration
 
-from pprs import Felzenszwalb, PprsError, Quickshift, _threads
+from pprs import Felzenszwalb, PprsError, Quickshift
+from pprs._support import threads as _threads
 from pprs.partition import Filter, GaussianFilter, Median, NonLocalMeans, Partition, TotalVariation, parse_partition
 
 FILTERS = [GaussianFilter(1.3), Median(3), Median(7), TotalVariation(0.3, 12), NonLocalMeans(3, 4)]

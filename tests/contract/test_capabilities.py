@@ -24,13 +24,12 @@ from networks import save_network, save_unet
 from pools import start_cluster
 
 from pprs import Gaussian, Grid, LabelSets, Processes, open_run, verify_run
-from pprs.dataset import run_dataset
 from pprs.errors import PprsError
 from pprs.integrations.card import make_card
 from pprs.label_sets.row import LabelSetSettings
 from pprs.patches.guarantee import PatchGuarantee
 from pprs.report import make_report, write_report
-from pprs.runners import Ray
+from pprs.runners import Ray, run_dataset
 from pprs.runs import FILE, GUARANTEES, Guarantee, Run, find_guarantee
 from pprs.runs.export import FORMATS
 from pprs.runs.guarantee import import_place

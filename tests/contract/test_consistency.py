@@ -12,11 +12,11 @@ from onnx import TensorProto, helper
 from pools import images
 
 from pprs import Gaussian, Model, PatchClassifier, Slic, SmoothedClassifier, certify_dataset, load_model
-from pprs.consistency import MAX_DIFFERENCE, check_function_of_one_image
 from pprs.errors import ConfigurationError
 from pprs.label_sets.scoring import FunctionModule
 from pprs.prediction import predict_dataset
-from pprs.sampling import Sampling
+from pprs.smoothing.consistency import MAX_DIFFERENCE, check_function_of_one_image
+from pprs.smoothing.sampling import Sampling
 
 NOISE = Gaussian(0.25)
 IMAGE = torch.linspace(0, 1, 64).reshape(1, 8, 8)

@@ -28,7 +28,6 @@ from pprs import (
     _threads,
 )
 from pprs.certify.guarantee import CertifyAnswer
-from pprs.classifier import Certification, SmoothedClassifier
 from pprs.errors import PprsError
 from pprs.model import Model
 from pprs.model.exported import Exported
@@ -53,7 +52,8 @@ from pprs.partition import (
 from pprs.partition.base import Averaged
 from pprs.runners import Done, Failed, Item, Local, LocalExecution, Runner, Work
 from pprs.runs import Row
-from pprs.sampling import Sampling
+from pprs.smoothing.classifier import Certification, SmoothedClassifier
+from pprs.smoothing.sampling import Sampling
 from pprs.testing import ModelSourceContract, NoiseContract, PartitionContract, RunnerContract
 
 OURS = [

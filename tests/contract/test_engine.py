@@ -9,13 +9,14 @@ import pytest
 import torch
 from helpers import pprs
 
-from pprs import Gaussian, PprsError, Slic, SmoothedClassifier, load_model, open_dataset, open_run, voting
-from pprs import engine as engines
-from pprs.arithmetic import prepare_image
-from pprs.engine import Accelerated, cache_file, check_scores, choose_engine
+from pprs import Gaussian, PprsError, Slic, SmoothedClassifier, load_model, open_dataset, open_run
 from pprs.model import Model
 from pprs.model.onnx import OnnxNetwork
+from pprs.runs import engine as engines
 from pprs.runs import session
+from pprs.runs.engine import Accelerated, cache_file, check_scores, choose_engine
+from pprs.smoothing import voting
+from pprs.smoothing.arithmetic import prepare_image
 
 
 def make_images(count: int = 6) -> torch.Tensor:

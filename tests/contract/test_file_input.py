@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from pprs.engine import Accelerated
 from pprs.model import Model, Preprocess
 from pprs.model.file_input import FileInput, resize
 from pprs.model.preprocess import RESAMPLING
+from pprs.runs.engine import Accelerated
 
 SIZES = [(8, 8), (9, 31), (40, 33), (129, 77), (300, 200), (64, 48), (17, 401)]  # of files
 

@@ -15,7 +15,8 @@ from scipy import ndimage
 from skimage import segmentation
 from sklearn.metrics import adjusted_rand_score
 
-from pprs import Blur, Felzenszwalb, Grid, PprsError, Quickshift, Slic, _threads
+from pprs import Blur, Felzenszwalb, Grid, PprsError, Quickshift, Slic
+from pprs._support import threads as _threads
 from pprs.kernels import slic, torch_ops
 from pprs.partition import Partition, Shifts, Soft, Superpixels, parse_partition
 
@@ -331,7 +332,7 @@ def test_the_pool_does_not_change_torchs_threads() -> None:
     """In a separate process, where the number of threads has not been set before."""
     output = python("""
 import threading, numpy as np, pprs, torch
-from pprs import _threads
+from pprs._support import threads as _threads
 _threads.set_threads(2)
 pprs.Slic(4).apply(np.zeros((40, 1, 8, 8), np.float32))
 counts = [torch.get_num_threads(), _threads.get_pool(2).submit(torch.get_num_threads).result()]
@@ -347,7 +348,7 @@ print(counts, _threads.cpu_count())
 def test_a_forked_process_has_its_own_pool() -> None:
     python("""
 import os, signal, numpy as np, pprs
-from pprs import _threads
+from pprs._support import threads as _threads
 _threads.set_threads(2)
 x = np.zeros((40, 1, 8, 8), np.float32)
 pprs.Slic(4).apply(x)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import pprs
 from pprs import metrics
-from pprs.bounds import clopper_pearson_interval, mean_error
 from pprs.certify.summary import summarise_certification
 from pprs.runs import Row, RunFrame, RunSettings
+from pprs.smoothing.bounds import clopper_pearson_interval, mean_error
 
 RADII = [0.0, 0.25, 0.5]
 rows = st.lists(

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from pprs import Gaussian, Grid, PprsError, load_model, open_dataset
 from pprs.data.arrays import Arrays
 from pprs.model.weights import read_description
-from pprs.train import Recipe, accuracy, train
+from pprs.training.trainer import Recipe, accuracy, train
 
 
 def test_a_trained_file_is_self_contained(digits_model: Path) -> None:

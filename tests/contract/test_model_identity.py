@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from onnx.external_data_helper import set_external_data
 
 from pprs import Model, PprsError, load_model
-from pprs._external_data import external_files
+from pprs._support.external_data import external_files
 from pprs._version import __version__
 from pprs.model import Preprocess
 from pprs.model.identity import identify

@@ -20,14 +20,14 @@ from skimage import data as photos
 
 from pprs import PprsError, load_model, open_run
 from pprs.data import open_dataset, read_image, to_tensor
-from pprs.engine import choose_engine
 from pprs.model import Preprocess
 from pprs.model.base import Model, Normalised
 from pprs.model.changes import Changes
 from pprs.model.huggingface import read_processor
 from pprs.model.overlay import save_overlay
 from pprs.model.resnet import architecture
-from pprs.task import load_task
+from pprs.runs.engine import choose_engine
+from pprs.runs.subject import load_task
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from pprs import certify_dataset, open_dataset, open_run
 from pprs.data import as_image_set
-from pprs.sampling import Sampling
+from pprs.smoothing.sampling import Sampling
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ import torch
 from helpers import Record, pprs
 
 from pprs import Gaussian, PprsError, Sampling, certify_dataset, load_model, open_run
-from pprs import task as task_module
 from pprs.data import Selection
 from pprs.model import weights
 from pprs.model.adaptation import Adaptation
 from pprs.model.resnet import architecture
 from pprs.partition import Blur, Grid, Recommendation, Slic, parse_partition, parse_request, recommend_partition
-from pprs.task import recommend_for_model
+from pprs.runs import subject as task_module
+from pprs.runs.subject import recommend_for_model
 
 SOFT = "slic/soft/shifts:k=4"
 FEW = Sampling(n0=4, n=16, alpha=0.01)

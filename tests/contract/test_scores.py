@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from pprs import Gaussian, PprsError, SmoothedClassifier
-from pprs.engine import check_scores
-from pprs.scores import PROBED_PIXELS, Probe, near_ties, relative_difference, spread
-from pprs.voting import NEAR_TIE
+from pprs.model.scores import PROBED_PIXELS, Probe, near_ties, relative_difference, spread
+from pprs.runs.engine import check_scores
+from pprs.smoothing.voting import NEAR_TIE
 
 SCORES = torch.tensor([[1.0, 3.0, 2.0], [0.5, 0.1, 0.2], [2.0, 2.00001, -1.0], [-1.0, -5.0, -2.0]])
 

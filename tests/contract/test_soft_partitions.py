@@ -14,7 +14,7 @@ from photos import noisy, photo, psnr
 from scipy import ndimage
 
 from pprs import Blur, Grid, Partition, PprsError, Shifts, Slic, Soft
-from pprs._threads import get_threads, set_threads
+from pprs._support.threads import get_threads, set_threads
 from pprs.kernels import slic, soft_slic
 from pprs.partition import Mean, parse_partition
 

@@ -37,7 +37,7 @@ from pprs.reproduction.run import Reproduction
 from pprs.reproduction.tables import accuracy_gain, gallery_table, most_common_share
 from pprs.runs import RunFrame, RunSettings, read_frame
 from pprs.runs.export import JOINED
-from pprs.sampling import Sampling, check_radii_attainable
+from pprs.smoothing.sampling import Sampling, check_radii_attainable
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"

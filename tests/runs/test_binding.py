@@ -16,9 +16,9 @@ from pools import images
 from pprs import Gaussian, Model, Run, certify_dataset
 from pprs.errors import ConfigurationError
 from pprs.model import Preprocess
+from pprs.model.scores import Probe
 from pprs.runs import FILE, Binding, RunFile, RunSettings, RunWriter
-from pprs.sampling import Sampling
-from pprs.scores import Probe
+from pprs.smoothing.sampling import Sampling
 
 
 class Pixels(torch.nn.Module):

@@ -13,7 +13,7 @@ from pprs import PprsError, Run, certify_dataset, verify_run, write_report
 from pprs.denoisers import _open, digest_denoiser, save_denoiser
 from pprs.runs import RunSettings, read_frames
 from pprs.runs.names import distinct_names
-from pprs.sampling import Sampling
+from pprs.smoothing.sampling import Sampling
 
 IMAGES = digits(6, 14, "test")
 LABELS = torch.zeros(len(IMAGES), dtype=torch.int64)

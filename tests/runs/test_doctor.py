@@ -23,7 +23,7 @@ from pprs.doctor.examination import find_favoured, measure_speed, round_up
 from pprs.noise import Exponential, Gaussian
 from pprs.runs import Row, RunSettings, RunWriter
 from pprs.runs.row import Failure
-from pprs.sampling import Evidence, Sampling
+from pprs.smoothing.sampling import Evidence, Sampling
 
 SETTINGS = RunSettings(
     num_classes=3, noise_text="gaussian:sigma=0.5", partition_text="none", n0=100, n=1000, alpha=0.001, seed=0

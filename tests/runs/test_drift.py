@@ -20,9 +20,9 @@ from pprs.label_sets.sets import LabelSets
 from pprs.patches import certify_patches
 from pprs.runners import Done, Execution, Failed, Held, Item, LocalExecution, Processes, held
 from pprs.runs import RunSettings, RunWriter
-from pprs.sampling import Sampling
 from pprs.segmentation import SegmentationSampling
 from pprs.segmentation.run import segment_dataset
+from pprs.smoothing.sampling import Sampling
 
 CHANGED = "not one function.*{}.*since the last check that agreed is not used"
 SAMPLING = Sampling(64, 64, 0.1)

@@ -21,8 +21,8 @@ from pprs.label_sets.settings import _make_checksum
 from pprs.model.changes import Changes
 from pprs.model.overlay import save_overlay
 from pprs.noise import digest_image
-from pprs.task import load_task
-from pprs.voting import CALIBRATE, SETS, LocalVotes
+from pprs.runs.subject import load_task
+from pprs.smoothing.voting import CALIBRATE, SETS, LocalVotes
 
 NOISE = Gaussian(0.25)
 COUNT = 120

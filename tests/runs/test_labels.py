@@ -8,11 +8,11 @@ import pytest
 from helpers import pprs
 
 from pprs import open_run
-from pprs.bounds import clopper_pearson_lower
 from pprs.noise import Gaussian
 from pprs.report import make_report
 from pprs.runs import Row, RunSettings, RunWriter
 from pprs.runs.export import export
+from pprs.smoothing.bounds import clopper_pearson_lower
 
 # What 99 of 100 votes certify at alpha = 0.01 under Gaussian noise of sigma 0.5.
 P_LOWER = clopper_pearson_lower(99, 100, 0.01)

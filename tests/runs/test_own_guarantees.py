@@ -14,9 +14,9 @@ from networks import save_network
 
 from pprs import PprsError, open_run, verify_run
 from pprs.certify.guarantee import CERTIFY
-from pprs.dataset import run_dataset
 from pprs.errors import ConfigurationError, DamagedError
 from pprs.integrations.card import make_card
+from pprs.runners import run_dataset
 from pprs.runs import Run
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

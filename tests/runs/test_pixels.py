@@ -14,16 +14,16 @@ from helpers import pprs as command
 from PIL import Image
 
 import pprs
-from pprs import memory
-from pprs.engine import cache_file
 from pprs.errors import ConfigurationError, PprsError
-from pprs.memory import check_memory, estimate_memory
+from pprs.inputs.space import Space, describe_differences
 from pprs.model import Model, load_model
 from pprs.report import make_report
 from pprs.report.figures import plot_curves
 from pprs.runs import Row
-from pprs.space import Space, describe_differences
-from pprs.task import load_task
+from pprs.runs.engine import cache_file
+from pprs.runs.subject import load_task
+from pprs.smoothing import memory
+from pprs.smoothing.memory import check_memory, estimate_memory
 
 NOISE = pprs.Gaussian(0.5)
 FEW = pprs.Sampling(n0=20, n=200)

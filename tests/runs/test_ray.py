@@ -28,7 +28,7 @@ from pprs.model.changes import Changes
 from pprs.model.overlay import save_overlay
 from pprs.runners import Execution, RayPool
 from pprs.runs import FILE, Run, RunSettings, RunWriter
-from pprs.sampling import Sampling
+from pprs.smoothing.sampling import Sampling
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 

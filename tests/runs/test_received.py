@@ -16,12 +16,12 @@ from helpers import pprs
 from PIL import Image, ImageFile
 
 from pprs import PprsError, Run, open_run, verify_run, write_report
-from pprs.bounds import clopper_pearson_lower
 from pprs.noise import Gaussian
 from pprs.partition import parse_partition
 from pprs.runs import FILE, Row, RunSettings, RunWriter, StoredRun, database, read_frame, size, store
 from pprs.runs.columns import Schema
 from pprs.runs.export import FORMATS, export
+from pprs.smoothing.bounds import clopper_pearson_lower
 
 # What 99 of 100 votes certify at alpha = 0.01 under Gaussian noise of sigma 0.5.
 P_LOWER = clopper_pearson_lower(99, 100, 0.01)

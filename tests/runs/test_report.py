@@ -26,7 +26,6 @@ from rich.console import Console
 from sklearn.metrics import f1_score
 
 from pprs import PprsError, open_run, write_report
-from pprs.certificate import round_down
 from pprs.metrics import (
     accuracy_interval,
     average_certified_radius,
@@ -39,6 +38,7 @@ from pprs.report.figures import draw_curves
 from pprs.report.table import Cell, Table
 from pprs.runs import Failure, Row, RunFrame, RunSettings, RunWriter, export, read_frame, read_frames
 from pprs.runs.names import distinct_names
+from pprs.smoothing.certificate import round_down
 
 SETTINGS = RunSettings(
     model="m", data="d", noise_text="gaussian:sigma=0.5", partition_text="slic:n_segments=50", n0=100, n=1000,

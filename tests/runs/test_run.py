@@ -25,7 +25,7 @@ from pprs.data import Selection
 from pprs.data.arrays import Arrays
 from pprs.runners import GALLERY, Budget, InputReader, Recorder, run_budget
 from pprs.runs import FILE, Failure, Row, RunFile, RunSettings, RunWriter
-from pprs.sampling import Sampling
+from pprs.smoothing.sampling import Sampling
 
 ROW = Row(3, 1, None, 1, 0.0, 0.25, (3, 7), None, None, 0.1)
 HALF, QUARTER = (RunSettings(n=10, noise_text=f"gaussian:sigma={sigma}") for sigma in (0.5, 0.25))

@@ -29,7 +29,7 @@ from pprs.runners.pool import EVERY, MAX_FAILED_STARTS, WorkerEvent, WorkerPool
 from pprs.runners.processes import _run_worker
 from pprs.runners.worker import Assignment, ImageArray, Job, Worker
 from pprs.runs import FILE, Run, RunFile, RunSettings, RunWriter
-from pprs.sampling import Sampling
+from pprs.smoothing.sampling import Sampling
 
 
 @pytest.fixture(autouse=True)
@@ -349,7 +349,7 @@ from pprs.data.arrays import Arrays
 from helpers import run_images
 from pprs.runners import ProcessPool
 from pprs.runs import RunSettings, RunWriter
-from pprs.sampling import Sampling
+from pprs.smoothing.sampling import Sampling
 
 def main() -> None:
     sampling = Sampling(4, 8, 0.1)

@@ -31,14 +31,14 @@ from pprs import (
 )
 from pprs.data import Signals
 from pprs.data.arrays import Arrays
-from pprs.domain import SIGNAL
 from pprs.errors import ConfigurationError
+from pprs.inputs.domain import SIGNAL
 from pprs.integrations.card import make_card
 from pprs.model.resnet import architecture
 from pprs.partition import Slic1d
 from pprs.report.lines import draw_signal
 from pprs.runners import Local, Runner
-from pprs.train import Recipe, train
+from pprs.training.trainer import Recipe, train
 from pprs.tuning import propose_candidates
 
 WAVES = 40

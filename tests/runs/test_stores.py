@@ -15,16 +15,16 @@ import torch
 from networks import save_network, save_unet
 
 from pprs import Sampling, certify_dataset
-from pprs.dataset import EngineOptions
 from pprs.label_sets import LabelSets, SetRequest
 from pprs.noise import Gaussian
 from pprs.patches import certify_patches
 from pprs.prediction import predict_dataset
 from pprs.progress import Progress
 from pprs.runs import FILE, RunFile
+from pprs.runs.engine import EngineOptions
+from pprs.runs.subject import load_task
 from pprs.segmentation import SegmentationSampling
 from pprs.segmentation.run import segment_dataset
-from pprs.task import load_task
 from pprs.testing import StoreContract
 
 COMMON: dict[str, Any] = {"engine": "torch"}

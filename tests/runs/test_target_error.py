@@ -13,13 +13,13 @@ from helpers import Record, certify_counts
 from helpers import pprs as command
 
 import pprs
-from pprs.bounds import clopper_pearson_interval, clopper_pearson_lower
 from pprs.data import fair_order
 from pprs.metrics import SEQUENTIAL_LEVEL, accuracy_interval, summarize
 from pprs.noise import Gaussian
 from pprs.report import make_report
 from pprs.runs import Failure, Row, RunSettings, RunWriter, read_frame
 from pprs.runs.export import FORMATS, export
+from pprs.smoothing.bounds import clopper_pearson_interval, clopper_pearson_lower
 
 # What 99 of 100 votes certify at alpha = 0.01 under Gaussian noise of sigma 0.5.
 P_LOWER = clopper_pearson_lower(99, 100, 0.01)

@@ -14,7 +14,6 @@ from helpers import Record, pprs
 from networks import make_overlay
 
 from pprs import Gaussian, Grid, Model, PprsError, Slic, SmoothedClassifier, tune
-from pprs.bounds import clopper_pearson_interval, mean_error
 from pprs.data import Selection, fair_order
 from pprs.data.arrays import Arrays
 from pprs.denoisers import _open
@@ -22,7 +21,8 @@ from pprs.errors import ConfigurationError
 from pprs.model.changes import Changes
 from pprs.model.overlay import save_overlay
 from pprs.partition import Chain, Denoiser, Mean, Shifts, Soft, parse_partition
-from pprs.task import load_task
+from pprs.runs.subject import load_task
+from pprs.smoothing.bounds import clopper_pearson_interval, mean_error
 from pprs.tuning import (
     ALL_FAMILIES,
     FAMILIES,

@@ -25,7 +25,7 @@ from pprs.noise import Quantisation
 from pprs.runs import FILE, Row, RunFrame, RunSettings, check_row, check_rows
 from pprs.runs.export import EXPORTED, JOINED
 from pprs.runs.row import from_record
-from pprs.sampling import Evidence, Sampling
+from pprs.smoothing.sampling import Evidence, Sampling
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 OLD_RUNS = Path(__file__).parents[1] / "golden" / "identity"

@@ -24,7 +24,6 @@ from pprs.model.identity import identify
 from pprs.model.preprocess import Preprocess
 from pprs.runs import FILE, Run, export
 from pprs.runs.columns import MAP
-from pprs.sampling import Sampling
 from pprs.segmentation import SegmentationSampling
 from pprs.segmentation.examination import examine_segmentation
 from pprs.segmentation.guarantee import SEGMENT
@@ -32,6 +31,7 @@ from pprs.segmentation.holm import least_significant_count
 from pprs.segmentation.legacy import FILE as OLD_FILE
 from pprs.segmentation.legacy import read_legacy
 from pprs.segmentation.run import segment_dataset
+from pprs.smoothing.sampling import Sampling
 
 LEGACY = Path(__file__).parents[1] / "golden" / "legacy" / "segment"
 KINDS = ("pixels", "grid", "slic")

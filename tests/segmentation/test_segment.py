@@ -31,7 +31,7 @@ from pprs.segmentation.run import segment_dataset
 from pprs.segmentation.scenes import CLASS_NAMES, Scenes, _digits
 from pprs.segmentation.summary import add_up
 from pprs.segmentation.train import train_segmenter
-from pprs.train import Recipe
+from pprs.training.trainer import Recipe
 
 NOISE, SAMPLING = Gaussian(0.25), SegmentationSampling(n0=5, n=60)
 IMAGES = (np.arange(5)[:, None, None, None] * 20 + np.where(np.arange(16) < 8, 0, 170)).astype(np.uint8)

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from pprs import PprsError
-from pprs.arithmetic import ARITHMETICS, Arithmetic
 from pprs.noise import QuantisedImage, parse_noise
+from pprs.smoothing.arithmetic import ARITHMETICS, Arithmetic
 
 # What functions of texts returned for every spelling and kind of input, before the value took their place.
 TABLE = json.loads((Path(__file__).parents[1] / "golden" / "values" / "arithmetic.json").read_text(encoding="utf-8"))

@@ -32,7 +32,7 @@ from pprs.audit import (
 from pprs.audit.decision import count_false_certificates
 from pprs.audit.gradient import pull_back
 from pprs.partition import parse_partition
-from pprs.sampling import Sampling
+from pprs.smoothing.sampling import Sampling
 
 SHAPE = (1, 8, 8)
 GREY = torch.full(SHAPE, 128 / 255)

@@ -14,7 +14,7 @@ from mpmath import mp, mpf  # type: ignore[import-untyped]
 from scipy.stats import binom, binomtest
 
 from pprs import PprsError
-from pprs.bounds import (
+from pprs.smoothing.bounds import (
     binomial_test,
     check_samples,
     clopper_pearson_lower,
@@ -22,7 +22,7 @@ from pprs.bounds import (
     min_samples_to_certify,
     two_sided_bounds,
 )
-from pprs.sampling import Sampling
+from pprs.smoothing.sampling import Sampling
 
 # Reference values from 50-digit arithmetic.
 ROWS = [

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pprs.certificate import confidence
+from pprs.smoothing.certificate import confidence
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from helpers import Linear
 
 from pprs import Blur, Certificate, Gaussian, Grid, PprsError, Slic, SmoothedClassifier
 from pprs.model.resnet import architecture
-from pprs.voting import ESTIMATE, SELECT, chunk_size, noisy_chunk
+from pprs.smoothing.voting import ESTIMATE, SELECT, chunk_size, noisy_chunk
 
 X = torch.rand(1, 12, 12, generator=torch.Generator().manual_seed(1))
 

@@ -16,11 +16,11 @@ from mpmath import mp  # type: ignore[import-untyped]
 from scipy.stats import chisquare, norm
 
 from pprs import Certificate, Exponential, Gaussian, Grid, PprsError, SmoothedClassifier
-from pprs.arithmetic import REAL, Arithmetic, prepare_image
 from pprs.kernels.quantised import LEADING, UNDECIDED
 from pprs.noise import Quantisation, QuantisedImage, host_rng, quantise, quantised_gaussian
 from pprs.partition import Partition, parse_partition
-from pprs.voting import noisy_chunk
+from pprs.smoothing.arithmetic import REAL, Arithmetic, prepare_image
+from pprs.smoothing.voting import noisy_chunk
 
 SETTINGS = [(0.02, 255), (0.25, 255), (1.0, 255), (0.25, 65535)]
 

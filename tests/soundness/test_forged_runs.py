@@ -37,7 +37,7 @@ from pprs.data.thumbnail import encode_thumbnail
 from pprs.errors import DamagedError
 from pprs.integrations.card import make_card
 from pprs.runs import FILE, export
-from pprs.sampling import Sampling
+from pprs.smoothing.sampling import Sampling
 
 SIDE, REFUSED = 8, 4  # the index of an image that the network refuses
 NOISE = "gaussian:sigma=0.5"

@@ -20,15 +20,15 @@ from scipy.optimize import brentq
 from scipy.stats import binomtest, norm
 
 from pprs import Gaussian, PprsError, Slic, SmoothedClassifier, open_run
-from pprs.bounds import clopper_pearson_interval, clopper_pearson_lower
-from pprs.confidence_sequence import ConfidenceSequence
 from pprs.data import fair_order
 from pprs.data.arrays import Arrays
 from pprs.metrics import accuracy_error
 from pprs.progress import Silent
 from pprs.runners import Budget, RunProgress, parse_budget
 from pprs.runs import FILE, Row, RunSettings, RunWriter
-from pprs.sampling import (
+from pprs.smoothing.bounds import clopper_pearson_interval, clopper_pearson_lower
+from pprs.smoothing.confidence_sequence import ConfidenceSequence
+from pprs.smoothing.sampling import (
     Evidence,
     Sampling,
     check_radii_attainable,

@@ -19,7 +19,7 @@ from pprs.segmentation import ABSTAINED, SegmentationSampling, SmoothedSegmenter
 from pprs.segmentation.groups import Groups
 from pprs.segmentation.holm import least_significant_count, min_samples, p_values
 from pprs.segmentation.metrics import Confusion
-from pprs.voting import ESTIMATE, SELECT, noisy_chunk
+from pprs.smoothing.voting import ESTIMATE, SELECT, noisy_chunk
 
 SIGMA, TAU = 0.25, 0.75
 

@@ -18,12 +18,12 @@ from mpmath import mp  # type: ignore[import-untyped]
 from scipy.stats import chisquare, norm
 
 from pprs import Certificate, Gaussian, PprsError, Sampling, SmoothedClassifier, certify_dataset, verify_run
-from pprs.arithmetic import Arithmetic, prepare_image
 from pprs.data.arrays import Arrays
 from pprs.noise import Quantisation, QuantisedImage, host_rng, quantise_signal, quantised_gaussian
 from pprs.noise.quantised import ROUNDING, WITHIN_BLOCK, _block_size, choose_grid
 from pprs.partition import Blur1d, Partition, Slic1d
 from pprs.runs import FILE
+from pprs.smoothing.arithmetic import Arithmetic, prepare_image
 
 FINE = [(0.5, 10**6), (3.0, 10**7), (0.1, 2**23), (20.0, 2**15)]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pprs import Blur, Certificate, Felzenszwalb, Grid, PprsError, Quickshift, Slic
 from pprs.partition import Superpixels
 from pprs.runs import Row
-from pprs.theory import (
+from pprs.smoothing.theory import (
     averaging_matrix,
     conditional_certificate,
     partition_distance,

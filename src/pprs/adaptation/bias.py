@@ -10,8 +10,8 @@ import torch
 
 from pprs.adaptation.criterion import summarise_votes
 from pprs.adaptation.problem import Changes, Problem, predict_scores, to_logits
+from pprs.model.scores import spread
 from pprs.progress import Progress, stage
-from pprs.scores import spread
 
 IMAGES, SAMPLES = 256, 16  # images, and noisy samples of each
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)

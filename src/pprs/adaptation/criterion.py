@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pprs import _threads
+from pprs._support import threads as _threads
 from pprs.adaptation.problem import Changes, Problem, eval_mode, predict_scores
-from pprs.bounds import clopper_pearson_lower, mean_error
-from pprs.classifier import SmoothedClassifier
 from pprs.noise import Noise
-from pprs.voting import ADAPT
+from pprs.smoothing.bounds import clopper_pearson_lower, mean_error
+from pprs.smoothing.classifier import SmoothedClassifier
+from pprs.smoothing.voting import ADAPT
 
 SAMPLES = 64  # noisy samples of each image
 N, ALPHA = 1000, 0.001  # no radius above what N unanimous votes would prove

@@ -17,8 +17,8 @@ from torch.nn import functional
 
 from pprs.adaptation.problem import Changes, Problem
 from pprs.denoisers import DenoiserArchitecture, DenoisingNetwork, save_denoiser
-from pprs.domain import IMAGE, domain_of
 from pprs.errors import ConfigurationError
+from pprs.inputs.domain import IMAGE, domain_of
 from pprs.progress import Progress, stage
 
 WIDTH, BLOCKS = 16, 1  # 33,000 weights

@@ -14,9 +14,9 @@ from torch.nn import functional
 
 from pprs.adaptation.problem import Changes, Perturbed, eval_mode, to_logits
 from pprs.adaptation.statistics import copy_network, draw_batches, estimate_statistics, find_batch_norms
-from pprs.augment import mirror_images, shift_images
 from pprs.errors import ConfigurationError, suggest
 from pprs.progress import Progress, stage
+from pprs.training.augment import mirror_images, shift_images
 
 LAYERS = ("auto", "all", "norm")
 NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from pprs.data import ImageSet, Selection, check_indices, fair_order
-from pprs.domain import domain_of
 from pprs.errors import ConfigurationError, PprsError
+from pprs.inputs.domain import domain_of
 from pprs.model import Model
 from pprs.model.base import class_indices, normalise_name
 from pprs.noise import digest_image

@@ -14,7 +14,7 @@ from pprs.model import Model
 from pprs.model.changes import Adapted, Changes, to_logits
 from pprs.noise import Noise, keyed_rng
 from pprs.partition import Partition
-from pprs.voting import ADAPT
+from pprs.smoothing.voting import ADAPT
 
 BATCH = 64  # images that are classified together
 

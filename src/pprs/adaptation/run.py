@@ -10,16 +10,16 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from pprs._files import check_writable
-from pprs._threads import keep_memory
+from pprs._support.files import check_writable
+from pprs._support.threads import keep_memory
 from pprs._version import __version__
 from pprs.adaptation.images import AdaptationImages, find_strange_classes, read_images
 from pprs.adaptation.ladder import AUTO, climb, list_methods
 from pprs.adaptation.problem import Problem, predict_scores
 from pprs.adaptation.step import Step
 from pprs.data import ImageSet, Selection
-from pprs.domain import domain_of_any
 from pprs.errors import ConfigurationError, PprsError, check_integer, check_type, suggest
+from pprs.inputs.domain import domain_of_any
 from pprs.model import Model
 from pprs.model.adaptation import UNADAPTED, Adaptation, StepRecord
 from pprs.model.changes import Changes
@@ -30,8 +30,8 @@ from pprs.noise import Noise, parse_noise
 from pprs.partition import Partition, parse_partition
 from pprs.progress import Progress, as_progress, duration, rename_inputs
 from pprs.runners import parse_budget
+from pprs.runs.subject import find_task, open_data, open_model
 from pprs.segmentation.data import open_masked
-from pprs.task import find_task, open_data, open_model
 
 METHODS = (AUTO, "statistics", "bias", "denoiser", "distill")
 BUDGET = "5m"

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from pprs.app.certification import STOP_REASONS, MethodState, Request, Tile, describe_certificate, rank_votes
 from pprs.app.render import render
-from pprs.certificate import Certificate, confidence, round_down
-from pprs.domain import IMAGE, Domain
+from pprs.inputs.domain import IMAGE, Domain
+from pprs.smoothing.certificate import Certificate, confidence, round_down
 
 COLOURS = ("var(--m0)", "var(--m1)", "var(--m2)")
 

@@ -11,20 +11,20 @@ from pathlib import Path
 
 import torch
 
-from pprs._files import cache_folder
+from pprs._support.files import cache_folder
 from pprs.app.partition_forms import RECOMMENDED
 from pprs.data import ImageSet, View, open_dataset
-from pprs.engine import EngineOptions
 from pprs.errors import PprsError, suggest
+from pprs.inputs.space import NETWORK, Space
 from pprs.model import Model
 from pprs.model.overlay import join_adapted, split_adapted
 from pprs.noise import Gaussian
 from pprs.progress import Progress
+from pprs.runs.engine import EngineOptions
 from pprs.runs.session import check_network, open_session
-from pprs.space import NETWORK, Space
-from pprs.task import load_task
-from pprs.train import Recipe, train_and_score
-from pprs.voting import Scorer
+from pprs.runs.subject import load_task
+from pprs.smoothing.voting import Scorer
+from pprs.training.trainer import Recipe, train_and_score
 
 DIGITS, CAT, PHOTOS = "builtin:mnist5k", "builtin:cat", ("cat", "coffee", "rocket", "astronaut")
 CAT_LABELS = "tiger cat,red fox,lynx,leopard,lion,tiger,cheetah,brown bear,wombat,koala"

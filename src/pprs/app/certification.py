@@ -1,7 +1,7 @@
 """Certify one image by plain smoothing and by two partitions, step by step.
 
 Visitors watch the radius grow and stop whenever they like, so every radius comes from a confidence sequence
-(`pprs.confidence_sequence`), which is valid at all times. A Clopper-Pearson bound would not be.
+(`pprs.smoothing.confidence_sequence`), which is valid at all times. A Clopper-Pearson bound would not be.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pprs._threads import get_threads
+from pprs._support.threads import get_threads
 from pprs.app.catalog import LoadedModel
 from pprs.app.server.cost import check_cost
 from pprs.app.server.fair_queue import FairQueue, Stopped, Turn
 from pprs.app.server.limits import Limits
-from pprs.arithmetic import Arithmetic, prepare_image
-from pprs.certificate import Certificate, confidence, round_down, state_arithmetic
-from pprs.classifier import Certification, SmoothedClassifier
-from pprs.domain import IMAGE, SIGNAL, Domain, domain_of
-from pprs.memory import check_memory
+from pprs.inputs.domain import IMAGE, SIGNAL, Domain, domain_of
+from pprs.inputs.space import FILE, NETWORK, state_claim
 from pprs.noise import Noise
 from pprs.partition import Partition, Recommendation, Superpixels
 from pprs.report import figures
 from pprs.report.lines import draw_signal
-from pprs.sampling import Sampling
-from pprs.space import FILE, NETWORK, state_claim
-from pprs.voting import noisy_chunk
+from pprs.smoothing.arithmetic import Arithmetic, prepare_image
+from pprs.smoothing.certificate import Certificate, confidence, round_down, state_arithmetic
+from pprs.smoothing.classifier import Certification, SmoothedClassifier
+from pprs.smoothing.memory import check_memory
+from pprs.smoothing.sampling import Sampling
+from pprs.smoothing.voting import noisy_chunk
 
 Array = npt.NDArray[Any]
 STOP = "width:0.002"  # sampling ends when further samples would hardly help

@@ -16,16 +16,16 @@ import numpy as np
 import numpy.typing as npt
 
 from pprs.app.render import render
-from pprs.certificate import round_down
 from pprs.data import ImageSet, open_dataset
 from pprs.data.thumbnail import decode_thumbnail
 from pprs.errors import PprsError
+from pprs.inputs.space import describe_differences
 from pprs.metrics import Summary, paired_differences, summarize, usual_radii
 from pprs.report import figures
 from pprs.report.table import NONE, Cell, Table, format_number, format_radius
 from pprs.runs import FILE, RunFrame, read_frames
 from pprs.runs.frame import MAX_THUMBNAIL_PIXELS
-from pprs.space import describe_differences
+from pprs.smoothing.certificate import round_down
 
 Array = npt.NDArray[Any]
 MAX_DEPTH, MAX_RUNS, GALLERY_SIZE = 3, 200, 12

@@ -14,10 +14,10 @@ import torch
 
 from pprs.app.certification import Request, resolve_partition
 from pprs.app.server.fair_queue import Turn
-from pprs.arithmetic import prepare_image
 from pprs.audit import Attack, Objective, normalize
 from pprs.partition import Partition
-from pprs.voting import PREDICT, chunk_size, noisy_chunk
+from pprs.smoothing.arithmetic import prepare_image
+from pprs.smoothing.voting import PREDICT, chunk_size, noisy_chunk
 
 COPIES = 16  # noisy copies for each of the two steps of an attack
 SCORE_PAIRS, STARTS = 128, 12  # pairs of noisy copies, and other images to start from, for a network without gradients

@@ -13,7 +13,7 @@ from pprs.app.server.limits import Limits, read_upload
 from pprs.data import View
 from pprs.data.depth import find_lost_depth
 from pprs.errors import PprsError
-from pprs.space import FILE, NETWORK
+from pprs.inputs.space import FILE, NETWORK
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pprs._threads import get_threads
+from pprs._support.threads import get_threads
 from pprs.app.cards import COLOURS
 from pprs.app.catalog import LoadedModel
 from pprs.app.certification import NAMES, SIGMA_TIP, Tile
@@ -18,9 +18,6 @@ from pprs.app.images import ChosenImage
 from pprs.app.render import render
 from pprs.app.server.cost import check_cost
 from pprs.app.server.jobs import Job
-from pprs.arithmetic import prepare_image
-from pprs.certificate import confidence, round_down, state_arithmetic
-from pprs.memory import check_memory
 from pprs.noise import Noise
 from pprs.partition import Partition, Recommendation
 from pprs.progress import stage
@@ -28,7 +25,10 @@ from pprs.report import figures
 from pprs.segmentation import SegmentationCertificate, SegmentationSampling, SmoothedSegmenter
 from pprs.segmentation.metrics import Confusion
 from pprs.segmentation.pictures import MAX_LEGEND, palette, render_maps
-from pprs.voting import noisy_chunk
+from pprs.smoothing.arithmetic import prepare_image
+from pprs.smoothing.certificate import confidence, round_down, state_arithmetic
+from pprs.smoothing.memory import check_memory
+from pprs.smoothing.voting import noisy_chunk
 
 Array = npt.NDArray[Any]
 

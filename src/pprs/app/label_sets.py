@@ -21,14 +21,14 @@ from pprs.app.server.jobs import Job
 from pprs.app.server.limits import check_partition
 from pprs.data import fair_order
 from pprs.errors import PprsError
+from pprs.inputs.space import NETWORK
 from pprs.label_sets import Calibration, LabelSets, SetEvaluation, SetRequest, SetSettings, state_promise
 from pprs.model.overlay import split_adapted
 from pprs.noise import Noise
 from pprs.partition import Partition, Recommendation
 from pprs.report import figures
-from pprs.space import NETWORK
-from pprs.task import Task
-from pprs.voting import SETS, noisy_chunk
+from pprs.runs.subject import Task
+from pprs.smoothing.voting import SETS, noisy_chunk
 
 MAX_STORED = 16  # calibrations that are remembered
 OTHERS = 200  # images on which coverage and size are measured, at most

@@ -10,12 +10,12 @@ from pprs.app.catalog import DIGITS, ModelCatalog, list_examples, make_catalog, 
 from pprs.app.segmenters import Segmenter, SegmenterEntry, labels_pixels, load_segmenter, make_scenes_segmenter
 from pprs.app.signals import SignalNetwork, list_builtin_signals, make_own_signals
 from pprs.data import open_dataset
-from pprs.domain import SIGNAL
 from pprs.errors import ConfigurationError
+from pprs.inputs.domain import SIGNAL
 from pprs.model import Model
 from pprs.progress import Progress
+from pprs.runs.subject import find_usable, open_model
 from pprs.segmentation.data import SCENES
-from pprs.task import find_usable, open_model
 
 
 class PageModels(NamedTuple):

@@ -8,8 +8,8 @@ from typing import Any
 
 import jinja2
 
-from pprs.certificate import round_down
 from pprs.report import figures
+from pprs.smoothing.certificate import round_down
 
 
 @functools.cache

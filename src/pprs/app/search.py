@@ -12,10 +12,10 @@ import torch
 from pprs.app.catalog import LoadedModel
 from pprs.app.render import render
 from pprs.app.server.fair_queue import FairQueue, Stopped
-from pprs.certificate import round_down
 from pprs.errors import PprsError, suggest
 from pprs.noise import Noise
 from pprs.report.table import Cell, Table
+from pprs.smoothing.certificate import round_down
 from pprs.tuning import ALPHA, FAMILIES, SearchStep, Trial, Tuned, draw_chart, search_partitions, shorten, summarize
 
 MAX_IMAGES = 1000

@@ -8,21 +8,21 @@ from typing import TypeAlias
 
 import torch
 
-from pprs._files import cache_folder
+from pprs._support.files import cache_folder
 from pprs.app.catalog import EXPECTED_SAMPLES, ExampleImage, LoadedModel, list_examples, name_model
 from pprs.app.networks import Network, NetworkEntry
-from pprs.engine import EngineOptions
 from pprs.model import Model
 from pprs.noise import Gaussian
 from pprs.progress import Progress
+from pprs.runs.engine import EngineOptions
 from pprs.runs.session import open_session
+from pprs.runs.subject import Task, find_usable
 from pprs.segmentation import SmoothedSegmenter
 from pprs.segmentation.data import SCENES, open_masked
 from pprs.segmentation.masks import Prepared
 from pprs.segmentation.subject import open_network
 from pprs.segmentation.train import train_and_score_segmenter
-from pprs.task import Task, find_usable
-from pprs.train import Recipe
+from pprs.training.trainer import Recipe
 
 RECIPE = Recipe(epochs=6, batch_size=16)  # about two minutes on one core
 TRIAL_NOISE = Gaussian(0.25)  # for the choice of an engine

@@ -16,9 +16,9 @@ from pprs.app.images import ChosenImage
 from pprs.app.server.limits import Limits, check_file_size, check_number
 from pprs.app.signals import Scale, SignalEntry
 from pprs.data.signals import AUDIO_SUFFIXES, Signals, is_number, open_signals, probe_audio
-from pprs.domain import SIGNAL
 from pprs.errors import PprsError
-from pprs.space import describe_input
+from pprs.inputs.domain import SIGNAL
+from pprs.inputs.space import describe_input
 
 SUFFIXES = (".csv", ".ts", ".npz", *AUDIO_SUFFIXES)
 MAX_POINTS = 20_000  # of a curve

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import torch
 
-from pprs._files import cache_folder
+from pprs._support.files import cache_folder
 from pprs.app.catalog import OWN_EXAMPLES, ExampleImage, LoadedModel, load_classifier, name_model
 from pprs.app.networks import Network, NetworkEntry
 from pprs.data import ImageSet, open_dataset
@@ -22,8 +22,8 @@ from pprs.model import Model
 from pprs.noise import Noise
 from pprs.partition import Recommendation, recommend_partition
 from pprs.progress import Progress
-from pprs.task import recommend_for_model
-from pprs.train import Recipe, train_and_score
+from pprs.runs.subject import recommend_for_model
+from pprs.training.trainer import Recipe, train_and_score
 
 STEPS, BATCH, WIDTH = 300, 10, 16  # of the training of a built-in network, which takes less than a minute on one core
 MISSING = (

@@ -16,14 +16,14 @@ from typing import TypeVar
 
 import torch
 
-from pprs import _threads
+from pprs._support import threads as _threads
 from pprs.audit.gradient import pull_back
-from pprs.classifier import SmoothedClassifier
 from pprs.errors import PprsError, describe_error
 from pprs.model.onnx import OnnxNetwork
 from pprs.noise import QuantisedImage
 from pprs.partition import GaussianFilter
-from pprs.voting import ATTACK, check_image, chunk_size, noisy_chunk
+from pprs.smoothing.classifier import SmoothedClassifier
+from pprs.smoothing.voting import ATTACK, check_image, chunk_size, noisy_chunk
 
 DRAWS = 32  # noisy copies from which a gradient is computed
 SCORE_DRAWS = 64  # pairs of noisy copies from which a gradient is estimated

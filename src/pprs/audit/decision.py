@@ -7,11 +7,11 @@ import math
 import torch
 from scipy.special import bdtrc
 
-from pprs.bounds import clopper_pearson_lower
-from pprs.classifier import SmoothedClassifier
 from pprs.errors import ConfigurationError
 from pprs.noise import QuantisedImage
-from pprs.voting import AUDIT, Votes, check_image, chunk_size, error_context
+from pprs.smoothing.bounds import clopper_pearson_lower
+from pprs.smoothing.classifier import SmoothedClassifier
+from pprs.smoothing.voting import AUDIT, Votes, check_image, chunk_size, error_context
 
 RIVAL_SAMPLES = 100  # samples that choose the class to compare with
 CHANCE = 0.05  # probability with which chance alone may exceed the allowance

@@ -14,10 +14,10 @@ from PIL import Image
 
 from pprs.audit.levels import Ints
 from pprs.audit.result import Audit, AuditedImage
-from pprs.certificate import round_down
-from pprs.domain import SIGNAL
+from pprs.inputs.domain import SIGNAL
 from pprs.noise.quantised import EIGHT_BIT
 from pprs.report.figures import COLOURS, choose_interpolation, encode_png, get_class_name, to_bytes, to_rgb
+from pprs.smoothing.certificate import round_down
 
 Array = npt.NDArray[Any]
 BLACK, BLUE, RED = COLOURS[0], COLOURS[1], COLOURS[2]

@@ -12,9 +12,9 @@ from pprs.audit.attack import Attack, BaseClassifier, NoGradientError, Objective
 from pprs.audit.decision import LabelTest
 from pprs.audit.levels import Ints, LevelImage
 from pprs.audit.result import AuditedImage
-from pprs.certificate import Certificate
-from pprs.classifier import SmoothedClassifier
 from pprs.errors import PprsError
+from pprs.smoothing.certificate import Certificate
+from pprs.smoothing.classifier import SmoothedClassifier
 
 INSIDE = (0.5, 1.0)  # norms inside the certified ball, in units of the radius
 OUTSIDE = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # norms outside it

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pprs.domain import SIGNAL
+from pprs.inputs.domain import SIGNAL
 from pprs.noise import quantise
 from pprs.noise.quantised import MAX_FINE_INTEGER, PCM
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pprs._checks import validate
-from pprs._files import atomic_write
+from pprs._support.checks import validate
+from pprs._support.files import atomic_write
 from pprs.audit.decision import count_by_chance
-from pprs.certificate import round_down
-from pprs.domain import IMAGE, Domain
 from pprs.errors import PprsError
+from pprs.inputs.domain import IMAGE, Domain
 from pprs.report.table import NONE, Table
+from pprs.smoothing.certificate import round_down
 
 FORMAT = 1
 

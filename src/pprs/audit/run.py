@@ -12,26 +12,26 @@ from typing import Any
 import numpy as np
 import torch
 
-from pprs._files import atomic_write
-from pprs._threads import keep_memory
+from pprs._support.files import atomic_write
+from pprs._support.threads import keep_memory
 from pprs.audit.image import AttackOptions, audit_image
 from pprs.audit.levels import Ints, LevelImage
 from pprs.audit.result import Audit, AuditedImage
-from pprs.certificate import Certificate
-from pprs.classifier import SmoothedClassifier
 from pprs.data import check_indices
-from pprs.domain import domain_of_any
-from pprs.engine import EngineOptions
 from pprs.errors import ConfigurationError, PprsError, check_integer
+from pprs.inputs.domain import domain_of_any
 from pprs.model import Model
 from pprs.model.onnx import OnnxNetwork
 from pprs.noise import digest_image
 from pprs.progress import Progress, as_progress, rename_inputs, stage
 from pprs.runners import Local
 from pprs.runs import Row, Run, RunSettings, open_run, require_radii
+from pprs.runs.engine import EngineOptions
 from pprs.runs.session import check_network, open_session
-from pprs.task import Task, load_task, reopen_model
-from pprs.voting import ATTACK, check_image, noisy_chunk
+from pprs.runs.subject import Task, load_task, reopen_model
+from pprs.smoothing.certificate import Certificate
+from pprs.smoothing.classifier import SmoothedClassifier
+from pprs.smoothing.voting import ATTACK, check_image, noisy_chunk
 
 LIMIT = 10  # images by default
 MIN_SAMPLES = 50  # with fewer, even unanimous votes may prove nothing

@@ -6,11 +6,8 @@ from collections.abc import Iterable
 
 import torch
 
-from pprs.arithmetic import Arithmetic
-from pprs.certificate import Certificate, round_down
 from pprs.certify.replay import replay_votes
 from pprs.certify.summary import summarise_certification
-from pprs.classifier import Certification, SmoothedClassifier
 from pprs.noise import Noise, digest_image
 from pprs.runs.check import RowCheck, check_rows
 from pprs.runs.guarantee import Answer, Guarantee, Key, Known, Question, Resumable, Summary
@@ -18,9 +15,12 @@ from pprs.runs.row import PARTIAL, ROWS, Failure, Row
 from pprs.runs.run import Run
 from pprs.runs.session import Session, describe_problem
 from pprs.runs.settings import RunSettings
-from pprs.sampling import Sampling, check_certifiable, max_radius, min_samples_for_radius
-from pprs.task import Task
-from pprs.voting import LocalVotes, OnSamples, VoteSource, check_image
+from pprs.runs.subject import Task
+from pprs.smoothing.arithmetic import Arithmetic
+from pprs.smoothing.certificate import Certificate, round_down
+from pprs.smoothing.classifier import Certification, SmoothedClassifier
+from pprs.smoothing.sampling import Sampling, check_certifiable, max_radius, min_samples_for_radius
+from pprs.smoothing.voting import LocalVotes, OnSamples, VoteSource, check_image
 
 
 class CertifyAnswer(Resumable):

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from pprs.certificate import Counts
 from pprs.noise import QuantisedImage
 from pprs.runs.row import PARTIAL, Row
-from pprs.sampling import Evidence
-from pprs.voting import ESTIMATE, SELECT, OnSamples, check_image, count_votes, error_context
+from pprs.smoothing.certificate import Counts
+from pprs.smoothing.sampling import Evidence
+from pprs.smoothing.voting import ESTIMATE, SELECT, OnSamples, check_image, count_votes, error_context
 
 if TYPE_CHECKING:
     from pprs.certify.guarantee import CertifyAnswer

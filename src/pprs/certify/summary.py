@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pprs.bounds import clopper_pearson_interval
-from pprs.certificate import confidence, state_arithmetic
+from pprs.inputs.space import Space, state_claim
 from pprs.runs.guarantee import Metric, Summary
 from pprs.runs.row import Row
 from pprs.runs.run import Run
-from pprs.space import Space, state_claim
+from pprs.smoothing.bounds import clopper_pearson_interval
+from pprs.smoothing.certificate import confidence, state_arithmetic
 
 
 def summarise_certification(run: Run) -> Summary:

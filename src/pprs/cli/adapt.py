@@ -12,9 +12,9 @@ from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
 from pprs.data import Selection
 from pprs.errors import ConfigurationError
+from pprs.inputs.space import FILE
 from pprs.noise import noise_of
 from pprs.patches import FILL, MASKS, adapt_to_masks
-from pprs.space import FILE
 
 Out = Annotated[
     Path,

@@ -12,7 +12,7 @@ from pprs.cli import options
 from pprs.cli.console import console, progress, say
 from pprs.cli.errors import FAILED, guarded
 from pprs.cli.options import Panel
-from pprs.domain import domain_of_any
+from pprs.inputs.domain import domain_of_any
 from pprs.runs import open_run
 
 RunPath = Annotated[str, typer.Argument(metavar="RUN", help="Folder or url of the run.")]

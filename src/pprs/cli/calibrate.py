@@ -8,18 +8,18 @@ from typing import Annotated, Literal
 
 import typer
 
-from pprs._files import check_writable
+from pprs._support.files import check_writable
 from pprs.cli import options
 from pprs.cli.console import progress, say
 from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
 from pprs.data import fair_order
-from pprs.dataset import EngineOptions
 from pprs.label_sets import LabelSets, SetRequest, state_promise
 from pprs.label_sets.calibration import format_level
 from pprs.noise import Gaussian
 from pprs.partition import parse_partition
-from pprs.task import load_task
+from pprs.runs.engine import EngineOptions
+from pprs.runs.subject import load_task
 
 SETS = "Label sets"
 

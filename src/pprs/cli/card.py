@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from pprs._files import atomic_write
+from pprs._support.files import atomic_write
 from pprs.cli import options
 from pprs.cli.console import CommandProgress, say
 from pprs.cli.errors import guarded

@@ -8,22 +8,23 @@ from typing import Annotated, Literal
 
 import typer
 
-from pprs.arithmetic import Arithmetic
+from pprs.certify.dataset import certify_task
 from pprs.cli import options
 from pprs.cli.console import RunSummary, compare_with_plain, exit_if_failed, print_summary, progress, say
 from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
 from pprs.data import ImageSet, Selection
-from pprs.dataset import EngineOptions, certify_task
-from pprs.domain import domain_of_any
 from pprs.errors import ConfigurationError
+from pprs.inputs.domain import domain_of_any
 from pprs.noise import noise_of
 from pprs.partition import parse_request
 from pprs.report import write_image_rows
 from pprs.runners import RunLimits, RunOptions, apply_limits, parse_budget
 from pprs.runs import check_out
-from pprs.sampling import Sampling
-from pprs.task import Task, load_task, open_data
+from pprs.runs.engine import EngineOptions
+from pprs.runs.subject import Task, load_task, open_data
+from pprs.smoothing.arithmetic import Arithmetic
+from pprs.smoothing.sampling import Sampling
 
 N0 = Annotated[int, options.option("--n0", "INT", Panel.SAMPLING, "Samples that select a class.")]
 N = Annotated[int, options.option("--n", "INT", Panel.SAMPLING, "Samples that estimate the class's probability.")]

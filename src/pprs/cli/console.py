@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 import typer
 from rich.console import Console
 
-from pprs.certificate import confidence, is_lost_to_rounding, round_down, state_arithmetic
 from pprs.cli.errors import FAILED, with_flags
-from pprs.domain import IMAGE, SIGNAL, Domain, domain_of_any
+from pprs.inputs.domain import IMAGE, SIGNAL, Domain, domain_of_any
+from pprs.inputs.space import Space, state_claim
 from pprs.partition import Partition
 from pprs.progress import TerminalProgress
 from pprs.runners import describe_failures
 from pprs.runs import Failure, Row, Run, RunSettings, space_of
-from pprs.space import Space, state_claim
+from pprs.smoothing.certificate import confidence, is_lost_to_rounding, round_down, state_arithmetic
 
 REASONS = {
     "decided": "the image is decided at the given radii",

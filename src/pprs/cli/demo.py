@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from pprs.adaptation import adapt
+from pprs.certify.dataset import certify_dataset
 from pprs.cli import options
 from pprs.cli.compilation import compile_ahead
 from pprs.cli.console import RunSummary, exit_if_failed, print_summary, progress, say
@@ -17,13 +18,12 @@ from pprs.cli.demo_sets import demo_sets
 from pprs.cli.errors import guarded
 from pprs.cli.report import print_report
 from pprs.data import Selection, open_dataset
-from pprs.dataset import certify_dataset
-from pprs.domain import domain_of_any
+from pprs.inputs.domain import domain_of_any
 from pprs.noise import Gaussian
 from pprs.report import write_report
 from pprs.runs import Run
-from pprs.sampling import Sampling
-from pprs.train import Recipe, train_and_score
+from pprs.smoothing.sampling import Sampling
+from pprs.training.trainer import Recipe, train_and_score
 
 DATA, SIGMA, LIMIT, N = "builtin:mnist5k", 0.25, 100, 1000
 METHODS = {"rs": "none", "blur": "blur:size=3", "slic": "slic:n_segments=50,compactness=0.15,blur=3"}

@@ -13,7 +13,7 @@ from pprs.segmentation import SegmentationSampling
 from pprs.segmentation.data import SCENES, open_masked
 from pprs.segmentation.run import segment_dataset
 from pprs.segmentation.train import train_and_score_segmenter
-from pprs.train import Recipe
+from pprs.training.trainer import Recipe
 
 SIGMA, LIMIT = 0.25, 12
 RECIPE = Recipe(epochs=6, batch_size=16)

@@ -12,7 +12,7 @@ from pprs.label_sets.attack import AttackOptions
 from pprs.label_sets.page import write_set_report
 from pprs.noise import Gaussian
 from pprs.partition import parse_partition
-from pprs.task import load_task
+from pprs.runs.subject import load_task
 
 SIGMA, RADIUS, ALPHA, CALIBRATION, ATTACKED = 0.25, 0.25, 0.1, 500, 10
 METHODS = {"plain": "none", "blur": "blur:size=3", "soft": "slic/soft/shifts:k=4"}

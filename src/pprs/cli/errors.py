@@ -15,8 +15,8 @@ from typer.models import OptionInfo
 
 from pprs.cli.compilation import announce_compilation
 from pprs.data.signals import names_signals
-from pprs.domain import IMAGE, SIGNAL, Domain
 from pprs.errors import DamagedError, PprsError
+from pprs.inputs.domain import IMAGE, SIGNAL, Domain
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import torch
 import typer
 
-from pprs import _threads
+from pprs._support import threads as _threads
 from pprs.errors import ConfigurationError
 from pprs.runners import Local, Processes, Ray, Runner
 

@@ -8,23 +8,23 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from pprs.arithmetic import Arithmetic
-from pprs.certificate import confidence, state_label_arithmetic
 from pprs.cli import options
 from pprs.cli.console import CommandProgress, exit_if_failed
 from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
 from pprs.data import Selection
-from pprs.domain import SIGNAL
-from pprs.engine import EngineOptions
+from pprs.inputs.domain import SIGNAL
+from pprs.inputs.space import state_pixels
 from pprs.noise import noise_of
 from pprs.partition import parse_request
 from pprs.prediction import PredictedRow, predict_task
 from pprs.runners import RunOptions
 from pprs.runs import Run, check_out
+from pprs.runs.engine import EngineOptions
 from pprs.runs.provenance import describe_labels
-from pprs.space import state_pixels
-from pprs.task import Task, load_task
+from pprs.runs.subject import Task, load_task
+from pprs.smoothing.arithmetic import Arithmetic
+from pprs.smoothing.certificate import confidence, state_label_arithmetic
 
 messages = CommandProgress(Console(stderr=True))  # the table goes to stdout
 

@@ -31,7 +31,7 @@ from pprs.label_sets import (
 from pprs.label_sets.page import write_set_report
 from pprs.runners.run import LISTED_FAILURES
 from pprs.runs import Run, check_out
-from pprs.task import Task
+from pprs.runs.subject import Task
 
 messages = CommandProgress(Console(stderr=True))  # rows go to stdout
 

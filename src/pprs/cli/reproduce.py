@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pprs._files import atomic_write
+from pprs._support.files import atomic_write
 from pprs.cli import options
 from pprs.cli.console import progress, say
 from pprs.cli.errors import guarded

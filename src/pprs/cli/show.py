@@ -12,8 +12,8 @@ from pprs.cli.console import say
 from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
 from pprs.data import open_dataset
-from pprs.domain import SIGNAL, domain_of
 from pprs.errors import ConfigurationError
+from pprs.inputs.domain import SIGNAL, domain_of
 from pprs.noise import noise_of
 from pprs.partition import Slic, Slic1d, parse_request, recommend_partition
 from pprs.report import write_image_rows

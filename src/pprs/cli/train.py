@@ -12,13 +12,13 @@ from pprs.cli.console import progress
 from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
 from pprs.data import open_dataset
-from pprs.domain import SIGNAL, domain_of
 from pprs.errors import ConfigurationError
+from pprs.inputs.domain import SIGNAL, domain_of
 from pprs.noise import Gaussian
 from pprs.partition import parse_partition
 from pprs.segmentation.data import open_masked
 from pprs.segmentation.train import train_and_score_segmenter
-from pprs.train import Recipe, train_and_score
+from pprs.training.trainer import Recipe, train_and_score
 
 TRAINING = "Training"
 

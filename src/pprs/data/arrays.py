@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pprs._files import usable_memory
+from pprs._support.files import usable_memory
 from pprs.data.base import ImageSet, read_image
 from pprs.data.depth import find_lost_depth
 from pprs.errors import ConfigurationError, PprsError, suggest

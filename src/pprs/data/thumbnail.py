@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 
 from pprs.data.base import decode_png
-from pprs.domain import SIGNAL
 from pprs.errors import PprsError
+from pprs.inputs.domain import SIGNAL
 
 _HEADER = re.compile(rb"signal ([0-9]{1,9}) ([0-9]{1,9})\n")  # channels and length, before float32 values
 

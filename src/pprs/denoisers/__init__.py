@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from pprs._onnx import digest_external_data, update_digest
+from pprs._support.onnx import digest_external_data, update_digest
 from pprs.denoisers.base import FileDenoiser
 from pprs.denoisers.diffusers import DiffusersDenoiser, list_files
 from pprs.denoisers.network import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pprs._checks import validate
+from pprs._support.checks import validate
 from pprs.denoisers.base import FileDenoiser
 from pprs.denoisers.schedule import Schedule, denoise_in_one_step
 from pprs.errors import PprsError

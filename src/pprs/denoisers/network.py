@@ -15,8 +15,8 @@ from safetensors.torch import save as to_bytes
 from torch import nn
 from torch.nn import functional
 
-from pprs._checks import validate
-from pprs._files import atomic_write
+from pprs._support.checks import validate
+from pprs._support.files import atomic_write
 from pprs.errors import PprsError
 
 MULTIPLE = 4  # images are padded to a multiple of this many pixels

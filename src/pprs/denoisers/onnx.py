@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from pprs._checks import validate
-from pprs._onnx import open_session
+from pprs._support.checks import validate
+from pprs._support.onnx import open_session
 from pprs.denoisers.base import FileDenoiser
 from pprs.denoisers.schedule import Schedule, denoise_in_one_step
 from pprs.errors import PprsError, suggest

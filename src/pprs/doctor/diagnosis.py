@@ -11,11 +11,11 @@ from enum import StrEnum
 
 from scipy.special import ndtr
 
-from pprs.bounds import min_samples_to_certify
-from pprs.certificate import is_lost_to_rounding
 from pprs.noise import Noise, Quantisation
 from pprs.runs import Row, RunSettings
-from pprs.sampling import Evidence, Sampling
+from pprs.smoothing.bounds import min_samples_to_certify
+from pprs.smoothing.certificate import is_lost_to_rounding
+from pprs.smoothing.sampling import Evidence, Sampling
 
 MAX_SAMPLES = 10_000_000  # per input; votes that need more are called even
 

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pprs.certificate import round_down
 from pprs.doctor.diagnosis import Cause, Diagnosis, Problem, chance, diagnose, extrapolate, find_leader
 from pprs.errors import ConfigurationError, PprsError
 from pprs.noise import Gaussian
 from pprs.progress import duration
 from pprs.runs import Row, Run, RunSettings, open_run, require_radii
-from pprs.sampling import max_radius
+from pprs.smoothing.certificate import round_down
+from pprs.smoothing.sampling import max_radius
 
 TRIAL = 20  # inputs on which another sigma is tried
 MIN_SIGMA = 1e-4  # of any noise

@@ -9,13 +9,13 @@ import numpy.typing as npt
 import torch
 
 from pprs.audit.gradient import pull_back
-from pprs.classifier import SmoothedClassifier
 from pprs.errors import ConfigurationError
 from pprs.integrations import MissingPackageError
 from pprs.noise import Gaussian, Noise
 from pprs.partition import Partition, parse_partition
 from pprs.progress import as_progress, stage
-from pprs.voting import ATTACK, check_image, noisy_chunk
+from pprs.smoothing.classifier import SmoothedClassifier
+from pprs.smoothing.voting import ATTACK, check_image, noisy_chunk
 
 try:
     from art.estimators.certification.randomized_smoothing import PyTorchRandomizedSmoothing

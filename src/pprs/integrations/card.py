@@ -14,9 +14,8 @@ import torch
 import yaml
 from huggingface_hub import HfApi
 
-from pprs.certificate import state_arithmetic
-from pprs.domain import IMAGE, SIGNAL, domain_of_any
 from pprs.errors import ConfigurationError, DamagedError, PprsError
+from pprs.inputs.domain import IMAGE, SIGNAL, domain_of_any
 from pprs.integrations import card_plain
 from pprs.metrics import Summary, summarize, usual_radii
 from pprs.model import Model
@@ -24,6 +23,7 @@ from pprs.progress import Progress
 from pprs.report.table import Table, escape_markdown, format_percent, format_radius
 from pprs.runs import Run, RunFrame, describe_chance, digest_run, list_runs, open_run, read_frames
 from pprs.runs.provenance import CERTIFY
+from pprs.smoothing.certificate import state_arithmetic
 from pprs.verification import Verification, verify_run
 
 TASKS = {IMAGE: "image-classification", SIGNAL: "time-series-classification"}  # in the hub's words

@@ -6,14 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pprs.certificate import state_arithmetic
-from pprs.domain import domain_of_any
 from pprs.errors import ConfigurationError
+from pprs.inputs.domain import domain_of_any
 from pprs.report.plain import make_table
 from pprs.report.table import Table, escape_markdown
 from pprs.runs import Run
 from pprs.runs.guarantee import Metric, Summary
 from pprs.runs.names import distinct_names
+from pprs.smoothing.certificate import state_arithmetic
 
 INTRODUCTION = "What `pprs` says about these runs, and what it depends on."
 

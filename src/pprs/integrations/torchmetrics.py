@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pprs.certificate import Certificate, state_arithmetic
 from pprs.errors import ConfigurationError, check_type
+from pprs.inputs.space import Space
 from pprs.integrations import MissingPackageError
 from pprs.metrics import credited_radii
 from pprs.runs import Run, read_frame
-from pprs.sampling import decided_radii
-from pprs.space import Space
+from pprs.smoothing.certificate import Certificate, state_arithmetic
+from pprs.smoothing.sampling import decided_radii
 
 try:
     from torchmetrics import Metric

@@ -16,13 +16,13 @@ from torch.nn import functional
 
 from pprs.audit import Attack, LevelImage, Objective
 from pprs.audit.attack import NoGradientError
-from pprs.classifier import SmoothedClassifier
 from pprs.errors import ConfigurationError
 from pprs.label_sets.evaluation import AttackedSets
 from pprs.label_sets.scores import LAC
 from pprs.label_sets.sets import LabelSets
 from pprs.progress import Progress, as_progress, rename_inputs, stage
-from pprs.task import Task
+from pprs.runs.subject import Task
+from pprs.smoothing.classifier import SmoothedClassifier
 
 DRAWS = 16  # noisy copies from which a gradient is computed
 SMALLEST = 1e-9  # threshold that is told from 0 and 1

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from pprs.errors import ConfigurationError
+from pprs.inputs.space import FILE, NETWORK
 from pprs.label_sets.calibration import Promise
 from pprs.label_sets.scoring import (
     SetRequest,
@@ -23,9 +24,8 @@ from pprs.model.base import Restricted
 from pprs.noise import QuantisedImage, digest_image
 from pprs.progress import Progress, stage
 from pprs.runners import Local, fit_in_memory
-from pprs.space import FILE, NETWORK
-from pprs.task import Task
-from pprs.voting import CALIBRATE, LocalVotes, check_image
+from pprs.runs.subject import Task
+from pprs.smoothing.voting import CALIBRATE, LocalVotes, check_image
 
 
 def calibrate(task: Task, request: SetRequest, progress: Progress) -> tuple[Calibration, LocalVotes]:

@@ -17,11 +17,11 @@ from fractions import Fraction
 import numpy as np
 from scipy.special import bdtr, betaincinv, ndtr, ndtri
 
-from pprs.bounds import check_alpha
 from pprs.errors import ConfigurationError
 from pprs.label_sets.scores import Floats
 from pprs.noise import Gaussian, Noise, Quantisation
 from pprs.noise.quantised import NATIVE
+from pprs.smoothing.bounds import check_alpha
 
 MARGIN = 1e-12  # relative, more than the error of the normal distribution and its inverse in double precision
 SMALLEST_TAIL = Fraction(1, 2**53)  # below this, the level rounds to 1

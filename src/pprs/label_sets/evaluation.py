@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pprs.bounds import clopper_pearson_interval, mean_error
 from pprs.label_sets.calibration import Promise
 from pprs.label_sets.row import LabelSetRow, LabelSetSettings
 from pprs.label_sets.scores import Floats
 from pprs.label_sets.settings import Calibration, SetSettings
 from pprs.runs import Run
+from pprs.smoothing.bounds import clopper_pearson_interval, mean_error
 
 STEPS = 20  # between radius 0 and the largest
 CHANCE = 0.05  # probability below which fewer covered images are not explained by chance

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from pprs.bounds import clopper_pearson_interval
 from pprs.errors import PprsError
 from pprs.label_sets.row import (
     ROWS,
@@ -27,8 +26,9 @@ from pprs.runs.guarantee import Answer, Guarantee, Key, Known, Metric, Question,
 from pprs.runs.row import Failure
 from pprs.runs.run import Run
 from pprs.runs.session import Session
-from pprs.task import Task, open_model
-from pprs.voting import SETS, LocalVotes, OnSamples, check_image
+from pprs.runs.subject import Task, open_model
+from pprs.smoothing.bounds import clopper_pearson_interval
+from pprs.smoothing.voting import SETS, LocalVotes, OnSamples, check_image
 
 
 class LabelSetAnswer(Answer):

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from markupsafe import Markup
 
-from pprs._files import atomic_write
-from pprs.arithmetic import prepare_image
+from pprs._support.files import atomic_write
 from pprs.data.thumbnail import decode_thumbnail
 from pprs.errors import ConfigurationError, PprsError
 from pprs.label_sets.evaluation import SetEvaluation, SetRow, evaluate_run
@@ -25,8 +24,9 @@ from pprs.report.render import render
 from pprs.report.section import MethodSettings, Section, render_sections
 from pprs.runs import Run
 from pprs.runs.frame import MAX_THUMBNAIL_PIXELS
-from pprs.task import Task
-from pprs.voting import SETS, noisy_chunk
+from pprs.runs.subject import Task
+from pprs.smoothing.arithmetic import prepare_image
+from pprs.smoothing.voting import SETS, noisy_chunk
 
 EXAMPLES = 8  # images that are shown
 SHOWN_LABELS = 12  # labels of a set that are listed

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pprs.domain import IMAGE, SIGNAL
 from pprs.errors import ConfigurationError, DamagedError, PprsError
+from pprs.inputs.domain import IMAGE, SIGNAL
 from pprs.label_sets.settings import Calibration, shorten_digest
 from pprs.runs.check import check_levels
 from pprs.runs.columns import FLOATS, INTEGERS, ArrowType, Column, Schema, quote_value

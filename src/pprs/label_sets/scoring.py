@@ -10,25 +10,25 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pprs.arithmetic import Arithmetic
-from pprs.consistency import FirstBatch, check_function_of_one_image
 from pprs.data.wrap import as_image_set
-from pprs.domain import SIGNAL
-from pprs.engine import EngineOptions
 from pprs.errors import ConfigurationError, PprsError, check_integer, check_type
+from pprs.inputs.domain import SIGNAL
 from pprs.label_sets.calibration import check_promise
 from pprs.label_sets.scores import Floats, check_score, conformal_scores
 from pprs.label_sets.settings import SetSettings
 from pprs.model import Model
 from pprs.model.identity import identify
+from pprs.model.scores import Probe
 from pprs.noise import Noise, QuantisedImage, keyed_rng
 from pprs.partition import Partition
 from pprs.progress import Progress
 from pprs.runs.binding import Binding
+from pprs.runs.engine import EngineOptions
 from pprs.runs.session import Session, open_session
-from pprs.scores import Probe
-from pprs.task import Task, open_model, reopen_model
-from pprs.voting import LocalVotes, trial_inputs
+from pprs.runs.subject import Task, open_model, reopen_model
+from pprs.smoothing.arithmetic import Arithmetic
+from pprs.smoothing.consistency import FirstBatch, check_function_of_one_image
+from pprs.smoothing.voting import LocalVotes, trial_inputs
 
 HALF = 0.5  # value of such a signal, on the levels of audio and on decimals
 GREY = 128 / 255  # value of the image by whose scores a model is recognised, on 8-bit and on 16-bit levels

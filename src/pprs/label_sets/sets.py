@@ -14,8 +14,8 @@ import numpy.typing as npt
 import torch
 
 from pprs.data import Selection
-from pprs.engine import EngineOptions
 from pprs.errors import ConfigurationError, PprsError, check_integer
+from pprs.inputs.space import FILE, NETWORK, check_pixels
 from pprs.label_sets.calibrating import calibrate
 from pprs.label_sets.evaluation import SetEvaluation, evaluate_run
 from pprs.label_sets.guarantee import LABEL_SET
@@ -40,9 +40,9 @@ from pprs.partition import Partition, parse_partition
 from pprs.progress import Progress, as_progress, rename_inputs, stage
 from pprs.runners import Local, Runner, RunOptions, run_subject
 from pprs.runs import Run
-from pprs.space import FILE, NETWORK, check_pixels
-from pprs.task import Task, load_task, open_data
-from pprs.voting import SETS, LocalVotes, check_image
+from pprs.runs.engine import EngineOptions
+from pprs.runs.subject import Task, load_task, open_data
+from pprs.smoothing.voting import SETS, LocalVotes, check_image
 
 SECRET_BITS = 63  # as many as columns of exports hold
 

@@ -13,20 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from pprs._checks import validate
-from pprs._files import atomic_write, usable_memory
+from pprs._support.checks import validate
+from pprs._support.files import atomic_write, usable_memory
 from pprs._version import __version__
-from pprs.arithmetic import Arithmetic
-from pprs.certificate import confidence, state_arithmetic
-from pprs.domain import domain_of_any
 from pprs.errors import ConfigurationError, PprsError
+from pprs.inputs.domain import domain_of_any
+from pprs.inputs.space import FILE, check_pixels
 from pprs.label_sets.calibration import Promise, check_promise, find_threshold
 from pprs.label_sets.scores import check_score
+from pprs.model.scores import Probe
 from pprs.noise import Noise, parse_noise
 from pprs.partition import Partition, parse_partition
 from pprs.runs.binding import Binding
-from pprs.scores import Probe
-from pprs.space import FILE, check_pixels
+from pprs.smoothing.arithmetic import Arithmetic
+from pprs.smoothing.certificate import confidence, state_arithmetic
 
 FORMAT = 1
 DIGEST = 12  # characters of an image's digest that are stored

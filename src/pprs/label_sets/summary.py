@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from pprs._files import atomic_write
-from pprs.domain import Domain, domain_of_any
+from pprs._support.files import atomic_write
 from pprs.errors import ConfigurationError
+from pprs.inputs.domain import Domain, domain_of_any
 from pprs.label_sets.evaluation import SetEvaluation
 from pprs.label_sets.settings import SetSettings, state_promise
 from pprs.report.table import NONE, Cell, Table, format_number, format_percent

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from pprs.domain import SIGNAL, domain_of
 from pprs.errors import ConfigurationError, PprsError, suggest
+from pprs.inputs.domain import SIGNAL, domain_of
 from pprs.model.adaptation import Adaptation
 from pprs.model.file_input import FileInput, resize
 from pprs.model.preprocess import Preprocess

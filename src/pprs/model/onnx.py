@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from pprs._onnx import digest_external_data, open_session, update_digest
+from pprs._support.onnx import digest_external_data, open_session, update_digest
 from pprs.errors import PprsError
 from pprs.model.base import Model
+from pprs.model.scores import HALF_ROUNDING
 from pprs.model.sidecar import Sidecar, apply_sidecar, parse_sidecar, read_sidecar
-from pprs.scores import HALF_ROUNDING
 
 
 class OnnxNetwork(torch.nn.Module):

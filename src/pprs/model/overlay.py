@@ -17,8 +17,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 
-from pprs._checks import validate
-from pprs._files import atomic_write
+from pprs._support.checks import validate
+from pprs._support.files import atomic_write
 from pprs.denoisers import DenoiserArchitecture, restore_denoiser
 from pprs.errors import ConfigurationError, PprsError
 from pprs.model.adaptation import FORMAT, METADATA, Adaptation

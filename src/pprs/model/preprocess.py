@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from pprs.domain import IMAGE
 from pprs.errors import PprsError, suggest
+from pprs.inputs.domain import IMAGE
 
 RESAMPLING = {
     "nearest": Image.Resampling.NEAREST,

@@ -13,9 +13,9 @@ import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pprs._checks import validate
-from pprs.domain import SIGNAL
+from pprs._support.checks import validate
 from pprs.errors import PprsError
+from pprs.inputs.domain import SIGNAL
 from pprs.model.base import Model, Normalised
 from pprs.model.preprocess import MIN_SIDE, RESAMPLING, Preprocess
 

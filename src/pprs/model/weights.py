@@ -9,7 +9,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 
-from pprs._files import atomic_write
+from pprs._support.files import atomic_write
 from pprs.errors import ConfigurationError, PprsError
 from pprs.model.adaptation import METADATA
 from pprs.model.base import Model

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pprs import _text
+from pprs._support import text as _text
 from pprs.noise.base import Noise, Rng, host_rng, keyed_rng, standard_normal
 from pprs.noise.exponential import Exponential
 from pprs.noise.gaussian import Gaussian

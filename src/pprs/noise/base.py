@@ -16,8 +16,8 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from pprs import _text
-from pprs._params import Parameters
+from pprs._support import text as _text
+from pprs._support.params import Parameters
 from pprs.errors import ConfigurationError, PprsError
 from pprs.kernels import rng as normal_rng
 

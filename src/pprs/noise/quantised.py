@@ -20,8 +20,8 @@ import numpy.typing as npt
 import torch
 from mpmath import mp, mpf  # type: ignore[import-untyped]
 
-from pprs.domain import SIGNAL, domain_of
 from pprs.errors import ConfigurationError, PprsError
+from pprs.inputs.domain import SIGNAL, domain_of
 from pprs.kernels import quantised as kernel
 from pprs.kernels import quantised_fine
 from pprs.kernels.rng import STATE

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from pprs import _text
+from pprs._support import text as _text
 from pprs.errors import ConfigurationError, suggest
 from pprs.partition.base import Filter, Partition, Superpixels
 from pprs.partition.chain import Chain

@@ -21,11 +21,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pprs import _text
-from pprs._params import Parameters
-from pprs._threads import parallel_for
-from pprs.domain import IMAGE, Domain, domain_of
+from pprs._support import text as _text
+from pprs._support.params import Parameters
+from pprs._support.threads import parallel_for
 from pprs.errors import ConfigurationError
+from pprs.inputs.domain import IMAGE, Domain, domain_of
 from pprs.kernels import average, torch_ops
 
 Floats = npt.NDArray[np.float32]

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 
-from pprs._threads import parallel_for_on_pool
+from pprs._support.threads import parallel_for_on_pool
 from pprs.denoisers import DIGITS, KINDS, FileDenoiser, NetworkDenoiser, digest_denoiser, open_denoiser
 from pprs.errors import PprsError, suggest
 from pprs.partition.base import AUTO, Averaged, Partition, check_between, option_error

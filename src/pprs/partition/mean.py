@@ -6,7 +6,7 @@ from typing import Self
 
 import torch
 
-from pprs._threads import get_threads
+from pprs._support.threads import get_threads
 from pprs.partition.base import Averaged, Partition, Superpixels, check_one_domain, option_error
 
 IMAGES_PER_THREAD = 32  # images per thread that go through all partitions together

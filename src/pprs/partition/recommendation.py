@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from pprs.domain import SIGNAL, domain_of
+from pprs.inputs.domain import SIGNAL, domain_of
 from pprs.partition.base import Partition, check_sigma
 from pprs.partition.shifts import Shifts
 from pprs.partition.slic import Slic

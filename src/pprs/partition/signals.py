@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pprs.domain import SIGNAL, Domain
 from pprs.errors import ConfigurationError
+from pprs.inputs.domain import SIGNAL, Domain
 from pprs.kernels import runs1d
 from pprs.partition.base import Averaged, Filter, Floats, Ints, Partition, Superpixels, option_error
 

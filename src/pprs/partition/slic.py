@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pprs import _threads
+from pprs._support import threads as _threads
 from pprs.kernels import average, slic, soft_slic, torch_ops
 from pprs.partition.base import (
     AUTO,

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pprs import _threads
+from pprs._support import threads as _threads
 from pprs.kernels import runs1d, slic1d, soft_slic, soft_slic1d
 from pprs.partition.base import (
     AUTO,

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from pprs._files import check_writable
-from pprs._threads import keep_memory
+from pprs._support.files import check_writable
+from pprs._support.threads import keep_memory
 from pprs._version import __version__
 from pprs.adaptation import BUDGET
 from pprs.adaptation.distillation import distil
@@ -28,8 +28,8 @@ from pprs.patches.classifier import FILL, MASKS
 from pprs.patches.fills import Fill, describe_masks, parse_fill
 from pprs.patches.masks import MaskGrid
 from pprs.progress import Progress, as_progress
-from pprs.task import count_classes, open_data, open_model
-from pprs.voting import ADAPT
+from pprs.runs.subject import count_classes, open_data, open_model
+from pprs.smoothing.voting import ADAPT
 
 METHOD = "distill"
 VIEWS = 32  # pairs of masks on each held-back image

@@ -10,16 +10,16 @@ from typing import Self
 
 import torch
 
-from pprs import _threads
-from pprs.consistency import FirstBatch, check_function_of_one_image, checked
+from pprs._support import threads as _threads
 from pprs.errors import PprsError, check_integer, check_type
+from pprs.inputs.space import describe_shape
+from pprs.model.scores import near_ties
 from pprs.patches import double_masking
 from pprs.patches.double_masking import Predictions
 from pprs.patches.fills import Fill, parse_fill
 from pprs.patches.masks import MIN_MASKS, Box, MaskGrid
-from pprs.scores import near_ties
-from pprs.space import describe_shape
-from pprs.voting import TRIAL_SIZE, OnSamples, Scorer, check_image
+from pprs.smoothing.consistency import FirstBatch, check_function_of_one_image, checked
+from pprs.smoothing.voting import TRIAL_SIZE, OnSamples, Scorer, check_image
 
 MASKS, FILL = 6, "diffusion"
 

@@ -13,7 +13,7 @@ from typing import ClassVar, final
 import torch
 from torch.nn import functional
 
-from pprs import _text
+from pprs._support import text as _text
 from pprs.errors import ConfigurationError, PprsError
 from pprs.partition import Slic
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pprs.arithmetic import Arithmetic
 from pprs.errors import ConfigurationError, PprsError
 from pprs.noise import Noise
 from pprs.partition import Partition
@@ -21,8 +20,9 @@ from pprs.runs.guarantee import Answer, Guarantee, Key, Known, Question, Summary
 from pprs.runs.row import Failure
 from pprs.runs.run import Run
 from pprs.runs.session import Session
-from pprs.task import Task
-from pprs.voting import OnSamples
+from pprs.runs.subject import Task
+from pprs.smoothing.arithmetic import Arithmetic
+from pprs.smoothing.voting import OnSamples
 
 TRIAL_PATCH = 1  # the network is tried on masks for patches of this side, which exist if there are any for a larger one
 SAME = ("prediction", "certified", "plain")  # of a row, whatever the batches were

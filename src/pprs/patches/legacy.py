@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pprs._checks import validate
+from pprs._support.checks import validate
 from pprs.errors import ConfigurationError, DamagedError, PprsError
 from pprs.model import Preprocess
 from pprs.patches.row import SCHEMA, PatchRow, PatchSettings

@@ -10,6 +10,7 @@ import torch
 
 from pprs.data import Selection
 from pprs.errors import ConfigurationError, check_integer, check_type
+from pprs.inputs.space import NETWORK
 from pprs.model import Model
 from pprs.patches.classifier import FILL, MASKS
 from pprs.patches.fills import Fill, parse_fill
@@ -18,7 +19,6 @@ from pprs.patches.masks import MAX_MASKS, MIN_MASKS
 from pprs.progress import Progress
 from pprs.runners import Runner, RunOptions, run_subject
 from pprs.runs import Run
-from pprs.space import NETWORK
 
 
 def certify_patches(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pprs.bounds import clopper_pearson_interval
+from pprs.inputs.space import NETWORK
 from pprs.patches.row import PatchRow, PatchSettings
 from pprs.runs.guarantee import Metric, Summary
 from pprs.runs.run import Run
-from pprs.space import NETWORK
+from pprs.smoothing.bounds import clopper_pearson_interval
 
 
 def group_by_patch(rows: Sequence[PatchRow]) -> dict[int, list[PatchRow]]:

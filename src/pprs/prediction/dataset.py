@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from pprs.bounds import check_alpha
 from pprs.data import Selection
 from pprs.errors import check_integer
 from pprs.model import Model
@@ -18,7 +17,8 @@ from pprs.prediction.guarantee import PREDICT
 from pprs.progress import Progress
 from pprs.runners import Runner, RunOptions, run_subject
 from pprs.runs import Run
-from pprs.task import Task, load_task
+from pprs.runs.subject import Task, load_task
+from pprs.smoothing.bounds import check_alpha
 
 
 def predict_dataset(

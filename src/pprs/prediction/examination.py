@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from pprs.classifier import decide_label
 from pprs.doctor.diagnosis import MAX_SAMPLES
 from pprs.doctor.examination import ESTIMATE_NOTE, round_up
 from pprs.errors import ConfigurationError, PprsError
 from pprs.noise import Quantisation
 from pprs.prediction.row import PredictedRow, PredictionSettings
 from pprs.runs import Run, open_run
+from pprs.smoothing.classifier import decide_label
 
 
 @dataclass(frozen=True)

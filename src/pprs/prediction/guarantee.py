@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from pprs.arithmetic import Arithmetic
-from pprs.bounds import clopper_pearson_interval
-from pprs.certificate import Prediction, confidence, state_label_arithmetic
-from pprs.classifier import SmoothedClassifier, predict_label, reduce_alpha
 from pprs.errors import PprsError
 from pprs.noise import Noise, digest_image
 from pprs.prediction.row import ROWS, PredictedRow, PredictionSettings, check_row
@@ -15,8 +11,12 @@ from pprs.runs.guarantee import Answer, Guarantee, Key, Known, Metric, Question,
 from pprs.runs.row import Failure
 from pprs.runs.run import Run
 from pprs.runs.session import Session, describe_problem
-from pprs.task import Task
-from pprs.voting import LocalVotes, OnSamples, VoteSource, check_image
+from pprs.runs.subject import Task
+from pprs.smoothing.arithmetic import Arithmetic
+from pprs.smoothing.bounds import clopper_pearson_interval
+from pprs.smoothing.certificate import Prediction, confidence, state_label_arithmetic
+from pprs.smoothing.classifier import SmoothedClassifier, predict_label, reduce_alpha
+from pprs.smoothing.voting import LocalVotes, OnSamples, VoteSource, check_image
 
 
 class PredictAnswer(Answer):

@@ -9,17 +9,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from pprs.bounds import check_alpha
-from pprs.certificate import Prediction
-from pprs.classifier import decide_label, reduce_alpha
-from pprs.domain import IMAGE, SIGNAL
 from pprs.errors import PprsError
+from pprs.inputs.domain import IMAGE, SIGNAL
 from pprs.noise import Quantisation
 from pprs.runs.check import check_levels
 from pprs.runs.columns import INTEGERS, ArrowType, Column, Schema, quote_value
 from pprs.runs.guarantee import Known, same_value
 from pprs.runs.provenance import Provenance
 from pprs.runs.row import Failure
+from pprs.smoothing.bounds import check_alpha
+from pprs.smoothing.certificate import Prediction
+from pprs.smoothing.classifier import decide_label, reduce_alpha
 
 
 @dataclass(frozen=True)

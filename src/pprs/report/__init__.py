@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pprs._files import atomic_write
-from pprs.arithmetic import Arithmetic, prepare_image
+from pprs._support.files import atomic_write
 from pprs.data import Example
 from pprs.errors import ConfigurationError, suggest
 from pprs.metrics import Summary, summarize, usual_radii
@@ -21,7 +20,8 @@ from pprs.report.table import Table
 from pprs.runs import Run, RunFrame, list_runs, open_run, read_frames
 from pprs.runs.guarantee import import_place
 from pprs.runs.provenance import CERTIFY
-from pprs.voting import noisy_chunk
+from pprs.smoothing.arithmetic import Arithmetic, prepare_image
+from pprs.smoothing.voting import noisy_chunk
 
 FORMATS = ("html", "png", "svg", "md", "json")
 

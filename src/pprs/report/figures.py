@@ -14,8 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from PIL import Image
 
-from pprs.certificate import round_down
-from pprs.domain import IMAGE, SIGNAL
+from pprs.inputs.domain import IMAGE, SIGNAL
 from pprs.metrics import accuracy_interval, certified_accuracy
 from pprs.noise import Noise
 from pprs.partition import Partition, SignalSegments, Superpixels
@@ -23,6 +22,7 @@ from pprs.partition.mean import find_segments
 from pprs.partition.signals import SEPARATE
 from pprs.report.lines import draw_signal
 from pprs.runs import RunFrame
+from pprs.smoothing.certificate import round_down
 
 Array = npt.NDArray[Any]
 # Okabe and Ito's palette, distinguishable with any colour vision; dashes tell a second round of it apart.

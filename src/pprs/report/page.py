@@ -11,11 +11,10 @@ import numpy as np
 import torch
 from markupsafe import Markup
 
-from pprs.arithmetic import Arithmetic
-from pprs.certificate import state_arithmetic
 from pprs.data.thumbnail import decode_thumbnail
-from pprs.domain import SIGNAL, Domain, domain_of_any
 from pprs.errors import PprsError
+from pprs.inputs.domain import SIGNAL, Domain, domain_of_any
+from pprs.inputs.space import describe_differences
 from pprs.metrics import Paired, Summary
 from pprs.noise import Noise
 from pprs.partition import Superpixels
@@ -24,8 +23,9 @@ from pprs.report.render import render
 from pprs.report.section import MethodSettings
 from pprs.runs import RunFrame
 from pprs.runs.frame import MAX_THUMBNAIL_PIXELS
-from pprs.space import describe_differences
-from pprs.voting import noisy_chunk
+from pprs.smoothing.arithmetic import Arithmetic
+from pprs.smoothing.certificate import state_arithmetic
+from pprs.smoothing.voting import noisy_chunk
 
 
 @dataclass(frozen=True)

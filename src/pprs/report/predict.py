@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pprs.bounds import clopper_pearson_interval
-from pprs.domain import Domain, domain_of_any
 from pprs.errors import PprsError
+from pprs.inputs.domain import Domain, domain_of_any
 from pprs.prediction import PredictedRow
 from pprs.prediction.guarantee import state_promise
 from pprs.report.render import render
@@ -16,6 +15,7 @@ from pprs.report.summary import describe_failures
 from pprs.report.table import NONE, Cell, Table, format_percent
 from pprs.runs import Run
 from pprs.runs.names import distinct_names
+from pprs.smoothing.bounds import clopper_pearson_interval
 
 
 def make_section(runs: Sequence[Run]) -> Section:

@@ -8,10 +8,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from pprs.domain import IMAGE, SIGNAL, Domain, domain_of_any
+from pprs.inputs.domain import IMAGE, SIGNAL, Domain, domain_of_any
+from pprs.inputs.space import describe_differences
 from pprs.metrics import Paired, Summary
 from pprs.report.table import Cell, Table, find_best, format_number, format_percent, format_radius
-from pprs.space import describe_differences
 
 
 def summary_table(summaries: Sequence[Summary], radii: Sequence[float]) -> Table:

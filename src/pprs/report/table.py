@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pprs.certificate import round_down
 from pprs.report.render import render
+from pprs.smoothing.certificate import round_down
 
 if TYPE_CHECKING:
     from markupsafe import Markup

@@ -9,17 +9,17 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from pprs.certificate import round_down
 from pprs.data import ImageSet
-from pprs.domain import DOMAINS
+from pprs.inputs.domain import DOMAINS
 from pprs.metrics import accuracy_interval, certified_accuracy
 from pprs.noise import parse_noise
 from pprs.report.figures import COLOURS, draw_curves, to_rgb
 from pprs.reproduction.plan import Experiment, Line, Plan
 from pprs.reproduction.tables import Frames
 from pprs.runs import RunFrame
-from pprs.sampling import decided_radii
-from pprs.voting import noisy_chunk
+from pprs.smoothing.certificate import round_down
+from pprs.smoothing.sampling import decided_radii
+from pprs.smoothing.voting import noisy_chunk
 
 MAX_BANDS = 4  # with more lines, the bands would hide each other
 PALETTE = (*COLOURS, "#7F5539")

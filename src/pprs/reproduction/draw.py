@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pprs._files import atomic_write
+from pprs._support.files import atomic_write
 from pprs.data import ImageSet
 from pprs.metrics import certified_accuracy
 from pprs.report.figures import to_bytes

@@ -13,9 +13,9 @@ from typing import Any
 
 from pydantic_core import CoreSchema, core_schema
 
-from pprs.domain import IMAGE
+from pprs.inputs.domain import IMAGE
 from pprs.reproduction.former_rules import FORMER, PRESENT
-from pprs.sampling import decided_radii
+from pprs.smoothing.sampling import decided_radii
 
 VALUE = "{}"  # placeholder of a sweep's value in a partition
 

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pprs._checks import validate
+from pprs._support.checks import validate
 from pprs.adaptation import BUDGET, METHODS
-from pprs.domain import DOMAINS
-from pprs.engine import ENGINES
 from pprs.errors import PprsError, suggest
+from pprs.inputs.domain import DOMAINS
 from pprs.model.resnet import ARCHITECTURES
 from pprs.noise import NOISES, Gaussian
 from pprs.partition import parse_partition
 from pprs.reproduction.former_rules import PRESENT, RULES
 from pprs.reproduction.plan import VALUE, Data, Experiment, Line, Method, Model, Plan
 from pprs.runners import parse_budget
-from pprs.sampling import Sampling, check_radii_attainable, decided_radii, parse_stop_rule
+from pprs.runs.engine import ENGINES
+from pprs.smoothing.sampling import Sampling, check_radii_attainable, decided_radii, parse_stop_rule
 
 PLANS = {quick: Path(__file__).with_name(name) for quick, name in ((False, "paper.toml"), (True, "quick.toml"))}
 TOP = "top level"  # how messages call the file's top level

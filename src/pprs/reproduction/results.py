@@ -20,7 +20,7 @@ import pyarrow.compute
 import pyarrow.parquet
 from filelock import FileLock
 
-from pprs._files import atomic_write, cannot_write
+from pprs._support.files import atomic_write, cannot_write
 from pprs.errors import PprsError
 from pprs.reproduction.plan import Cell
 from pprs.runs import COLUMNS, RunFrame, RunSettings

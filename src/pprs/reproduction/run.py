@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pyarrow
 
-from pprs._files import atomic_write
+from pprs._support.files import atomic_write
 from pprs.adaptation import BUDGET, adapt
 from pprs.adaptation.images import choose_images
+from pprs.certify.dataset import certify_dataset
 from pprs.data import ImageSet, Selection, open_dataset
-from pprs.dataset import certify_dataset
 from pprs.errors import ConfigurationError, PprsError, suggest
 from pprs.model import load_model
 from pprs.model.overlay import ADAPTED, join_adapted
@@ -30,9 +30,9 @@ from pprs.reproduction.results import Entry, Results
 from pprs.runners import describe_failures
 from pprs.runs import Row, Run, RunFrame
 from pprs.runs.export import to_arrow
-from pprs.sampling import Sampling
-from pprs.task import load_task
-from pprs.train import Recipe, accuracy, train_and_score
+from pprs.runs.subject import load_task
+from pprs.smoothing.sampling import Sampling
+from pprs.training.trainer import Recipe, accuracy, train_and_score
 from pprs.tuning import Candidate, MeasurementCache, Search
 
 ALL = "all"

@@ -11,7 +11,7 @@ from pprs.metrics import Difference, accuracy_difference, f1_of_certified, radiu
 from pprs.report.table import NONE, Table, format_number, format_radius
 from pprs.reproduction.plan import Experiment, Line, Plan
 from pprs.runs import RunFrame
-from pprs.sampling import decided_radii
+from pprs.smoothing.sampling import decided_radii
 
 Frames = dict[tuple[float, Line], RunFrame]  # the rows of an experiment by sigma and line
 RADII = (0.0, 0.1, 0.25, 0.5, 1.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pprs.runners.base import Done, Execution, Failed, Item, Runner, Work
 from pprs.runners.budget import FIRST_ROUND, Budget, parse_budget, run_budget
 from pprs.runners.cost import RunLimits, apply_limits
+from pprs.runners.dataset import run_dataset
 from pprs.runners.driver import GALLERY, InputReader, Recorder, RunProgress, run_inputs
 from pprs.runners.held import Held
 from pprs.runners.local import Local, LocalExecution
@@ -46,6 +47,7 @@ __all__ = [
     "parse_budget",
     "reopen_answer",
     "run_budget",
+    "run_dataset",
     "run_inputs",
     "run_subject",
 ]

@@ -10,11 +10,11 @@ from typing import Any, ClassVar, Self
 
 import torch
 
-from pprs.consistency import Watch
-from pprs.engine import EngineChoice, EngineOptions
 from pprs.errors import ConfigurationError
 from pprs.runs import Answer, Guarantee, Key, Question, Session
-from pprs.task import Task
+from pprs.runs.engine import EngineChoice, EngineOptions
+from pprs.runs.subject import Task
+from pprs.smoothing.consistency import Watch
 
 OnSamples = Callable[[int], None]
 

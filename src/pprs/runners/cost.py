@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from pprs._threads import get_threads
+from pprs._support.threads import get_threads
 from pprs.errors import ConfigurationError, check_type
 from pprs.progress import duration
 from pprs.runners.base import Runner, Work
 from pprs.runners.budget import Budget
-from pprs.sampling import Sampling
-from pprs.voting import LocalVotes
+from pprs.smoothing.sampling import Sampling
+from pprs.smoothing.voting import LocalVotes
 
 ESTIMATE_FROM = 20_000  # samples from which a run's time is estimated before it starts
 BUDGET_STOP = "width:0.01"  # a budget may end an image's sampling at any time, so its bound must hold at all times

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
-from pprs.consistency import Watch
 from pprs.errors import ConfigurationError, describe_error
 from pprs.runners.base import Done, Execution, Failed, Item, OnSamples, Runner, Work, answer_item
 from pprs.runs import Answer
-from pprs.voting import LocalVotes
+from pprs.smoothing.consistency import Watch
+from pprs.smoothing.voting import LocalVotes
 
 
 @dataclass(frozen=True)

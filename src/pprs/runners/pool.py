@@ -18,7 +18,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from pprs.arithmetic import Arithmetic
 from pprs.errors import ConfigurationError, PprsError, describe_error
 from pprs.noise import QuantisedImage, parse_noise
 from pprs.partition import Partition, parse_partition
@@ -26,7 +25,8 @@ from pprs.runners.base import Done, Execution, Failed, Item, OnSamples
 from pprs.runners.local import LocalExecution
 from pprs.runners.worker import Assignment, ImageArray, Job, SessionText
 from pprs.runs import Answer, Key
-from pprs.voting import Votes, chunk_size
+from pprs.smoothing.arithmetic import Arithmetic
+from pprs.smoothing.voting import Votes, chunk_size
 
 ATTEMPTS = 6  # workers that may die over an image before it has failed
 MAX_FAILED_STARTS = 5  # consecutive workers that may die before they are ready

@@ -16,7 +16,7 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from pprs._threads import cpu_count
+from pprs._support.threads import cpu_count
 from pprs.errors import describe_error
 from pprs.runners.base import Execution, Runner, Work, check_workers
 from pprs.runners.pool import WorkerEvent, WorkerPool

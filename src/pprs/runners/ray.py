@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pprs._threads import cpu_count
+from pprs._support.threads import cpu_count
 from pprs.errors import ConfigurationError, PprsError, describe_error
 from pprs.runners.base import Execution, Runner, Work, check_workers
 from pprs.runners.pool import WorkerEvent, WorkerPool

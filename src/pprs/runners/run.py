@@ -9,12 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pprs._threads import cpu_count, get_threads, keep_memory
-from pprs.arithmetic import REAL, Arithmetic
+from pprs._support.threads import cpu_count, get_threads, keep_memory
 from pprs.data import View, fair_order
-from pprs.engine import EngineOptions
 from pprs.errors import ConfigurationError, PprsError, check_integer, check_type
-from pprs.memory import check_memory
+from pprs.inputs.space import FILE as FILE_PIXELS
 from pprs.metrics import accuracy_error
 from pprs.noise import Noise, parse_noise
 from pprs.partition import AUTO, Auto, Partition, parse_request
@@ -27,6 +25,7 @@ from pprs.runners.local import Local
 from pprs.runners.processes import Processes
 from pprs.runners.target import UntilAccurate
 from pprs.runs import Failure, Guarantee, Key, Provenance, RunFile, RunWriter, StoredRun, check_out, open_run_folder
+from pprs.runs.engine import EngineOptions
 from pprs.runs.guarantee import Resumable, UnknownGuaranteeError
 from pprs.runs.session import (
     check_network,
@@ -38,8 +37,9 @@ from pprs.runs.session import (
     take_binding,
 )
 from pprs.runs.store import holds_rows
-from pprs.space import FILE as FILE_PIXELS
-from pprs.task import Task
+from pprs.runs.subject import Task
+from pprs.smoothing.arithmetic import REAL, Arithmetic
+from pprs.smoothing.memory import check_memory
 
 LISTED_FAILURES = 5  # failed images that an error lists one by one
 

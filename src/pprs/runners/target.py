@@ -11,7 +11,7 @@ from pprs.metrics import accuracy_error
 from pprs.runners.base import Done, Execution, Failed, Item
 from pprs.runners.driver import Recorder, iter_results, run_inputs
 from pprs.runs import Row, RunWriter
-from pprs.sampling import Sampling
+from pprs.smoothing.sampling import Sampling
 
 
 class UntilAccurate:

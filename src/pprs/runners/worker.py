@@ -17,23 +17,23 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pprs import _threads
+from pprs._support import threads as _threads
 from pprs._version import __version__
-from pprs.arithmetic import Arithmetic
-from pprs.consistency import Watch, check_function_of_one_image
-from pprs.engine import Accelerated
 from pprs.errors import ConfigurationError, PprsError, describe_error
 from pprs.model import Preprocess, load_model
 from pprs.model.base import Restricted
 from pprs.model.file_input import FileInput
 from pprs.model.identity import identify
 from pprs.model.onnx import OnnxNetwork
+from pprs.model.scores import Probe
 from pprs.noise import parse_noise
 from pprs.partition import parse_partition
 from pprs.runners.base import Done, Item, Work, answer_item
 from pprs.runs import GUARANTEES, Guarantee, Key, Session, describe_parts, find_guarantee, import_guarantee
-from pprs.scores import Probe
-from pprs.voting import LocalVotes, Scorer, Votes, check_image, error_context
+from pprs.runs.engine import Accelerated
+from pprs.smoothing.arithmetic import Arithmetic
+from pprs.smoothing.consistency import Watch, check_function_of_one_image
+from pprs.smoothing.voting import LocalVotes, Scorer, Votes, check_image, error_context
 
 ImageArray = npt.NDArray[np.float32]
 

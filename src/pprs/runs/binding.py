@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pprs.errors import DamagedError
+from pprs.model.scores import TOLERANCE, Probe
 from pprs.runs.columns import quote_value
-from pprs.scores import TOLERANCE, Probe
 
 
 @dataclass(frozen=True)

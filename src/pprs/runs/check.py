@@ -17,16 +17,16 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pprs.bounds import clopper_pearson_lower
-from pprs.confidence_sequence import ConfidenceSequence
-from pprs.domain import IMAGE, SIGNAL
 from pprs.errors import DamagedError, PprsError
+from pprs.inputs.domain import IMAGE, SIGNAL
 from pprs.noise import Gaussian, Quantisation, are_levels
 from pprs.runs.provenance import Provenance
 from pprs.runs.row import FAILED, PARTIAL, Row
 from pprs.runs.settings import RunSettings
-from pprs.sampling import Evidence, Sampling, check_times, parse_stop_rule
-from pprs.voting import chunk_size
+from pprs.smoothing.bounds import clopper_pearson_lower
+from pprs.smoothing.confidence_sequence import ConfidenceSequence
+from pprs.smoothing.sampling import Evidence, Sampling, check_times, parse_stop_rule
+from pprs.smoothing.voting import chunk_size
 
 ABOVE = 1e-12  # relative rounding error by which a stored value may exceed the recomputed one
 FLOAT32 = 2.0**-23  # relative rounding error of a sigma in float32

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from filelock import FileLock, Timeout
 
-from pprs._files import cannot_write
+from pprs._support.files import cannot_write
 from pprs.errors import ConfigurationError, DamagedError, PprsError
 from pprs.runs.columns import quote_value
 

@@ -17,7 +17,7 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
-from pprs._files import atomic_write
+from pprs._support.files import atomic_write
 from pprs.errors import ConfigurationError, DamagedError, PprsError, suggest
 from pprs.runs.columns import SCALAR, Column, Map, Schema, parse_integers, quote_value
 from pprs.runs.guarantee import GUARANTEES, Guarantee, find_guarantee

@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pprs.errors import ConfigurationError, PprsError
+from pprs.inputs.space import Space
 from pprs.runs.check import RowCheck, check_rows
 from pprs.runs.names import distinct_names, method_name
 from pprs.runs.provenance import CERTIFY
 from pprs.runs.row import Row
 from pprs.runs.run import Run, open_run
 from pprs.runs.settings import RunSettings
-from pprs.space import Space
 
 Array = npt.NDArray[Any]
 MAX_THUMBNAIL_PIXELS = 2**22  # a run may come from somebody else, and a small file can hold a very large picture

@@ -17,9 +17,6 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 import torch
 
-from pprs.arithmetic import Arithmetic
-from pprs.bounds import clopper_pearson_interval
-from pprs.classifier import Certification
 from pprs.data import Selection
 from pprs.errors import ConfigurationError, suggest
 from pprs.noise import Noise, QuantisedImage, digest_image
@@ -30,8 +27,11 @@ from pprs.runs.columns import Schema, quote_value
 from pprs.runs.provenance import CERTIFY, Provenance
 from pprs.runs.row import Failure
 from pprs.runs.session import Session
-from pprs.task import Task, load_task
-from pprs.voting import OnSamples, Scorer, VoteSource, check_image
+from pprs.runs.subject import Task, load_task
+from pprs.smoothing.arithmetic import Arithmetic
+from pprs.smoothing.bounds import clopper_pearson_interval
+from pprs.smoothing.classifier import Certification
+from pprs.smoothing.voting import OnSamples, Scorer, VoteSource, check_image
 
 S = TypeVar("S", bound=Provenance)
 R = TypeVar("R")

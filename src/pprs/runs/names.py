@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from pprs._text import FILE, decode_file
+from pprs._support.text import FILE, decode_file
 from pprs.errors import PprsError
 from pprs.model.overlay import split_adapted
 from pprs.partition import PARTITIONS, Denoiser, split_text

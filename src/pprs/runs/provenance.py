@@ -15,13 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from pprs.arithmetic import Arithmetic
 from pprs.denoisers import digest_denoiser
 from pprs.errors import ConfigurationError, DamagedError, PprsError
 from pprs.model.overlay import join_adapted, split_adapted
 from pprs.noise import Noise, parse_noise
 from pprs.partition import Partition, parse_partition
 from pprs.runs.columns import ArrowType, quote_value
+from pprs.smoothing.arithmetic import Arithmetic
 
 CERTIFY = "certify"  # the kind of run whose files do not name it
 KIND = "guarantee"  # the key of the kind in a file

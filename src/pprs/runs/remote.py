@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 import fsspec
 
-from pprs._files import cache_folder
+from pprs._support.files import cache_folder
 from pprs.errors import ConfigurationError, PprsError
 from pprs.runs.export import export
 from pprs.runs.store import FILE, Given, RunFile, RunWriter

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pprs.certificate import Certificate, round_down
-from pprs.domain import IMAGE, SIGNAL
 from pprs.errors import PprsError
+from pprs.inputs.domain import IMAGE, SIGNAL
 from pprs.runs.columns import INTEGERS, Column, Schema, parse_integers, quote_value
 from pprs.runs.provenance import Provenance
+from pprs.smoothing.certificate import Certificate, round_down
 
 Status = Literal["done", "partial", "failed"]
 PARTIAL, FAILED = "budget", "failed"  # values of `stopped` for images that are not done

@@ -12,21 +12,21 @@ from dataclasses import dataclass
 
 import torch
 
-from pprs.arithmetic import REAL, Arithmetic
-from pprs.consistency import Watch, check_function_of_one_image
-from pprs.engine import EngineChoice, EngineOptions, choose_engine
 from pprs.errors import ConfigurationError, PprsError, describe_error
+from pprs.inputs.space import FILE as FILE_PIXELS
 from pprs.model.identity import identify
+from pprs.model.scores import Probe
 from pprs.noise import Noise, Quantisation, QuantisedImage
 from pprs.partition import Auto, Partition
 from pprs.partition.recommendation import describe_rough_signal
 from pprs.progress import Progress, stage
 from pprs.runs.binding import Binding
+from pprs.runs.engine import EngineChoice, EngineOptions, choose_engine
 from pprs.runs.provenance import Provenance
-from pprs.scores import Probe
-from pprs.space import FILE as FILE_PIXELS
-from pprs.task import Task, recommend_for_model
-from pprs.voting import Scorer, error_context
+from pprs.runs.subject import Task, recommend_for_model
+from pprs.smoothing.arithmetic import REAL, Arithmetic
+from pprs.smoothing.consistency import Watch, check_function_of_one_image
+from pprs.smoothing.voting import Scorer, error_context
 
 
 @dataclass(frozen=True)

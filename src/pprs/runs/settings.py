@@ -10,7 +10,7 @@ from typing import ClassVar
 from pprs.errors import PprsError
 from pprs.runs.columns import ArrowType
 from pprs.runs.provenance import CERTIFY, Provenance, describe_labels, without_paths
-from pprs.sampling import Sampling, decided_radii
+from pprs.smoothing.sampling import Sampling, decided_radii
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ A file of a few kilobytes can hold any number of rows, and what is read must not
 
 from __future__ import annotations
 
-from pprs._files import usable_memory
+from pprs._support.files import usable_memory
 from pprs.errors import PprsError
 
 # Measured with short texts, and rounded up: a row with what a report keeps of it, and an exported row, whose settings

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pprs.errors import ConfigurationError, DamagedError
+from pprs.model.scores import HALF_TOLERANCE, TOLERANCE
 from pprs.runs.binding import Binding
 from pprs.runs.columns import MAX_HEAD, Map, Schema, quote_value
 from pprs.runs.database import Database, DatabaseWriter, has_table
@@ -23,7 +24,6 @@ from pprs.runs.guarantee import GUARANTEES, Guarantee, Legacy, find_guarantee
 from pprs.runs.provenance import CERTIFY, KIND, Provenance
 from pprs.runs.row import Failure
 from pprs.runs.size import check_rows_fit
-from pprs.scores import HALF_TOLERANCE, TOLERANCE
 
 FILE = "run.sqlite"
 VERSION = 1  # of the file format; earlier versions of pprs wrote 0

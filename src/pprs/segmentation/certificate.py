@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pprs.certificate import confidence, round_down, state_arithmetic
-from pprs.space import describe_shape
+from pprs.inputs.space import describe_shape
+from pprs.smoothing.certificate import confidence, round_down, state_arithmetic
 
 ABSTAINED = -1
 Labels = npt.NDArray[np.int32]

@@ -16,10 +16,10 @@ import torch
 from torch.nn import functional
 
 from pprs.errors import ConfigurationError, PprsError
+from pprs.model.scores import ROUNDING
 from pprs.noise import QuantisedImage
-from pprs.scores import ROUNDING
 from pprs.segmentation.groups import Groups
-from pprs.voting import ESTIMATE, SELECT, LocalVotes, OnSamples, Samples
+from pprs.smoothing.voting import ESTIMATE, SELECT, LocalVotes, OnSamples, Samples
 
 Ints = npt.NDArray[Any]
 Count = tuple[Ints, int, int | None]  # labels or agreeing samples, samples, and the sum of their segments or None

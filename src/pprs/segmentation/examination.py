@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pprs.certificate import round_down
 from pprs.doctor.examination import ESTIMATE_NOTE
 from pprs.errors import ConfigurationError, PprsError
 from pprs.noise import Noise, Quantisation
@@ -21,6 +20,7 @@ from pprs.segmentation.certificate import SegmentationCertificate
 from pprs.segmentation.holm import MAX_SAMPLES, least_significant_count
 from pprs.segmentation.row import SegmentationRow
 from pprs.segmentation.settings import SegmentationSettings
+from pprs.smoothing.certificate import round_down
 
 MORE_SAMPLES = (2, 4, 10)  # times those of the run
 SMALLER_SHARES = (0.8, 0.6, 0.4)  # of the distance of tau from 1/2

@@ -10,17 +10,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from pprs._threads import get_threads
-from pprs.arithmetic import Arithmetic
-from pprs.certificate import round_down
+from pprs._support.threads import get_threads
 from pprs.data import Selection
 from pprs.errors import ConfigurationError
-from pprs.memory import check_memory
+from pprs.inputs.space import NETWORK
 from pprs.model import Model
 from pprs.noise import Noise, digest_image
 from pprs.runs import Answer, Failure, Guarantee, Key, Known, Question, Run, Session
 from pprs.runs.guarantee import Summary
 from pprs.runs.session import describe_problem
+from pprs.runs.subject import Task
 from pprs.segmentation.certificate import SegmentationCertificate
 from pprs.segmentation.holm import check_attainable
 from pprs.segmentation.legacy import LEGACY
@@ -29,9 +28,10 @@ from pprs.segmentation.segmenter import SegmentationSampling, SmoothedSegmenter,
 from pprs.segmentation.settings import SegmentationSettings
 from pprs.segmentation.subject import open_subject
 from pprs.segmentation.summary import summarise_segmentation
-from pprs.space import NETWORK
-from pprs.task import Task
-from pprs.voting import OnSamples, check_image
+from pprs.smoothing.arithmetic import Arithmetic
+from pprs.smoothing.certificate import round_down
+from pprs.smoothing.memory import check_memory
+from pprs.smoothing.voting import OnSamples, check_image
 
 
 class SegmentAnswer(Answer):

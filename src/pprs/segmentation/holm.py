@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betainc
 
-from pprs.bounds import check_alpha
 from pprs.errors import ConfigurationError
+from pprs.smoothing.bounds import check_alpha
 
 Floats = npt.NDArray[np.float64]
 MARGIN = 1 + 1e-9  # p-values are accurate to about 1e-13 of their size, and are raised by more than that

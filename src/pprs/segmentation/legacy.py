@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from pprs.arithmetic import Arithmetic
 from pprs.errors import DamagedError, PprsError
 from pprs.model.preprocess import Preprocess
 from pprs.runs import Binding, Failure
@@ -22,6 +21,7 @@ from pprs.segmentation.groups import make_groups
 from pprs.segmentation.row import Map, SegmentationRow, check_truth, conclude_row
 from pprs.segmentation.segmenter import resolve_groups
 from pprs.segmentation.settings import SegmentationSettings
+from pprs.smoothing.arithmetic import Arithmetic
 
 FILE, LOCK = "segmentation.sqlite", ".segmentation.lock"
 DATABASE = Database(FILE, LOCK, 1, "a segmentation run", "`pprs segment`")

@@ -10,9 +10,9 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from pprs.certificate import round_down
 from pprs.report import figures
 from pprs.segmentation.certificate import SegmentationCertificate
+from pprs.smoothing.certificate import round_down
 
 Array = npt.NDArray[Any]
 BACKGROUND, ABSTAINED_LIGHT, ABSTAINED_DARK = (0.12, 0.12, 0.14), (0.93, 0.93, 0.93), (0.72, 0.72, 0.72)

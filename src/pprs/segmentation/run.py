@@ -17,11 +17,11 @@ from pprs.partition import Partition
 from pprs.progress import Progress, as_progress
 from pprs.runners import Runner, RunOptions, run_subject
 from pprs.runs import Run
+from pprs.runs.subject import Task
 from pprs.segmentation.guarantee import SEGMENT
 from pprs.segmentation.masks import MaskedSet
 from pprs.segmentation.segmenter import SegmentationSampling
 from pprs.segmentation.subject import check_masks
-from pprs.task import Task
 
 
 def segment_dataset(

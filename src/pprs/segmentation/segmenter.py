@@ -9,8 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from pprs.arithmetic import Arithmetic
-from pprs.consistency import FirstBatch, check_function_of_one_image, checked
 from pprs.errors import ConfigurationError, PprsError, check_integer, check_type
 from pprs.noise import Noise, Quantisation, QuantisedImage, digest_image, parse_noise
 from pprs.partition import Partition, parse_partition
@@ -19,7 +17,9 @@ from pprs.segmentation.certificate import ABSTAINED, SegmentationCertificate
 from pprs.segmentation.counting import Ints, PixelVotes
 from pprs.segmentation.groups import Groups, check_groups, make_groups
 from pprs.segmentation.holm import check_attainable, check_samples, least_significant_count
-from pprs.voting import SELECT, OnSamples, check_image, error_context, noisy_chunk, trial_inputs
+from pprs.smoothing.arithmetic import Arithmetic
+from pprs.smoothing.consistency import FirstBatch, check_function_of_one_image, checked
+from pprs.smoothing.voting import SELECT, OnSamples, check_image, error_context, noisy_chunk, trial_inputs
 
 
 @dataclass(frozen=True)

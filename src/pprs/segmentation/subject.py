@@ -13,9 +13,9 @@ from pprs.data import Selection, check_indices
 from pprs.errors import ConfigurationError, PprsError
 from pprs.model import Model
 from pprs.progress import Progress, stage
+from pprs.runs.subject import Task, find_usable, open_model
 from pprs.segmentation.data import as_masked_set, open_masked
 from pprs.segmentation.masks import MaskedSet, Prepared
-from pprs.task import Task, find_usable, open_model
 
 CLASSIFIES = "{} labels the whole image, and this is for networks that label every pixel. Use `pprs certify`."
 

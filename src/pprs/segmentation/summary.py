@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pprs.certificate import confidence, state_arithmetic
 from pprs.partition import parse_partition
 from pprs.report.table import format_percent, format_radius
 from pprs.runs import Failure, Run
@@ -13,6 +12,7 @@ from pprs.runs.guarantee import Metric, Summary
 from pprs.segmentation.metrics import Confusion
 from pprs.segmentation.row import SegmentationRow
 from pprs.segmentation.settings import SegmentationSettings
+from pprs.smoothing.certificate import confidence, state_arithmetic
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from pprs._files import check_writable
+from pprs._support.files import check_writable
 from pprs.errors import ConfigurationError, PprsError
 from pprs.model import weights
 from pprs.model.unet import DEFAULT_WIDTH, KIND, UNet, UNetArchitecture
@@ -17,7 +17,7 @@ from pprs.progress import Progress, as_progress
 from pprs.segmentation.data import open_masked
 from pprs.segmentation.masks import IGNORED, MaskedSet
 from pprs.segmentation.metrics import Confusion
-from pprs.train import Recipe, fit
+from pprs.training.trainer import Recipe, fit
 
 _NO_LABEL = -100  # what torch's cross-entropy ignores
 

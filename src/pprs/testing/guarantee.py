@@ -17,12 +17,11 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from pprs.dataset import run_dataset
 from pprs.errors import ConfigurationError, DamagedError
 from pprs.progress import Silent
 from pprs.report import FORMATS as REPORTS
 from pprs.report import make_report, write_report
-from pprs.runners import Processes
+from pprs.runners import Processes, run_dataset
 from pprs.runs import FILE, Failure, Guarantee, Key, Run, RunFile, export, open_run
 from pprs.runs.columns import FLOATS, INTEGERS, MAP, TRUTH, Column
 from pprs.runs.export import FORMATS

@@ -13,9 +13,9 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from pprs import _threads
-from pprs.domain import IMAGE, SIGNAL, Domain
+from pprs._support import threads as _threads
 from pprs.errors import PprsError
+from pprs.inputs.domain import IMAGE, SIGNAL, Domain
 from pprs.partition import PARTITIONS, Partition, SignalSegments, Superpixels, parse_partition
 
 Array = npt.NDArray[Any]

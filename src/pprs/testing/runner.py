@@ -12,14 +12,14 @@ from typing import Any
 import numpy.typing as npt
 import torch
 
-from pprs.dataset import certify_dataset
+from pprs.certify.dataset import certify_dataset
 from pprs.errors import ConfigurationError
 from pprs.noise import Gaussian
 from pprs.partition import Grid
 from pprs.progress import Silent
 from pprs.runners import Local, Runner
 from pprs.runs import Row, Run, open_run
-from pprs.sampling import Sampling
+from pprs.smoothing.sampling import Sampling
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, int, int]

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from pprs.domain import SIGNAL, domain_of
 from pprs.errors import PprsError
+from pprs.inputs.domain import SIGNAL, domain_of
 from pprs.noise import Noise
 from pprs.partition import (
     Blur,

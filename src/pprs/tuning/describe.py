@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pprs.certificate import round_down
 from pprs.noise import Noise
 from pprs.partition import parse_partition
 from pprs.report import figures
 from pprs.report.table import Cell, Table
+from pprs.smoothing.certificate import round_down
 from pprs.tuning.candidates import ADAPTED
 from pprs.tuning.result import Final, Trial, Tuned
 from pprs.tuning.search import ALPHA

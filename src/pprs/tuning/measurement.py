@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pprs._files import atomic_write
+from pprs._support.files import atomic_write
 from pprs.errors import ConfigurationError
 
 

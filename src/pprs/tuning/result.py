@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pprs._files import atomic_write
+from pprs._support.files import atomic_write
 from pprs.metrics import (
     Difference,
     accuracy_interval,

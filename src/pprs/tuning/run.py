@@ -9,26 +9,26 @@ from typing import Any
 
 import torch
 
-from pprs._files import atomic_write
-from pprs._threads import keep_memory
-from pprs.arithmetic import Arithmetic
+from pprs._support.files import atomic_write
+from pprs._support.threads import keep_memory
 from pprs.data import Selection
-from pprs.engine import EngineChoice, EngineOptions, check_engine
 from pprs.errors import ConfigurationError, PprsError, suggest
+from pprs.inputs.space import FILE, NETWORK, state_pixels
 from pprs.model import Model
 from pprs.noise import Noise, parse_noise
 from pprs.partition import Denoiser, Partition, parse_partition
 from pprs.progress import Progress, as_progress, rename_inputs, stage
 from pprs.runners import Local, fit_in_memory, parse_budget
+from pprs.runs.engine import EngineChoice, EngineOptions, check_engine
 from pprs.runs.session import check_network, count_adapted_images, open_session
-from pprs.space import FILE, NETWORK, state_pixels
-from pprs.task import Task, load_task, open_data, open_model
+from pprs.runs.subject import Task, load_task, open_data, open_model
+from pprs.smoothing.arithmetic import Arithmetic
+from pprs.smoothing.voting import BaseClassifier, Scorer
 from pprs.tuning.candidates import ADAPTED, ALL_FAMILIES, DENOISER, FAMILIES
 from pprs.tuning.describe import draw_chart, shorten
 from pprs.tuning.measurement import MeasurementCache, recorded_engine
 from pprs.tuning.result import Tuned
 from pprs.tuning.search import AdaptedNetwork, SearchStep, check_number_of_images, search_partitions
-from pprs.voting import BaseClassifier, Scorer
 
 LIMIT = 1000  # images by default
 SAMPLES = 10**6  # large enough that timing the engines pays off

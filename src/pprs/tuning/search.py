@@ -10,17 +10,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from pprs import _threads
-from pprs.bounds import clopper_pearson_lower, mean_error
-from pprs.classifier import SmoothedClassifier
+from pprs._support import threads as _threads
 from pprs.data import ImageSet, fair_order
 from pprs.errors import ConfigurationError
 from pprs.noise import Noise
 from pprs.partition import Denoiser, Partition
+from pprs.smoothing.bounds import clopper_pearson_lower, mean_error
+from pprs.smoothing.classifier import SmoothedClassifier
+from pprs.smoothing.voting import TUNE
 from pprs.tuning.candidates import ALL_FAMILIES, FAMILIES, Candidate, find_neighbours, propose_candidates
 from pprs.tuning.measurement import MeasurementCache
 from pprs.tuning.result import Final, Floats, Trial, Tuned
-from pprs.voting import TUNE
 
 ROUNDS = 3
 KEEP = 3  # one candidate in KEEP stays in the search

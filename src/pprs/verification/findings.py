@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from pprs.domain import Domain
+from pprs.inputs.domain import Domain
 from pprs.runs import Mismatch, Replay
 from pprs.runs.check import count_rows
 

@@ -20,7 +20,7 @@ from pprs.runs import Binding, Failure, Guarantee, Run, describe_parts, same_val
 from pprs.runs.check import BELOW, count_rows
 from pprs.runs.columns import quote_value
 from pprs.runs.session import describe_subject
-from pprs.task import Task
+from pprs.runs.subject import Task
 from pprs.verification.findings import Findings
 
 # Settings that follow from the model and the data.

@@ -10,7 +10,7 @@ from pprs.progress import Progress, stage
 from pprs.runners import Work, reopen_answer
 from pprs.runs import Binding, Guarantee, Known, Question
 from pprs.runs.session import check_network, take_probe
-from pprs.task import Task
+from pprs.runs.subject import Task
 from pprs.verification.findings import Findings
 
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import torch
 
-from pprs.domain import domain_of_any
-from pprs.engine import check_engine
 from pprs.errors import DamagedError, PprsError, describe_error
+from pprs.inputs.domain import domain_of_any
+from pprs.inputs.space import check_pixels
 from pprs.model import Model
 from pprs.progress import Progress, as_progress, rename_inputs, stage
 from pprs.runs import ExportedRun, Guarantee, Run, choose_rows, open_run
 from pprs.runs.columns import quote_value
-from pprs.space import check_pixels
-from pprs.task import Task, reopen_model
+from pprs.runs.engine import check_engine
+from pprs.runs.subject import Task, reopen_model
 from pprs.verification.findings import Findings, Verification
 from pprs.verification.images import check_binding, check_images, check_subject
 from pprs.verification.replay import replay as replay_rows

@@ -14,7 +14,7 @@ from pprs.app.segmenters import Segmenter, make_scenes_segmenter
 from pprs.app.server.fair_queue import FairQueue
 from pprs.app.server.limits import Limits
 from pprs.app.signals import SignalNetwork
-from pprs.certificate import Certificate
+from pprs.smoothing.certificate import Certificate
 
 MAX_SESSIONS = 1000  # that are remembered
 

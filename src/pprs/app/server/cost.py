@@ -9,13 +9,13 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from pprs import _threads
+from pprs._support import threads as _threads
 from pprs.app.server.fair_queue import Turn
-from pprs.domain import SIGNAL
 from pprs.errors import PprsError
+from pprs.inputs.domain import SIGNAL
 from pprs.kernels import soft_slic
 from pprs.partition import Partition
-from pprs.voting import chunk_size
+from pprs.smoothing.voting import chunk_size
 
 MAX_SECONDS = 6.0  # of processor time for a chunk of samples, which cannot be interrupted
 MIN_ROWS = 16  # of a strip

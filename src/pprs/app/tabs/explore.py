@@ -35,9 +35,9 @@ from pprs.app.tabs.controls import (
 )
 from pprs.app.tabs.jobs import CONCURRENCY
 from pprs.errors import PprsError, suggest
+from pprs.inputs.space import FILE, NETWORK, check_pixels
 from pprs.noise import parse_noise
-from pprs.space import FILE, NETWORK, check_pixels
-from pprs.task import recommend_for_model
+from pprs.runs.subject import recommend_for_model
 
 NOISES = ("gaussian", "exponential", "powerlaw")
 REFUSED: tuple[Any, ...] = ()  # stored instead of the values of controls that were refused

@@ -32,11 +32,11 @@ from pprs.app.tabs.controls import (
     parse_seed,
     update_options,
 )
-from pprs.dataset import EngineOptions
 from pprs.label_sets import SetRequest
 from pprs.label_sets.scores import SCORES
 from pprs.noise import Gaussian
-from pprs.task import recommend_for_model
+from pprs.runs.engine import EngineOptions
+from pprs.runs.subject import recommend_for_model
 
 TASK, PREFIX = "sets", "set-"
 RADIUS, MAX_RADIUS, ALPHA, IMAGES, MAX_IMAGES = 0.25, 5.0, 0.1, 500, 5000

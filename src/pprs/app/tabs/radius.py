@@ -16,9 +16,9 @@ from pprs.app.server.context import Context
 from pprs.app.server.fair_queue import Turn
 from pprs.app.server.limits import check_number
 from pprs.app.tabs.explore import Controls, parse_request
-from pprs.certificate import Certificate, round_down
 from pprs.errors import PprsError
 from pprs.report import figures
+from pprs.smoothing.certificate import Certificate, round_down
 
 MAX_NORM = 5.0
 Array = npt.NDArray[Any]

@@ -33,9 +33,9 @@ from pprs.app.tabs.controls import (
     update_options,
 )
 from pprs.noise import Gaussian
+from pprs.runs.subject import recommend_for_model
 from pprs.segmentation import SegmentationSampling
 from pprs.segmentation.masks import MaskedSet
-from pprs.task import recommend_for_model
 
 TASK, PREFIX = "segment", "segment-"
 N0, N, TAU = 20, 100, 0.75

@@ -35,12 +35,12 @@ from pprs.app.tabs.controls import (
     parse_seed,
     update_options,
 )
-from pprs.domain import SIGNAL
 from pprs.errors import PprsError, suggest
+from pprs.inputs.domain import SIGNAL
+from pprs.inputs.space import NETWORK
 from pprs.noise import Gaussian, Noise
 from pprs.partition import Partition, Recommendation
-from pprs.sampling import Sampling
-from pprs.space import NETWORK
+from pprs.smoothing.sampling import Sampling
 
 TASK, PREFIX = "signal", "signal-"
 SIGMAS = (1e-6, 1e4)

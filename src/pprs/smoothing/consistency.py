@@ -19,8 +19,8 @@ import torch
 
 from pprs.errors import ConfigurationError, PprsError
 from pprs.model.onnx import OnnxNetwork
-from pprs.scores import relative_difference, spread
-from pprs.voting import BaseClassifier, Scorer
+from pprs.model.scores import relative_difference, spread
+from pprs.smoothing.voting import BaseClassifier, Scorer
 
 ALONE = 4  # images that are also scored alone
 ATTEMPTS = 3  # to score an image again

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from pprs.bounds import MIN_SHARE, check_alpha, clopper_pearson_lower
 from pprs.errors import ConfigurationError, PprsError
+from pprs.smoothing.bounds import MIN_SHARE, check_alpha, clopper_pearson_lower
 
 TILT_RATIO = math.sqrt(2)  # between successive tilts
 MAX_TILT = 6.0  # for nearly unanimous votes

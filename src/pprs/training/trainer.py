@@ -9,17 +9,17 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
-from pprs._files import check_writable
-from pprs.augment import mirror_images, shift_images
+from pprs._support.files import check_writable
 from pprs.data import ImageSet, open_dataset
-from pprs.domain import SIGNAL, domain_of
 from pprs.errors import ConfigurationError, PprsError
+from pprs.inputs.domain import SIGNAL, domain_of
 from pprs.model import weights
 from pprs.model.resnet import ARCHITECTURES, ResNet, architecture
 from pprs.noise import Noise, keyed_rng
 from pprs.partition import Partition
 from pprs.progress import Progress, as_progress, rename_inputs, stage
-from pprs.voting import TRAIN
+from pprs.smoothing.voting import TRAIN
+from pprs.training.augment import mirror_images, shift_images
 
 
 @dataclass(frozen=True)

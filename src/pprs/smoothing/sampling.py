@@ -19,10 +19,10 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from pprs.bounds import check_samples, clopper_pearson_lower, min_samples_to_certify, two_sided_bounds
-from pprs.confidence_sequence import ConfidenceSequence
 from pprs.errors import ConfigurationError, PprsError, check_integer, suggest
 from pprs.noise import Noise, Quantisation
+from pprs.smoothing.bounds import check_samples, clopper_pearson_lower, min_samples_to_certify, two_sided_bounds
+from pprs.smoothing.confidence_sequence import ConfidenceSequence
 
 GROWTH = 1.03  # factor between the numbers of votes at which the rule is checked, so that checks cost little in total
 OPTIMISM = 3.0  # standard deviations above the expected votes; an image that needs more luck is given up

@@ -11,16 +11,16 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from pprs.arithmetic import Arithmetic
-from pprs.bounds import binomial_test, check_alpha
-from pprs.certificate import Certificate, Counts, Prediction
-from pprs.consistency import FirstBatch, check_function_of_one_image, checked
 from pprs.errors import ConfigurationError, PprsError
 from pprs.noise import Noise, Quantisation, QuantisedImage, digest_image
 from pprs.partition import Partition
 from pprs.progress import Progress, as_progress, stage
-from pprs.sampling import Evidence, Sampling, check_certifiable
-from pprs.voting import (
+from pprs.smoothing.arithmetic import Arithmetic
+from pprs.smoothing.bounds import binomial_test, check_alpha
+from pprs.smoothing.certificate import Certificate, Counts, Prediction
+from pprs.smoothing.consistency import FirstBatch, check_function_of_one_image, checked
+from pprs.smoothing.sampling import Evidence, Sampling, check_certifiable
+from pprs.smoothing.voting import (
     ESTIMATE,
     PREDICT,
     SELECT,

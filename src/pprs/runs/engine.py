@@ -21,14 +21,14 @@ from pathlib import Path
 
 import torch
 
-from pprs import _threads
-from pprs._files import atomic_write, cache_folder
+from pprs._support import threads as _threads
+from pprs._support.files import atomic_write, cache_folder
 from pprs._version import __version__
 from pprs.errors import ConfigurationError, PprsError, check_integer, suggest
 from pprs.model import Model
 from pprs.model.base import Restricted
 from pprs.model.onnx import OnnxNetwork
-from pprs.scores import HALF_ROUNDING, relative_difference
+from pprs.model.scores import HALF_ROUNDING, relative_difference
 
 ENGINES = ("auto", "torch", "onnxruntime")
 MIN_EXPORT_SECONDS = 20.0  # of work, below which a network is not exported, since the export takes about as long

@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 
 from pprs.errors import PprsError
-from pprs.space import FILE, NETWORK, describe_input
-from pprs.voting import chunk_size
+from pprs.inputs.space import FILE, NETWORK, describe_input
+from pprs.smoothing.voting import chunk_size
 
 # Measured on images of 0.4 to 6 megapixels. Each byte of the image takes up to 10 while it is rounded to integers and
 # digested. Each byte of noisy copies takes 1 to 6 on its thread: the copies, their averages and the partition's work.

@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from pprs._external_data import external_files
+from pprs._support.external_data import external_files
 from pprs.errors import PprsError
 
 

@@ -17,9 +17,9 @@ import numpy.typing as npt
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, svds
 
-from pprs.certificate import Certificate
 from pprs.errors import PprsError, suggest
 from pprs.partition import Superpixels
+from pprs.smoothing.certificate import Certificate
 
 FORMS = ("proof", "theorem", "norms")
 

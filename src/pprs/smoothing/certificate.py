@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pprs.domain import IMAGE
 from pprs.errors import PprsError
+from pprs.inputs.domain import IMAGE
+from pprs.inputs.space import describe_input, state_claim
 from pprs.noise.quantised import EIGHT_BIT, NATIVE, ON_LEVEL, PCM, describe_levels
 from pprs.partition import Superpixels, parse_partition
-from pprs.space import describe_input, state_claim
 
 Counts = npt.NDArray[np.int64]
 MAX_STEPS = 2**31  # levels by which a value may change, more than any radius allows

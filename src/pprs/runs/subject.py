@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from pprs.arithmetic import Arithmetic, prepare_image
 from pprs.data import Example, ImageSet, Selection, View, as_image_set, check_indices, open_dataset
-from pprs.domain import IMAGE, Domain, domain_of
 from pprs.errors import ConfigurationError, PprsError
+from pprs.inputs.domain import IMAGE, Domain, domain_of
+from pprs.inputs.space import FILE, NETWORK, check_pixels
 from pprs.model import SOURCES, Model, load_model
 from pprs.model.base import class_indices, normalise_name
 from pprs.model.factory import Factory
@@ -24,8 +24,8 @@ from pprs.model.file_input import FileInput
 from pprs.model.overlay import ADAPTED, apply_overlay, join_adapted, load_overlay, split_adapted
 from pprs.noise import Noise, digest_image
 from pprs.partition import Partition, Recommendation, parse_partition, recommend_partition
-from pprs.space import FILE, NETWORK, check_pixels
-from pprs.voting import trial_inputs
+from pprs.smoothing.arithmetic import Arithmetic, prepare_image
+from pprs.smoothing.voting import trial_inputs
 
 SEGMENTS = "{} labels every pixel, and this is for networks that label the whole image. Use `pprs segment`."
 MAX_UNUSABLE = 10  # if this many images in a row cannot be used, the images are not the cause

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pprs.domain import SIGNAL, domain_of
 from pprs.errors import ConfigurationError, suggest
+from pprs.inputs.domain import SIGNAL, domain_of
 
 NETWORK, FILE = "network", "file"
 PIXELS = (NETWORK, FILE)

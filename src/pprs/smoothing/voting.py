@@ -24,11 +24,10 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import numpy as np
 import torch
 
-from pprs import _threads
-from pprs.arithmetic import Arithmetic
-from pprs.certificate import Counts
-from pprs.domain import domain_of
+from pprs._support import threads as _threads
 from pprs.errors import ConfigurationError, PprsError
+from pprs.inputs.domain import domain_of
+from pprs.model.scores import HALF_ROUNDING, HALF_TOLERANCE, TOLERANCE, near_ties, spread
 from pprs.noise import (
     Noise,
     QuantisedImage,
@@ -37,7 +36,8 @@ from pprs.noise import (
     quantised_gaussian,
 )
 from pprs.partition import Partition
-from pprs.scores import HALF_ROUNDING, HALF_TOLERANCE, TOLERANCE, near_ties, spread
+from pprs.smoothing.arithmetic import Arithmetic
+from pprs.smoothing.certificate import Counts
 
 # Each phase has its own noise. TRIAL is for decisions that are made before a run, such as the choice of engine: if
 # these used the noise of the estimate, the classifier would depend on it and the guarantee would be lost. ATTACK is for

@@ -12,8 +12,8 @@ from typing import Literal
 
 import torch
 
-from pprs.domain import SIGNAL
 from pprs.errors import ConfigurationError, DamagedError, PprsError, suggest
+from pprs.inputs.domain import SIGNAL
 from pprs.noise import Noise, QuantisedImage, are_levels, quantise, quantise_signal
 from pprs.noise.quantised import EIGHT_BIT, choose_grid
 

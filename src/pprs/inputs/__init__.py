@@ -1,0 +1,1 @@
+"""What is certified: images and signals, and the pixels in which changes are measured."""

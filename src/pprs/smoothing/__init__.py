@@ -1,0 +1,1 @@
+"""The mathematics of a certificate: noise is added, votes are counted, shares are bounded, a radius follows."""
