@@ -36,7 +36,7 @@ from pprs.runners import (
 )
 from pprs.runs import FILE, Row, RunSettings, RunWriter, Session
 from pprs.runs.engine import EngineChoice
-from pprs.runs.subject import Task, load_task
+from pprs.runs.subject import Subject, load_subject
 from pprs.smoothing.sampling import Sampling
 
 TINY = """
@@ -49,14 +49,14 @@ def make():
 DATA, SAMPLING, ROUNDS = "builtin:mnist5k", Sampling(100, 2000, 0.001), 4
 
 
-def make_work(task: Task, g: SmoothedClassifier, sampling: Sampling) -> Work:
-    """Return the work of certifying the images of a task, as a run would open it."""
+def make_work(subject: Subject, g: SmoothedClassifier, sampling: Sampling) -> Work:
+    """Return the work of certifying the images of a subject, as a run would open it."""
     settings = RunSettings(
         num_classes=g.num_classes, noise_text=str(g.noise), n0=sampling.n0, n=sampling.n, alpha=sampling.alpha
     )
     session = Session(g.model, g.num_classes, g.noise, g.partition, arithmetic="auto")
-    trials, choice = task.trial_images(g.noise, g.partition, 0), EngineChoice(task.model, "torch", "")
-    return Work(CERTIFY, settings, task, session, choice, CertifyAnswer(g, sampling), trials)
+    trials, choice = subject.trial_images(g.noise, g.partition, 0), EngineChoice(subject.model, "torch", "")
+    return Work(CERTIFY, settings, subject, session, choice, CertifyAnswer(g, sampling), trials)
 
 
 def run_images(
@@ -110,9 +110,9 @@ def load(images: int = 10_000) -> Iterator[dict[str, object]]:
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         (Path(folder) / "benchnet.py").write_text(TINY)
         stack.enter_context(contextlib.chdir(folder))
-        task = load_task("benchnet:make", data)
-        g = SmoothedClassifier(task.model.module, 2, Gaussian(0.5))
-        job = Job.of(make_work(task, g, sampling))
+        subject = load_subject("benchnet:make", data)
+        g = SmoothedClassifier(subject.model.module, 2, Gaussian(0.5))
+        job = Job.of(make_work(subject, g, sampling))
         for name, kind in (("processes", ProcessPool), ("ray", RayPool)):
             clock = Peaks(images)
             with kind(job, 2) as pool, RunWriter(Path(folder) / name, RunSettings()) as run:
@@ -138,11 +138,11 @@ def overhead(seconds: float) -> Iterator[dict[str, object]]:
         net = architecture("resnet-small", channels=1, num_classes=10, mean=(0.5,), std=(0.25,))
         save(file, net.build(), net, input_shape=(1, 28, 28), class_names=None, training={})
         digits = open_dataset(DATA)
-        task = load_task(str(file), digits)
-        g = SmoothedClassifier(task.model.module, 10, Gaussian(0.5), Slic(50, blur=3))
+        subject = load_subject(str(file), digits)
+        g = SmoothedClassifier(subject.model.module, 10, Gaussian(0.5), Slic(50, blur=3))
         seconds_per_image = g.seconds_per_sample(digits[0].image) * (SAMPLING.n0 + SAMPLING.n)
         images = range(min(len(digits), max(10 * cores * ROUNDS, math.ceil(seconds / seconds_per_image))))
-        job = Job.of(make_work(task, g, SAMPLING))
+        job = Job.of(make_work(subject, g, SAMPLING))
         local = LocalExecution(CertifyAnswer(g, SAMPLING))
         turns = [images[i::ROUNDS] for i in range(ROUNDS)]
         clocks: dict[str, list[Clock]] = {"local": [], "processes": [], "ray": []}

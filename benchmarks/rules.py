@@ -32,7 +32,7 @@ from pprs.noise import keyed_rng
 from pprs.partition import Felzenszwalb, Partition, Quickshift, Shifts, Slic, Soft, parse_partition
 from pprs.reproduction.former_rules import FORMER, PRESENT, resolve_by
 from pprs.runs.engine import choose_engine
-from pprs.runs.subject import load_task
+from pprs.runs.subject import load_subject
 from pprs.smoothing.bounds import clopper_pearson_lower, mean_error
 from pprs.smoothing.voting import TUNE
 
@@ -82,17 +82,17 @@ class Measurement:
     """A network with images and labels, on which votes for the correct label are counted."""
 
     def __init__(self, name: str, model: str, data: str, split: str | None, classes: str | None, images: int) -> None:
-        task = load_task(model, data, split=split, classes=classes)
-        chosen = task.images[:: max(1, len(task.images) // images)][:images]
+        subject = load_subject(model, data, split=split, classes=classes)
+        chosen = subject.images[:: max(1, len(subject.images) // images)][:images]
         self.name, self.indices = name, chosen
-        examples = [task.data[i] for i in chosen]
+        examples = [subject.data[i] for i in chosen]
         self.images = [example.image for example in examples]
         batch = torch.stack(self.images[:4])
-        self.network = choose_engine(task.model, batch, engine="onnxruntime", samples=10**6).model.module.eval()
+        self.network = choose_engine(subject.model, batch, engine="onnxruntime", samples=10**6).model.module.eval()
         with torch.inference_mode():
             clean = [int(self.network(image[None]).argmax()) for image in self.images]
         self.labels = [own if e.label is None else e.label for e, own in zip(examples, clean, strict=True)]
-        self.groups = _group_labels(self.labels) if task.num_classes > GROUP else None
+        self.groups = _group_labels(self.labels) if subject.num_classes > GROUP else None
 
     def count(self, noise: Gaussian, partition: Partition | None, samples: int) -> dict[str, Any]:
         """Count the votes for the correct label of each image, among all labels and among ten of them."""

@@ -21,7 +21,7 @@ from pprs.runners import Job, LocalExecution, RunProgress, Work
 from pprs.runners.worker import SessionText
 from pprs.runs import Row, RunSettings, Session
 from pprs.runs.engine import EngineChoice
-from pprs.runs.subject import Task, load_task
+from pprs.runs.subject import Subject, load_subject
 from pprs.smoothing.sampling import Sampling
 
 TOKEN = secrets.token_hex(16)  # of all clusters that a process starts: Ray keeps the first one that it sees
@@ -105,20 +105,20 @@ def job_for(sampling: Sampling) -> tuple[Job, SmoothedClassifier]:
     if not Path(f"{MODEL}.py").is_file():
         session = SessionText(2, "gaussian:sigma=0.25", None, arithmetic="auto")
         return Job("nowhere:make", "", "certify", settings.to_dict(), session), None  # type: ignore[return-value]
-    task = load_task(f"{MODEL}:make", images(1))
-    classifier = SmoothedClassifier(task.model.module, 2, Gaussian(0.25), Slic(9), threads=1, check=False)
-    return Job.of(make_work(task, classifier, settings)), classifier
+    subject = load_subject(f"{MODEL}:make", images(1))
+    classifier = SmoothedClassifier(subject.model.module, 2, Gaussian(0.25), Slic(9), threads=1, check=False)
+    return Job.of(make_work(subject, classifier, settings)), classifier
 
 
-def make_work(task: Task, classifier: SmoothedClassifier, settings: RunSettings) -> Work:
-    """Work for a classifier of a task, as a run would open it."""
+def make_work(subject: Subject, classifier: SmoothedClassifier, settings: RunSettings) -> Work:
+    """Work for a classifier of a subject, as a run would open it."""
     votes = classifier.votes
     session = Session(
         votes.model, votes.num_classes, votes.noise, votes.partition, votes.seed, votes.arithmetic, threads=1
     )
-    trials = task.trial_images(votes.noise, votes.partition, votes.seed, votes.arithmetic)
+    trials = subject.trial_images(votes.noise, votes.partition, votes.seed, votes.arithmetic)
     answer = CertifyAnswer(classifier, settings.sampling)
-    return Work(CERTIFY, settings, task, session, EngineChoice(task.model, "torch", ""), answer, trials)
+    return Work(CERTIFY, settings, subject, session, EngineChoice(subject.model, "torch", ""), answer, trials)
 
 
 def local_execution(classifier: SmoothedClassifier, sampling: Sampling) -> LocalExecution:

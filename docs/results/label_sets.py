@@ -31,7 +31,7 @@ from pprs.noise import Gaussian
 from pprs.partition import parse_partition
 from pprs.report.figures import to_bytes
 from pprs.report.table import Table, format_percent
-from pprs.runs.subject import load_task
+from pprs.runs.subject import load_subject
 
 STORED = Path(__file__).parent / "label-sets.json"
 FIGURE = Path(__file__).parents[1] / "label-sets.svg"
@@ -47,14 +47,14 @@ PARTITIONS = {
 
 def measure(model: str) -> list[SetEvaluation]:
     """Calibrate, evaluate and attack the sets of each partition."""
-    task = load_task(model, "builtin:mnist5k")
-    calibration = replace(task, images=sorted(fair_order(task.images, 0)[:CALIBRATION]))
+    subject = load_subject(model, "builtin:mnist5k")
+    calibration = replace(subject, images=sorted(fair_order(subject.images, 0)[:CALIBRATION]))
     evaluations = []
     for text in PARTITIONS:
         request = SetRequest(Gaussian(SIGMA), parse_partition(text), RADIUS, ALPHA)
-        sets = LabelSets.of_task(calibration, request)
-        attacked = attack_sets(sets, task, ATTACK)
-        evaluations.append(replace(sets.evaluate_task(task), attacked=attacked))
+        sets = LabelSets.of_subject(calibration, request)
+        attacked = attack_sets(sets, subject, ATTACK)
+        evaluations.append(replace(sets.evaluate_subject(subject), attacked=attacked))
         print(f"{text}: {attacked.covered} of {attacked.images} sets hold under attack", file=sys.stderr)
     return evaluations
 

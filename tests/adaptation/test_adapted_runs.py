@@ -30,7 +30,7 @@ from pprs.runners import Job
 from pprs.runners.worker import Worker
 from pprs.runs import RunSettings
 from pprs.runs.engine import choose_engine
-from pprs.runs.subject import load_task
+from pprs.runs.subject import load_subject
 from pprs.smoothing.sampling import Sampling
 
 SIGMA = ["--sigma", 0.25]
@@ -111,10 +111,10 @@ def test_a_run_is_verified_and_audited_with_its_adaptation(folder: Path) -> None
 
 def test_workers_open_the_adapted_model(folder: Path) -> None:
     noise, sampling = Gaussian(0.25), Sampling(20, 100, 0.01)
-    task = load_task("m.safetensors", "x.npz", adapted="a.safetensors", labels="c,a")
-    classifier = SmoothedClassifier(task.model.module, 2, noise)
+    subject = load_subject("m.safetensors", "x.npz", adapted="a.safetensors", labels="c,a")
+    classifier = SmoothedClassifier(subject.model.module, 2, noise)
     settings = RunSettings(num_classes=2, noise_text=str(noise), n0=sampling.n0, n=sampling.n, alpha=sampling.alpha)
-    job = Job.of(make_work(task, classifier, settings))
+    job = Job.of(make_work(subject, classifier, settings))
     assert job.model == "m.safetensors+adapted:a.safetensors"
     Worker(job)
     path = folder / "a.safetensors"
@@ -166,32 +166,32 @@ def test_another_noise_or_partition_is_reported(folder: Path) -> None:
 
 
 def test_the_partition_is_compared_with_its_options_for_the_noise(folder: Path) -> None:
-    task = load_task("m.safetensors", "x.npz")
+    subject = load_subject("m.safetensors", "x.npz")
     resolved = Slic(n_segments=6).resolve(0.25, (1, 8, 8))
-    overlay = make_overlay(task.model, Changes(bias=torch.zeros(3)), partition=str(resolved))
+    overlay = make_overlay(subject.model, Changes(bias=torch.zeros(3)), partition=str(resolved))
     save_overlay(overlay, "slic.safetensors")
-    adapted = load_task("m.safetensors", "x.npz", adapted="slic.safetensors")
+    adapted = load_subject("m.safetensors", "x.npz", adapted="slic.safetensors")
     assert adapted.list_mismatches(Gaussian(0.25), Slic(n_segments=6)) == []
     assert len(adapted.list_mismatches(Gaussian(0.25), Slic(n_segments=7))) == 1
     assert adapted.list_mismatches(Gaussian(0.25), None, varies=True) == []
-    unchanged = make_overlay(task.model, Changes(), steps=())
+    unchanged = make_overlay(subject.model, Changes(), steps=())
     save_overlay(unchanged, "none.safetensors")
-    same = load_task("m.safetensors", "x.npz", adapted="none.safetensors")
+    same = load_subject("m.safetensors", "x.npz", adapted="none.safetensors")
     assert same.list_mismatches(Gaussian(0.5)) == []  # nothing was adapted
 
 
 def test_a_denoiser_that_moved_is_the_same_partition(folder: Path) -> None:
     write_onnx(folder / "d.onnx")
-    task = load_task("m.safetensors", "x.npz")
+    subject = load_subject("m.safetensors", "x.npz")
     text = str(Denoiser("d.onnx").resolve(0.25, (1, 8, 8)))
-    save_overlay(make_overlay(task.model, Changes(bias=torch.zeros(3)), partition=text), "b.safetensors")
+    save_overlay(make_overlay(subject.model, Changes(bias=torch.zeros(3)), partition=text), "b.safetensors")
     shutil.copy("d.onnx", "moved.onnx")
-    adapted = load_task("m.safetensors", "x.npz", adapted="b.safetensors")
+    adapted = load_subject("m.safetensors", "x.npz", adapted="b.safetensors")
     assert adapted.list_mismatches(Gaussian(0.25), Denoiser("moved.onnx")) == []
     write_onnx(folder / "other.onnx", level=[])
     (mismatch,) = adapted.list_mismatches(Gaussian(0.25), Denoiser("other.onnx"))
     assert "adapted to the partition denoiser:d.onnx" in mismatch
-    adaptation = make_overlay(task.model, Changes(), partition=text).adaptation
+    adaptation = make_overlay(subject.model, Changes(), partition=text).adaptation
     moved = replace(adaptation, partition=text.replace("d.onnx", "moved.onnx"))
     assert adaptation.differences(moved) == []  # so that it is continued
     assert adaptation.differences(replace(adaptation, partition="none")) == ["partition"]

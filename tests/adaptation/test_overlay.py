@@ -21,7 +21,7 @@ from pprs.model.changes import Changes
 from pprs.model.identity import identify
 from pprs.model.overlay import Overlay, apply_overlay, load_overlay, save_overlay
 from pprs.runs import RunSettings
-from pprs.runs.subject import load_task, reopen_model
+from pprs.runs.subject import load_subject, reopen_model
 
 
 @dataclass(frozen=True)
@@ -262,8 +262,8 @@ def test_a_text_names_a_network_and_its_adaptation(folder: Path) -> None:
         adapted = load_model(text)
         assert adapted.source == text
         assert torch.allclose(adapted.module(IMAGES), base.module(IMAGES) + torch.tensor([9.0, 0.0, 0.0]))
-        assert load_task(spec, IMAGES, adapted="a.safetensors").model.digest() == adapted.digest()
-        assert load_task(text, IMAGES).model_text == text
+        assert load_subject(spec, IMAGES, adapted="a.safetensors").model.digest() == adapted.digest()
+        assert load_subject(text, IMAGES).model_text == text
     with pytest.raises(ConfigurationError, match="adapts another network"):
         load_model("adapted_code:make+adapted:a.safetensors")
 
@@ -281,15 +281,15 @@ def test_an_adapted_model_can_be_adapted_again(folder: Path) -> None:
 
 def test_a_classifier_of_some_labels_is_adapted_before_it_is_restricted(model: Model, tmp_path: Path) -> None:
     overlay = save_overlay(make_overlay(model, Changes(bias=torch.tensor([0.0, 0.0, 5.0]))), tmp_path / "a.safetensors")
-    task = load_task(model, IMAGES, labels="c,a", adapted=overlay.path)
-    assert torch.allclose(task.model.module(IMAGES), model.module(IMAGES)[:, [2, 0]] + torch.tensor([5.0, 0.0]))
+    subject = load_subject(model, IMAGES, labels="c,a", adapted=overlay.path)
+    assert torch.allclose(subject.model.module(IMAGES), model.module(IMAGES)[:, [2, 0]] + torch.tensor([5.0, 0.0]))
 
 
 def test_a_bare_network_can_be_adapted(tmp_path: Path) -> None:
     net = SmallNet().eval()
-    task = load_task(net, IMAGES)
-    overlay = save_overlay(make_overlay(task.model, Changes(bias=torch.ones(3))), tmp_path / "a.safetensors")
-    adapted = load_task(net, IMAGES, adapted=overlay.path)
+    subject = load_subject(net, IMAGES)
+    overlay = save_overlay(make_overlay(subject.model, Changes(bias=torch.ones(3))), tmp_path / "a.safetensors")
+    adapted = load_subject(net, IMAGES, adapted=overlay.path)
     assert torch.allclose(adapted.model.module(IMAGES), net(IMAGES) + 1)
     assert adapted.model_text is None  # no text opens it in another process
 

@@ -36,7 +36,7 @@ from pprs.partition import parse_partition
 from pprs.patches import PatchClassifier
 from pprs.progress import Silent
 from pprs.runs.engine import EngineOptions
-from pprs.runs.subject import load_task
+from pprs.runs.subject import load_subject
 from pprs.segmentation import certify_segmentation
 from pprs.segmentation.data import as_masked_set
 from pprs.segmentation.masks import Prepared
@@ -102,9 +102,9 @@ def values_of_patch(**overrides: Any) -> list[Any]:
     return list((values | overrides).values())
 
 
-def run(context: Context, start: jobs.Start, task: str = "test") -> str:
+def run(context: Context, start: jobs.Start, subject: str = "test") -> str:
     """Return what the page shows in the end."""
-    *_, last = jobs.iter_pages(context, "me", task, start)
+    *_, last = jobs.iter_pages(context, "me", subject, start)
     return last
 
 
@@ -287,8 +287,10 @@ def test_label_sets_equal_those_of_the_library() -> None:
     assert (len(calibration), len(others), set(calibration) & set(others)) == (90, 28, set())
     shown = wait_for(Job(lambda job: predict_sets(request, store, job), FairQueue(), threading.Event()))
     for one, partition in zip(shown, (None, parse_partition("grid:size=2")), strict=True):
-        task = load_task(request.loaded.model, request.loaded.data, images=calibration)
-        expected = LabelSets.of_task(task, SetRequest(Gaussian(0.25), partition, 0.1, options=EngineOptions("torch")))
+        subject = load_subject(request.loaded.model, request.loaded.data, images=calibration)
+        expected = LabelSets.of_subject(
+            subject, SetRequest(Gaussian(0.25), partition, 0.1, options=EngineOptions("torch"))
+        )
         assert one.sets.calibration.scores == expected.calibration.scores
         assert one.sets.settings.promise == expected.settings.promise
         assert one.labels == expected.predict(request.chosen.image, index=1)
@@ -299,8 +301,10 @@ def test_label_sets_equal_those_of_the_library() -> None:
 
 def test_a_calibration_is_used_again_for_another_radius(monkeypatch: pytest.MonkeyPatch) -> None:
     context, store, calls = row_context(), CalibrationStore(), []
-    of_task = LabelSets.of_task
-    monkeypatch.setattr(LabelSets, "of_task", lambda *args, **options: (calls.append(1), of_task(*args, **options))[1])
+    of_subject = LabelSets.of_subject
+    monkeypatch.setattr(
+        LabelSets, "of_subject", lambda *args, **options: (calls.append(1), of_subject(*args, **options))[1]
+    )
     first = run(context, label_set.start(context, store, *values_of_sets()))
     second = run(context, label_set.start(context, store, *values_of_sets(radius=0.05)))
     assert len(calls) == 2  # plain smoothing, and the partition
@@ -331,10 +335,10 @@ def test_the_page_states_that_coverage_is_marginal() -> None:
 def calibrated(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The content of a file of label sets."""
     loaded = row_context().catalog.load("means")
-    task = load_task(loaded.model, loaded.data, images=range(1, 120))
+    subject = load_subject(loaded.model, loaded.data, images=range(1, 120))
     path = tmp_path_factory.mktemp("sets") / "sets.json"
     request = SetRequest(Gaussian(0.25), parse_partition("grid:size=2"), 0.1, options=EngineOptions("torch"))
-    LabelSets.of_task(task, request).save(path)
+    LabelSets.of_subject(subject, request).save(path)
     return path.read_text()
 
 

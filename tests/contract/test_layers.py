@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 import subprocess
 import sys
@@ -12,16 +13,28 @@ from pathlib import Path
 import pytest
 
 import pprs
+from pprs._support.moved import MOVED
 
 ROOT = Path(pprs.__file__).parent
-ORDER = [
-    "_version", "errors", "domain", "_checks", "_files", "_text", "_params", "_threads", "_external_data", "_onnx",
-    "progress", "kernels", "noise", "arithmetic", "denoisers", "partition", "scores", "space", "data", "model",
-    "bounds", "confidence_sequence", "sampling", "certificate", "theory", "voting", "memory", "consistency",
-    "classifier", "augment", "engine", "task", "runs", "certify", "doctor", "metrics", "runners", "dataset",
-    "prediction", "verification", "report", "audit", "label_sets", "train", "segmentation", "adaptation", "patches",
-    "tuning", "reproduction", "integrations", "app", "cli", "testing",
-]  # fmt: skip
+# Every package imports from the tiers before its own, and from the siblings that are named here.
+TIERS: dict[str, dict[str, str]] = {
+    "support": {"_version": "", "errors": "", "_support": "errors"},
+    "inputs": {
+        "inputs": "", "progress": "inputs", "kernels": "", "noise": "inputs kernels", "denoisers": "",
+        "partition": "inputs kernels denoisers", "data": "inputs", "model": "inputs denoisers partition",
+    },
+    "mathematics": {"smoothing": "", "training": "smoothing"},
+    "runs": {"runs": "", "metrics": "runs", "runners": "runs metrics", "verification": "runs runners"},
+    "methods": {
+        "certify": "", "doctor": "", "prediction": "doctor", "report": "prediction", "audit": "report",
+        "label_sets": "audit report", "segmentation": "doctor report", "adaptation": "segmentation",
+        "patches": "adaptation report",
+    },
+    "tools": {"tuning": "", "reproduction": "tuning", "integrations": ""},
+    "faces": {"app": "", "cli": "app", "testing": ""},
+}  # fmt: skip
+ORDER = [name for tier in TIERS.values() for name in tier]
+ROOT_MODULES = ["__init__", "__main__", "_version", "errors", "metrics", "progress"]
 PUBLIC = [
     "Blur", "Certificate", "Exponential", "Felzenszwalb", "Gaussian", "Grid",
     "ImageSet", "LabelSets", "Model", "Partition", "PatchClassifier", "PowerLaw", "PprsError", "Processes",
@@ -60,14 +73,23 @@ def imports(source: str, package: str = "pprs") -> Iterator[str]:
                 yield rest
 
 
+def allowed_imports() -> dict[str, set[str]]:
+    """What each package may import from: itself, all lower tiers, and the named siblings."""
+    allowed, lower = {}, set[str]()
+    for tier in TIERS.values():
+        for name, siblings in tier.items():
+            allowed[name] = {name, *lower, *siblings.split()}
+        lower |= tier.keys()
+    return allowed
+
+
 def wrong_imports(path: Path) -> list[str]:
-    own, violations = layer(path), []
-    package = ".".join(("pprs", *path.relative_to(ROOT).parent.parts))
-    for imported in imports(path.read_text(encoding="utf-8"), package):
-        other = imported.partition(".")[0]
-        if other not in ORDER or ORDER.index(other) > ORDER.index(own):
-            violations.append(f"{path.relative_to(ROOT)} imports pprs.{imported}".rstrip("."))
-    return violations
+    allowed, package = allowed_imports()[layer(path)], ".".join(("pprs", *path.relative_to(ROOT).parent.parts))
+    return [
+        f"{path.relative_to(ROOT)} imports pprs.{imported}".rstrip(".")
+        for imported in imports(path.read_text(encoding="utf-8"), package)
+        if imported.partition(".")[0] not in allowed
+    ]
 
 
 def test_all_forms_of_import_are_detected() -> None:
@@ -90,6 +112,35 @@ def f():
 
 def test_every_module_has_a_layer() -> None:
     assert {layer(path) for path in modules()} == set(ORDER)
+    assert sorted(path.stem for path in ROOT.glob("*.py")) == ROOT_MODULES
+
+
+def test_siblings_form_no_cycle_and_each_named_edge_is_used() -> None:
+    used = {
+        (layer(path), imported.partition(".")[0])
+        for path in modules()
+        for imported in imports(path.read_text(encoding="utf-8"))
+    }
+    for tier in TIERS.values():
+        names = list(tier)
+        for name, siblings in tier.items():
+            for sibling in siblings.split():
+                assert names.index(sibling) < names.index(name)
+                assert (name, sibling) in used, f"{name} no longer imports {sibling}"
+
+
+@pytest.mark.parametrize("old", sorted(MOVED))
+def test_modules_are_still_found_where_they_were(old: str) -> None:
+    module = importlib.import_module(f"pprs.{old}")
+    assert module is sys.modules[f"pprs.{MOVED[old]}"]
+    assert module.__spec__ is not None
+    assert module.__spec__.name == f"pprs.{MOVED[old]}"
+
+
+def test_an_old_path_gives_the_same_class_in_a_new_process() -> None:
+    code = "import pprs.sampling, pprs; print(pprs.sampling.Sampling is pprs.Sampling)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.strip() == "True"
 
 
 @pytest.mark.parametrize("name", ORDER)

@@ -27,7 +27,7 @@ from pprs.model.huggingface import read_processor
 from pprs.model.overlay import save_overlay
 from pprs.model.resnet import architecture
 from pprs.runs.engine import choose_engine
-from pprs.runs.subject import load_task
+from pprs.runs.subject import load_subject
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 
@@ -543,12 +543,12 @@ def test_built_in_photos() -> None:
 @pytest.mark.needs_data
 def test_efficientnet_on_the_imagenet_sample(imagenet_sample: Path) -> None:
     """At least 88 of 100 real images, with our own preprocessing and on ONNX Runtime, have the correct label."""
-    task = load_task("efficientnet-lite0", str(imagenet_sample / "images"))
-    inputs = task.data[0].image[None].repeat(2, 1, 1, 1)
-    choice = choose_engine(task.model, inputs, engine="onnxruntime")
+    subject = load_subject("efficientnet-lite0", str(imagenet_sample / "images"))
+    inputs = subject.data[0].image[None].repeat(2, 1, 1, 1)
+    choice = choose_engine(subject.model, inputs, engine="onnxruntime")
     correct = 0
-    for i in task.images:
-        example = task.data[i]
+    for i in subject.images:
+        example = subject.data[i]
         correct += int(choice.model.module(example.image[None]).argmax()) == example.label
     assert correct >= 88
 

@@ -21,7 +21,7 @@ from pprs.label_sets.settings import _make_checksum
 from pprs.model.changes import Changes
 from pprs.model.overlay import save_overlay
 from pprs.noise import digest_image
-from pprs.runs.subject import load_task
+from pprs.runs.subject import load_subject
 from pprs.smoothing.voting import CALIBRATE, SETS, LocalVotes
 
 NOISE = Gaussian(0.25)
@@ -254,11 +254,11 @@ def test_the_images_of_a_run_are_evaluated(saved: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("score", ["aps", "lac"])
 def test_an_attack_finds_sets_that_claim_too_much(score: str) -> None:
     sets = fit(bright=98.0, score=score, radius=0.25, seed=1)
-    task = load_task(sets.model, blobs(40, seed=1, bright=98.0))
-    assert attack_sets(sets, task, AttackOptions(40, 2)).passed
+    subject = load_subject(sets.model, blobs(40, seed=1, bright=98.0))
+    assert attack_sets(sets, subject, AttackOptions(40, 2)).passed
     usual = sets.at(radius=0.0).calibration.threshold
     sets.calibration.__dict__["threshold"] = usual  # a claim of 0.25, calibrated for 0
-    attacked = attack_sets(sets, task, AttackOptions(40, 2))
+    attacked = attack_sets(sets, subject, AttackOptions(40, 2))
     assert attacked.covered < attacked.clean - 5
     assert not attacked.passed
 
@@ -298,20 +298,20 @@ def test_images_that_fail_have_no_set_and_the_others_do() -> None:
 
 def test_an_interrupted_prediction_continues(tmp_path: Path) -> None:
     sets, out = fit(), tmp_path / "run"
-    task = sets.open_task(blobs(20, seed=1))
-    expected = sets.evaluate_task(task)
+    subject = sets.open_subject(blobs(20, seed=1))
+    expected = sets.evaluate_subject(subject)
     with pytest.raises(KeyboardInterrupt):
-        sets.predict_task(replace(task, images=range(3, 19)), progress=Record(interrupt_after=22), out=out)
+        sets.predict_subject(replace(subject, images=range(3, 19)), progress=Record(interrupt_after=22), out=out)
     kept = {row.idx for row in open_run(out).iter_rows()}
     assert 0 < len(kept) < 16
     resumed = Record()
-    run = sets.predict_task(task, out=out, progress=resumed)
+    run = sets.predict_subject(subject, out=out, progress=resumed)
     assert evaluate_run(run) == expected
     assert f"resuming: {len(kept)} of 20 images are done" in " ".join(resumed.messages)
     with pytest.raises(ConfigurationError, match="seed: the run has 0, you asked for 5"):
-        sets.predict_task(task, seed=5, out=out)
+        sets.predict_subject(subject, seed=5, out=out)
     with pytest.raises(ConfigurationError, match="sets: the run has 'one calibration', you asked for 'another'"):
-        sets.at(radius=0.05).predict_task(task, out=out)
+        sets.at(radius=0.05).predict_subject(subject, out=out)
 
 
 def write_data(folder: Path) -> Path:

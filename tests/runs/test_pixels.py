@@ -21,7 +21,7 @@ from pprs.report import make_report
 from pprs.report.figures import plot_curves
 from pprs.runs import Row
 from pprs.runs.engine import cache_file
-from pprs.runs.subject import load_task
+from pprs.runs.subject import load_subject
 from pprs.smoothing import memory
 from pprs.smoothing.memory import check_memory, estimate_memory
 
@@ -105,17 +105,17 @@ def test_a_run_is_not_resumed_with_other_pixels(tmp_path: Path) -> None:
 
 def test_unknown_pixels_are_refused() -> None:
     with pytest.raises(ConfigurationError, match='"network".*or "file".*not "files"'):
-        load_task(BRIGHT, two_files(), pixels="files")
+        load_subject(BRIGHT, two_files(), pixels="files")
 
 
 def test_engines_are_tried_on_the_networks_input(digits_model: Path) -> None:
     """All files share one export of the network, whatever their size."""
     data = [(torch.rand(3, 50, 40).mul(255).round() / 255, 3)]
-    task = load_task(load_model(str(digits_model)), data, pixels="file")
-    inputs = task.trial_inputs(NOISE, pprs.Slic(), 0)
+    subject = load_subject(load_model(str(digits_model)), data, pixels="file")
+    inputs = subject.trial_inputs(NOISE, pprs.Slic(), 0)
     assert inputs.shape[1:] == (1, 28, 28)
-    whole = load_task(load_model(str(digits_model)), "builtin:mnist5k")
-    assert cache_file(task.model, inputs) == cache_file(whole.model, whole.trial_inputs(NOISE, None, 0))
+    whole = load_subject(load_model(str(digits_model)), "builtin:mnist5k")
+    assert cache_file(subject.model, inputs) == cache_file(whole.model, whole.trial_inputs(NOISE, None, 0))
 
 
 @pytest.mark.slow

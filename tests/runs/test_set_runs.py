@@ -59,7 +59,7 @@ def timeless(run: Run) -> list[LabelSetRow]:
 
 def test_rows_are_the_sets_of_single_images(folder: Path) -> None:
     run, sets = open_run(folder / "run"), LabelSets.load(folder / "sets.json")
-    task = sets.open_task(str(folder / "data.npz"))
+    task = sets.open_subject(str(folder / "data.npz"))
     assert [row.idx for row in run.rows()] == list(range(CALIBRATED, COUNT))
     for row in run.rows():
         assert row.labels == sets.predict(task.data[row.idx].image, row.idx)

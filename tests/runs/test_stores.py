@@ -22,7 +22,7 @@ from pprs.prediction import predict_dataset
 from pprs.progress import Progress
 from pprs.runs import FILE, RunFile
 from pprs.runs.engine import EngineOptions
-from pprs.runs.subject import load_task
+from pprs.runs.subject import load_subject
 from pprs.segmentation import SegmentationSampling
 from pprs.segmentation.run import segment_dataset
 from pprs.testing import StoreContract
@@ -119,7 +119,7 @@ class TestLabelSets(Classified, StoreContract):
 
     def run(self, out: Path, model: Path, data: Path, count: int, progress: Progress) -> None:
         request = SetRequest(Gaussian(0.25), None, 0.05, 0.4, options=EngineOptions("torch"))
-        sets = LabelSets.of_task(load_task(str(model), str(data), images=range(8, 40)), request)
+        sets = LabelSets.of_subject(load_subject(str(model), str(data), images=range(8, 40)), request)
         sets.predict_dataset(str(data), images=range(count), out=out, progress=progress)
 
     def read(self, out: Path) -> Mapping[Any, Any]:

@@ -21,7 +21,7 @@ from pprs.errors import ConfigurationError
 from pprs.model.changes import Changes
 from pprs.model.overlay import save_overlay
 from pprs.partition import Chain, Denoiser, Mean, Shifts, Soft, parse_partition
-from pprs.runs.subject import load_task
+from pprs.runs.subject import load_subject
 from pprs.smoothing.bounds import clopper_pearson_interval, mean_error
 from pprs.tuning import (
     ALL_FAMILIES,
@@ -341,7 +341,7 @@ class Biased(Stripes):
 def adapt_with(bias: float, path: Path, partition: str = "none") -> Path:
     """Write an adaptation of the biased network."""
     changes = Changes(bias=torch.tensor([bias, 0.0]))
-    save_overlay(make_overlay(load_task(Biased(), stripes()).model, changes, partition=partition), path)
+    save_overlay(make_overlay(load_subject(Biased(), stripes()).model, changes, partition=partition), path)
     return path
 
 
@@ -377,7 +377,7 @@ def test_an_adapted_network_that_is_worse_does_not_win(tmp_path: Path) -> None:
     """Without labels, the answer of the unadapted network counts for both."""
     data, bad = stripes(labels=False), Changes(bias=torch.tensor([9.0, 0.0]))
     path = tmp_path / "a.safetensors"
-    save_overlay(make_overlay(load_task(Stripes(), data).model, bad), path)
+    save_overlay(make_overlay(load_subject(Stripes(), data).model, bad), path)
     tuned = tune(
         Stripes(), data, noise=Gaussian(0.1), budget="0.3s", families=["none", "adapted"], adapted=path,
         engine="torch", progress=False,

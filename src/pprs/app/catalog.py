@@ -22,7 +22,7 @@ from pprs.noise import Gaussian
 from pprs.progress import Progress
 from pprs.runs.engine import EngineOptions
 from pprs.runs.session import check_network, open_session
-from pprs.runs.subject import load_task
+from pprs.runs.subject import load_subject
 from pprs.smoothing.voting import Scorer
 from pprs.training.trainer import Recipe, train_and_score
 
@@ -173,16 +173,18 @@ def load_classifier(
     search_split: str | None = None,
 ) -> LoadedModel:
     """Load a classifier on its engine, with its images. `search_split` is the split for the search of partitions."""
-    task = load_task(model, data, split=split, classes=classes, adapted=adapted)
-    inputs = task.trial_inputs(Gaussian(0.25), None, 0)
+    subject = load_subject(model, data, split=split, classes=classes, adapted=adapted)
+    inputs = subject.trial_inputs(Gaussian(0.25), None, 0)
     session, choice = open_session(
-        task, inputs, options=EngineOptions(engine), passes=EXPECTED_SAMPLES, message=progress.message
+        subject, inputs, options=EngineOptions(engine), passes=EXPECTED_SAMPLES, message=progress.message
     )
-    check_network(Scorer(session.network, task.num_classes), inputs, progress)
-    search_data = None if search_split is None else load_task(task.model, data, split=search_split).data
+    check_network(Scorer(session.network, subject.num_classes), inputs, progress)
+    search_data = None if search_split is None else load_subject(subject.model, data, split=search_split).data
     # Messages on the page name the model, but must not reveal where it is stored on this machine.
-    anonymous = replace(task.model, source=name_model(model, adapted))
-    return LoadedModel(anonymous, replace(anonymous, module=choice.model.module), choice.engine, task.data, search_data)
+    anonymous = replace(subject.model, source=name_model(model, adapted))
+    return LoadedModel(
+        anonymous, replace(anonymous, module=choice.model.module), choice.engine, subject.data, search_data
+    )
 
 
 def _make_digits_entry(engine: str, progress: Progress) -> CatalogEntry:

@@ -27,7 +27,7 @@ from pprs.model.overlay import split_adapted
 from pprs.noise import Noise
 from pprs.partition import Partition, Recommendation
 from pprs.report import figures
-from pprs.runs.subject import Task
+from pprs.runs.subject import Subject
 from pprs.smoothing.voting import SETS, noisy_chunk
 
 MAX_STORED = 16  # calibrations that are remembered
@@ -98,7 +98,7 @@ def predict_sets(request: SetsRequest, store: CalibrationStore, job: Job[list[Sh
         key = (request.model, str(method.noise), str(method.partition), method.score, method.seed, request.images)
         calibrated = store.find(key)
         if calibrated is None:
-            calibrated = LabelSets.of_task(_make_task(request.loaded, calibration), method, progress=job)
+            calibrated = LabelSets.of_subject(_make_task(request.loaded, calibration), method, progress=job)
             store.add(key, calibrated)
         sets = calibrated.at(radius=method.radius, alpha=method.alpha)
         shown.append(_predict(request, sets, method.partition, others, job))
@@ -117,8 +117,8 @@ def split_images(request: SetsRequest) -> tuple[list[int], list[int]]:
     return sorted(order[: request.images]), sorted(order[request.images : request.images + OTHERS])
 
 
-def _make_task(loaded: LoadedModel, images: Sequence[int]) -> Task:
-    return Task(loaded.model, loaded.data, images, None, None)
+def _make_task(loaded: LoadedModel, images: Sequence[int]) -> Subject:
+    return Subject(loaded.model, loaded.data, images, None, None)
 
 
 def _resolve(partition: Partition | None, noise: Noise, shape: tuple[int, ...]) -> Partition | None:
@@ -169,7 +169,7 @@ def _predict(
     resolved = _resolve(settings.partition, settings.noise, tuple(chosen.image.shape))
     evaluation = None
     if others:
-        evaluation = sets.evaluate_task(_make_task(request.loaded, others), radii=[], progress=job)
+        evaluation = sets.evaluate_subject(_make_task(request.loaded, others), radii=[], progress=job)
     return ShownSet(
         sets,
         partition,

@@ -16,7 +16,7 @@ from pprs.noise import Gaussian
 from pprs.progress import Progress
 from pprs.runs.engine import EngineOptions
 from pprs.runs.session import open_session
-from pprs.runs.subject import Task, find_usable
+from pprs.runs.subject import Subject, find_usable
 from pprs.segmentation import SmoothedSegmenter
 from pprs.segmentation.data import SCENES, open_masked
 from pprs.segmentation.masks import Prepared
@@ -67,7 +67,7 @@ def load_segmenter(
     # Messages on the page name the model, but must not reveal where it is stored on this machine.
     net = replace(net, source=name_model(model))
     assert net.num_classes is not None
-    subject = Task(net, Prepared(masked, net, net.num_classes), range(len(masked)), None, text)
+    subject = Subject(net, Prepared(masked, net, net.num_classes), range(len(masked)), None, text)
     session, chosen = open_session(
         subject, subject.trial_images(TRIAL_NOISE, None, 0), noise=TRIAL_NOISE, options=EngineOptions(engine),
         passes=EXPECTED_SAMPLES, message=progress.message,

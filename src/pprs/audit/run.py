@@ -28,7 +28,7 @@ from pprs.runners import Local
 from pprs.runs import Row, Run, RunSettings, open_run, require_radii
 from pprs.runs.engine import EngineOptions
 from pprs.runs.session import check_network, open_session
-from pprs.runs.subject import Task, load_task, reopen_model
+from pprs.runs.subject import Subject, load_subject, reopen_model
 from pprs.smoothing.certificate import Certificate
 from pprs.smoothing.classifier import SmoothedClassifier
 from pprs.smoothing.voting import ATTACK, check_image, noisy_chunk
@@ -93,8 +93,8 @@ def audit_run(
     rows = _choose_rows(opened, images, limit)
     reporter = rename_inputs(as_progress(progress), domain_of_any(row.shape for row in rows))
     attempts = _count_attempts(opened)
-    subject = _Subject(opened.settings, rows, attempts, model, adapted, data, classes, seed, reporter)
-    results = _Results(None if out is None else Path(out), subject, options, seed, attempts)
+    audited = _Audited(opened.settings, rows, attempts, model, adapted, data, classes, seed, reporter)
+    results = _Results(None if out is None else Path(out), audited, options, seed, attempts)
     done = {image.idx for image in results.images}
     todo = [row for row in rows if row.idx not in done]
     if len(todo) < len(rows):
@@ -102,7 +102,7 @@ def audit_run(
     try:
         with stage(reporter, "audit", len(todo), "images"):
             for row in todo:
-                image, changed = subject.audit(row, options)
+                image, changed = audited.audit(row, options)
                 results.add(image, changed)
                 reporter.advance(1, _describe(image))
     finally:
@@ -153,7 +153,7 @@ def _count_attempts(run: Run) -> dict[int, int]:
     return {index: count for count, index in enumerate(indices, 1)}
 
 
-class _Subject:
+class _Audited:
     """The classifier and the images of a run, opened again."""
 
     def __init__(
@@ -169,21 +169,21 @@ class _Subject:
         progress: Progress,
     ) -> None:
         self.settings, self.rows = settings, rows
-        self.task = _load(settings, rows, model, adapted, data, classes)
+        self.subject = _load(settings, rows, model, adapted, data, classes)
         keep_memory()
         trials = self._make_trials(attempted, seed)
         options = EngineOptions(
             settings.engine or "auto", Local().check_device(settings.device), autocast=settings.autocast,
             channels_last=settings.channels_last,
         )  # fmt: skip
-        session, choice = open_session(self.task, trials, options=options, message=progress.message)
-        module = self.task.model.module
+        session, choice = open_session(self.subject, trials, options=options, message=progress.message)
+        module = self.subject.model.module
         is_onnx = any(isinstance(layer, OnnxNetwork) for layer in module.modules())
         has_weights = next(module.parameters(), None) is not None
         self._in_torch = choice.model.module is module and has_weights and not is_onnx
-        self._network = self.task.base_classifier(module)
+        self._network = self.subject.base_classifier(module)
         self.classifier = SmoothedClassifier(
-            session.network, self.task.num_classes, settings.noise, settings.partition,
+            session.network, self.subject.num_classes, settings.noise, settings.partition,
             seed=seed, device=settings.device, arithmetic=settings.chosen_arithmetic, check=False,
         )  # fmt: skip
         check_network(self.classifier.votes, trials, progress)  # also decides which votes are near ties
@@ -191,9 +191,9 @@ class _Subject:
     def _make_trials(self, attempted: Iterable[int], seed: int) -> torch.Tensor:
         """Return the noisy images on which the run checked its network, if it recorded its seed."""
         settings = self.settings
-        task = replace(self.task, images=[index for index in attempted if index < len(self.task.data)])
+        subject = replace(self.subject, images=[index for index in attempted if index < len(self.subject.data)])
         own_seed = seed if settings.seed is None else settings.seed
-        return task.trial_images(settings.noise, settings.partition, own_seed, settings.chosen_arithmetic)
+        return subject.trial_images(settings.noise, settings.partition, own_seed, settings.chosen_arithmetic)
 
     def audit(self, row: Row, options: AttackOptions) -> tuple[AuditedImage, Ints | None]:
         """Attack one image."""
@@ -206,7 +206,7 @@ class _Subject:
 
     def read_image(self, row: Row) -> torch.Tensor:
         """Return an image, after checking that it is the one that was certified."""
-        image = self.task.data[row.idx].image
+        image = self.subject.data[row.idx].image
         votes = self.classifier.votes
         if row.image_digest not in (None, digest_image(votes.quantise(check_image(image)))):
             raise ConfigurationError(
@@ -221,8 +221,8 @@ class _Subject:
         if self._in_torch:
             return []  # it has gradients
         starts = []
-        for index in range(min(len(self.task.data), STARTS)):
-            other = self.task.data[index].image
+        for index in range(min(len(self.subject.data), STARTS)):
+            other = self.subject.data[index].image
             if other.shape == image.shape and not torch.equal(other, image):
                 starts.append(other.double() - image.double())
         return starts
@@ -235,7 +235,7 @@ def _load(
     adapted: str | Path | None,
     data: Any,
     classes: str | Path | None,
-) -> Task:
+) -> Subject:
     """Open the model and the data of a run, and check that the model is the one that was certified."""
     net, overlay = reopen_model(settings.model, model, adapted)
     source = settings.data if data is None else data
@@ -245,7 +245,7 @@ def _load(
     assert net is not None
     split = settings.split if isinstance(source, str | Path) else None
     try:
-        task = load_task(
+        subject = load_subject(
             net, source, split=split, classes=classes, labels=settings.labels, images=[row.idx for row in rows],
             pixels=settings.pixels, adapted=overlay,
         )  # fmt: skip
@@ -259,13 +259,13 @@ def _load(
             f"{missing}.",
             parameter=error.parameter or "model",
         ) from error
-    if settings.model_digest not in (None, task.model.digest()):
+    if settings.model_digest not in (None, subject.model.digest()):
         raise ConfigurationError(
-            f"{task.model.source} is not the model that was certified: its weights differ. Give the one that was as "
+            f"{subject.model.source} is not the model that was certified: its weights differ. Give the one that was as "
             f"{'`model`' if overlay is None else '`model` and its adaptation as `adapted`'}.",
             parameter="model",
         )
-    return task
+    return subject
 
 
 def restore_certificate(row: Row, settings: RunSettings, shape: tuple[int, ...]) -> Certificate:
@@ -304,16 +304,16 @@ class _Results:
     """The images done so far, in memory and in a folder."""
 
     def __init__(
-        self, folder: Path | None, subject: _Subject, options: AttackOptions, seed: int, attempts: Mapping[int, int]
+        self, folder: Path | None, audited: _Audited, options: AttackOptions, seed: int, attempts: Mapping[int, int]
     ) -> None:
-        self.folder, self._subject, self._attempts = folder, subject, attempts
-        names = subject.settings.class_names
+        self.folder, self._audited, self._attempts = folder, audited, attempts
+        names = audited.settings.class_names
         self._settings = {
-            "run": _digest_run(subject.settings),
-            "model": subject.settings.model,
-            "data": subject.settings.data,
-            "noise": subject.settings.noise_text,
-            "partition": subject.settings.partition_text,
+            "run": _digest_run(audited.settings),
+            "model": audited.settings.model,
+            "data": audited.settings.data,
+            "noise": audited.settings.noise_text,
+            "partition": audited.settings.partition_text,
             "class_names": None if names is None else list(names),
             "options": asdict(options),
             "seed": seed,
@@ -363,13 +363,13 @@ class _Results:
             part.write_bytes(buffer.getvalue())
 
     def _level_image(self, index: int) -> LevelImage:
-        return LevelImage.of(self._subject.task.data[index].image, self._subject.settings.levels)
+        return LevelImage.of(self._audited.subject.data[index].image, self._audited.settings.levels)
 
     def audit(self, indices: Sequence[int] | None = None) -> Audit:
         """Return the result for these images, or for all that are done."""
         images = [image for image in self.images if indices is None or image.idx in set(indices)]
         attempted = max((self._attempts.get(image.idx, len(self._attempts)) for image in images), default=0)
-        return Audit(tuple(images), self._subject.settings.sampling.alpha, self._settings, attempted)
+        return Audit(tuple(images), self._audited.settings.sampling.alpha, self._settings, attempted)
 
     def draw(self) -> None:
         """Draw the plot and the gallery of what is done."""
@@ -377,7 +377,7 @@ class _Results:
             return
         from pprs.audit import figures  # matplotlib takes a second to import
 
-        audit, names = self.audit(), self._subject.settings.class_names
+        audit, names = self.audit(), self._audited.settings.class_names
         plot = figures.plot_audit(audit)
         for name in CHARTS:
             with atomic_write(self.folder / name) as part:
@@ -392,7 +392,7 @@ class _Results:
     def _make_gallery_row(self, image: AuditedImage) -> Any:
         from pprs.audit import figures  # matplotlib takes a second to import
 
-        votes = self._subject.classifier.votes
+        votes = self._audited.classifier.votes
         levels = self._level_image(image.idx)
         clean, changed = levels.to_tensor(levels.k), levels.to_tensor(self._changed[image.idx])
         prepared = votes.quantise(check_image(clean, votes.device))

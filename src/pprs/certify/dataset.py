@@ -18,7 +18,7 @@ from pprs.progress import Progress, as_progress
 from pprs.runners import Budget, Runner, RunOptions, run_dataset, run_subject
 from pprs.runners.cost import apply_limits
 from pprs.runs import Run
-from pprs.runs.subject import Task, load_task
+from pprs.runs.subject import Subject, load_subject
 from pprs.smoothing.sampling import Sampling
 
 
@@ -111,13 +111,13 @@ def certify_dataset(
         target_error=target_error, progress=progress, arithmetic=arithmetic,
     )  # fmt: skip
     _check_request(options, sampling)
-    subject = load_task(
+    subject = load_subject(
         model, data, split=split, classes=classes, labels=labels, images=images, pixels=pixels, adapted=adapted
     )
-    return certify_task(subject, sampling or Sampling(), options)
+    return certify_subject(subject, sampling or Sampling(), options)
 
 
-def certify_task(subject: Task, sampling: Sampling, options: RunOptions) -> Run:
+def certify_subject(subject: Subject, sampling: Sampling, options: RunOptions) -> Run:
     """Certify the images of a subject, that is, of a model already matched with its images."""
     limited = _check_request(options, sampling)
     if limited != sampling:
@@ -135,4 +135,4 @@ def _check_request(options: RunOptions, sampling: Sampling | None) -> Sampling:
     return apply_limits(sampling or Sampling(), options.limits, options.runner)
 
 
-__all__ = ["certify_dataset", "certify_task", "run_dataset"]
+__all__ = ["certify_dataset", "certify_subject", "run_dataset"]

@@ -15,7 +15,7 @@ from pprs.runs.row import PARTIAL, ROWS, Failure, Row
 from pprs.runs.run import Run
 from pprs.runs.session import Session, describe_problem
 from pprs.runs.settings import RunSettings
-from pprs.runs.subject import Task
+from pprs.runs.subject import Subject
 from pprs.smoothing.arithmetic import Arithmetic
 from pprs.smoothing.certificate import Certificate, round_down
 from pprs.smoothing.classifier import Certification, SmoothedClassifier
@@ -61,12 +61,12 @@ class CertifyGuarantee(Guarantee[RunSettings, Row]):
     examination = "pprs.doctor:examine_run"
 
     def check_attainable(
-        self, subject: Task, noise: Noise | None, settings: RunSettings, arithmetic: Arithmetic
+        self, subject: Subject, noise: Noise | None, settings: RunSettings, arithmetic: Arithmetic
     ) -> None:
         assert noise is not None
         check_certifiable(settings.sampling, *describe_problem(subject, noise, arithmetic))
 
-    def describe_work(self, subject: Task, session: Session, settings: RunSettings, inputs: int) -> list[str]:
+    def describe_work(self, subject: Subject, session: Session, settings: RunSettings, inputs: int) -> list[str]:
         assert session.noise is not None
         sampling, problem = settings.sampling, describe_problem(subject, session.noise, session.arithmetic)
         most = "at most " if sampling.stop else ""

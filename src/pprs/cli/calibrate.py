@@ -19,7 +19,7 @@ from pprs.label_sets.calibration import format_level
 from pprs.noise import Gaussian
 from pprs.partition import parse_partition
 from pprs.runs.engine import EngineOptions
-from pprs.runs.subject import load_task
+from pprs.runs.subject import load_subject
 
 SETS = "Label sets"
 
@@ -88,14 +88,14 @@ def calibrate(
     options.check_count(limit, "limit")
     check_writable(out)
     options.set_threads(threads)
-    task = load_task(model, data, split=split, classes=classes, labels=labels, pixels=pixels, adapted=adapted)
-    chosen = sorted(fair_order(task.images, seed)[:limit])
-    sets = LabelSets.of_task(replace(task, images=chosen), request, progress=progress)
+    subject = load_subject(model, data, split=split, classes=classes, labels=labels, pixels=pixels, adapted=adapted)
+    chosen = sorted(fair_order(subject.images, seed)[:limit])
+    sets = LabelSets.of_subject(replace(subject, images=chosen), request, progress=progress)
     sets.save(out)
     calibration = sets.calibration
     count = len(calibration.scores)
     say(
-        f"calibrated with {count} {task.domain.plural} at level "
+        f"calibrated with {count} {subject.domain.plural} at level "
         f"{format_level(calibration.settings.promise.tail(count))}: labels with a score of at most "
         f"{calibration.threshold:.4g} belong to a set"
     )

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from pprs.certify.dataset import certify_task
+from pprs.certify.dataset import certify_subject
 from pprs.cli import options
 from pprs.cli.console import RunSummary, compare_with_plain, exit_if_failed, print_summary, progress, say
 from pprs.cli.errors import guarded
@@ -22,7 +22,7 @@ from pprs.report import write_image_rows
 from pprs.runners import RunLimits, RunOptions, apply_limits, parse_budget
 from pprs.runs import check_out
 from pprs.runs.engine import EngineOptions
-from pprs.runs.subject import Task, load_task, open_data
+from pprs.runs.subject import Subject, load_subject, open_data
 from pprs.smoothing.arithmetic import Arithmetic
 from pprs.smoothing.sampling import Sampling
 
@@ -139,35 +139,41 @@ def certify(
     check_out(out)
     dataset = open_data(data, split=split, classes=classes)
     images = Selection(start, stride, limit)
-    task = _load(model, adapted, dataset, labels, images, pixels, several=out is not None)
-    if show is not None and len(task.images) > 1:
+    subject = _load(model, adapted, dataset, labels, images, pixels, several=out is not None)
+    if show is not None and len(subject.images) > 1:
         raise ConfigurationError(
-            f"`show` draws a single image, and {len(task.images)} are selected. Choose one with `start`, and give 1 as "
-            "`limit`.",
+            f"`show` draws a single image, and {len(subject.images)} are selected. Choose one with `start`, and give 1 "
+            "as `limit`.",
             parameter="show",
         )
-    run = certify_task(
-        task, sampling,
+    run = certify_subject(
+        subject, sampling,
         RunOptions(run_noise, run_partition, seed, out, run_on, engine_options, limits, progress, arithmetic),
     )  # fmt: skip
     summary = RunSummary.of(run)
     print_summary(summary, run.settings, out)
     resolved = run.settings.partition
-    if compare and resolved is not None and len(task.images) == 1 and summary.first is not None:
+    if compare and resolved is not None and len(subject.images) == 1 and summary.first is not None:
         # On the same engine, and in this process, which may lack the device of the workers.
         used = replace(
             engine_options, engine=run.settings.engine or engine, device="cpu" if run_on.parallel else device
         )
-        plain = certify_task(
-            task, run.settings.sampling,
+        plain = certify_subject(
+            subject, run.settings.sampling,
             RunOptions(
                 run_noise, None, seed, engine=used, progress=progress.quiet(), arithmetic=run.settings.chosen_arithmetic
             ),
         )  # fmt: skip
-        compare_with_plain(summary.first, resolved, plain.rows()[0], task.model.class_names)
+        compare_with_plain(summary.first, resolved, plain.rows()[0], subject.model.class_names)
     if show is not None:
         write_image_rows(
-            task.sample, run_noise, [resolved], seed, show, parameter="show", arithmetic=run.settings.chosen_arithmetic
+            subject.sample,
+            run_noise,
+            [resolved],
+            seed,
+            show,
+            parameter="show",
+            arithmetic=run.settings.chosen_arithmetic,
         )
         say(f"wrote {show}")
     exit_if_failed(summary.failures, domain_of_any(summary.shapes))
@@ -182,14 +188,14 @@ def _load(
     pixels: str,
     *,
     several: bool,
-) -> Task:
-    """Load the task. Unless several images are allowed, check that there is one before the model is loaded."""
+) -> Subject:
+    """Load the subject. Unless several images are allowed, check that there is one before the model is loaded."""
     if not several and labels is None:
         _check_single(len(images.of(len(dataset))))
-    task = load_task(model, dataset, labels=labels, images=images, pixels=pixels, adapted=adapted)
+    subject = load_subject(model, dataset, labels=labels, images=images, pixels=pixels, adapted=adapted)
     if not several:
-        _check_single(len(task.images))
-    return task
+        _check_single(len(subject.images))
+    return subject
 
 
 def _check_single(images: int) -> None:

@@ -17,12 +17,12 @@ from pprs.inputs.domain import SIGNAL
 from pprs.inputs.space import state_pixels
 from pprs.noise import noise_of
 from pprs.partition import parse_request
-from pprs.prediction import PredictedRow, predict_task
+from pprs.prediction import PredictedRow, predict_subject
 from pprs.runners import RunOptions
 from pprs.runs import Run, check_out
 from pprs.runs.engine import EngineOptions
 from pprs.runs.provenance import describe_labels
-from pprs.runs.subject import Task, load_task
+from pprs.runs.subject import Subject, load_subject
 from pprs.smoothing.arithmetic import Arithmetic
 from pprs.smoothing.certificate import confidence, state_label_arithmetic
 
@@ -81,32 +81,32 @@ def predict(
     options.set_threads(threads)
     check_out(out)
     images = Selection(start, stride, limit)
-    task = load_task(
+    subject = load_subject(
         model, data, split=split, classes=classes, labels=labels, images=images, pixels=pixels, adapted=adapted
     )
     engine_options = EngineOptions(engine, device, batch_size, None, autocast, channels_last)
-    run = predict_task(
-        task, n, alpha,
+    run = predict_subject(
+        subject, n, alpha,
         RunOptions(
             run_noise, run_partition, seed, out, run_on, engine_options, progress=messages, arithmetic=arithmetic
         ),
     )  # fmt: skip
-    _explain(run, task)
+    _explain(run, subject)
     chosen = set(run.images or ())
-    _print_table([row for row in run.outcomes() if row.idx in chosen], task.model.class_names)
+    _print_table([row for row in run.outcomes() if row.idx in chosen], subject.model.class_names)
     if out is not None:
         messages.message(f"the rows are in {out}. Check them with: pprs verify {out} --replay 3")
     failures = [failure for failure in run.failures() if failure.idx in chosen]
-    exit_if_failed(failures, task.domain, run.guarantee.unanswered + ".")
+    exit_if_failed(failures, subject.domain, run.guarantee.unanswered + ".")
 
 
-def _explain(run: Run, task: Task) -> None:
+def _explain(run: Run, subject: Subject) -> None:
     """Say what the labels of the table are."""
     settings = run.settings
-    if task.labels is not None:
-        messages.message(f"the classifier chooses among {describe_labels(task.labels)} only")
+    if subject.labels is not None:
+        messages.message(f"the classifier chooses among {describe_labels(subject.labels)} only")
     messages.message(state_pixels(settings.pixels))
-    levels = settings.levels if task.domain is SIGNAL else None
+    levels = settings.levels if subject.domain is SIGNAL else None
     messages.message(
         f"each label is the smoothed classifier's with {confidence(settings.alpha)} confidence"
         f"{state_label_arithmetic(settings.arithmetic, levels)}"

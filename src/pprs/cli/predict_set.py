@@ -31,7 +31,7 @@ from pprs.label_sets import (
 from pprs.label_sets.page import write_set_report
 from pprs.runners.run import LISTED_FAILURES
 from pprs.runs import Run, check_out
-from pprs.runs.subject import Task
+from pprs.runs.subject import Subject
 
 messages = CommandProgress(Console(stderr=True))  # rows go to stdout
 
@@ -121,14 +121,14 @@ def predict_set(
     options.set_threads(threads)
     opened = [LabelSets.load(path, model=model, adapted=adapted) for path in sets]
     _check_comparable(opened)
-    tasks = [one.open_task(data, split=split, classes=classes, images=images) for one in opened]
+    subjects = [one.open_subject(data, split=split, classes=classes, images=images) for one in opened]
     evaluations = []
-    for one, task in zip(opened, tasks, strict=True):
+    for one, subject in zip(opened, subjects, strict=True):
         messages.message(f"what is promised: {state_promise(one.settings)}.")
-        run = one.predict_task(
-            task, seed=seed, secret=secret, out=None if is_file else out, runner=run_on, progress=messages
+        run = one.predict_subject(
+            subject, seed=seed, secret=secret, out=None if is_file else out, runner=run_on, progress=messages
         )
-        evaluations.append(evaluate_run(run, skipped=len(task.images) - len(run.images or ())))
+        evaluations.append(evaluate_run(run, skipped=len(subject.images) - len(run.images or ())))
         if len(sets) == 1:
             _print_rows(run)
     if out is not None and is_file:
@@ -138,12 +138,12 @@ def predict_set(
         messages.message(f"the rows are in {out}. Check them with: pprs verify {out} --replay 3")
     if attack is not None:
         evaluations = [
-            _attack(one, task, evaluation, AttackOptions(attack, steps), seed)
-            for one, task, evaluation in zip(opened, tasks, evaluations, strict=True)
+            _attack(one, subject, evaluation, AttackOptions(attack, steps), seed)
+            for one, subject, evaluation in zip(opened, subjects, evaluations, strict=True)
         ]
     _print_summary(evaluations)
     if report is not None:
-        write_set_report(evaluations, tasks[-1], report)
+        write_set_report(evaluations, subjects[-1], report)
         messages.message(f"wrote {report}")
     _exit_if_failed(evaluations)
 
@@ -178,10 +178,10 @@ def _check_comparable(opened: Sequence[LabelSets]) -> None:
 
 
 def _attack(
-    sets: LabelSets, task: Task, evaluation: SetEvaluation, options: AttackOptions, seed: int | None
+    sets: LabelSets, subject: Subject, evaluation: SetEvaluation, options: AttackOptions, seed: int | None
 ) -> SetEvaluation:
     """Attack images that have a set."""
-    usable = replace(task, images=[row.index for row in evaluation.rows])
+    usable = replace(subject, images=[row.index for row in evaluation.rows])
     return replace(evaluation, attacked=attack_sets(sets, usable, options, seed=seed, progress=messages))
 
 

@@ -21,7 +21,7 @@ from pprs.label_sets.evaluation import AttackedSets
 from pprs.label_sets.scores import LAC
 from pprs.label_sets.sets import LabelSets
 from pprs.progress import Progress, as_progress, rename_inputs, stage
-from pprs.runs.subject import Task
+from pprs.runs.subject import Subject
 from pprs.smoothing.classifier import SmoothedClassifier
 
 DRAWS = 16  # noisy copies from which a gradient is computed
@@ -43,17 +43,17 @@ class AttackOptions:
 
 def attack_sets(
     sets: LabelSets,
-    task: Task,
+    subject: Subject,
     options: AttackOptions | None = None,
     *,
     seed: int | None = None,
     progress: bool | Progress = False,
 ) -> AttackedSets:
-    """Attack the labelled images of a task within the radius of the sets, and count how many sets stay correct.
+    """Attack the labelled images of a subject within the radius of the sets, and count how many sets stay correct.
 
     Args:
         sets: The calibrated sets.
-        task: Their model and the images. Calibration images are left out.
+        subject: Their model and the images. Calibration images are left out.
         options: How hard to attack.
         seed: The random seed of the noise. By default, that of the calibration.
         progress: True to show a progress bar, or a `Progress` object to report to.
@@ -65,8 +65,8 @@ def attack_sets(
         ConfigurationError: If no image has a label.
     """
     options, settings = options or AttackOptions(), sets.settings
-    reporter = rename_inputs(as_progress(progress), task.domain)
-    images = list(_choose_images(sets, task, options.images))
+    reporter = rename_inputs(as_progress(progress), subject.domain)
+    images = list(_choose_images(sets, subject, options.images))
     if not images:
         raise ConfigurationError("there is no labelled image to attack, besides calibration images", parameter="data")
     changed: list[tuple[int, torch.Tensor]] = []
@@ -95,13 +95,13 @@ def attack_sets(
     )
 
 
-def _choose_images(sets: LabelSets, task: Task, limit: int) -> Iterator[tuple[int, torch.Tensor, int]]:
+def _choose_images(sets: LabelSets, subject: Subject, limit: int) -> Iterator[tuple[int, torch.Tensor, int]]:
     """Yield index, image as noise is added to it, and label of the first labelled images."""
     count = 0
-    for index in task.images:
+    for index in subject.images:
         if count == limit:
             return
-        example = task.data[index]
+        example = subject.data[index]
         if example.label is None or sets.was_calibrated_with(sets.quantise(example.image, index)):
             continue
         count += 1

@@ -24,29 +24,31 @@ from pprs.model.base import Restricted
 from pprs.noise import QuantisedImage, digest_image
 from pprs.progress import Progress, stage
 from pprs.runners import Local, fit_in_memory
-from pprs.runs.subject import Task
+from pprs.runs.subject import Subject
 from pprs.smoothing.voting import CALIBRATE, LocalVotes, check_image
 
 
-def calibrate(task: Task, request: SetRequest, progress: Progress) -> tuple[Calibration, LocalVotes]:
+def calibrate(subject: Subject, request: SetRequest, progress: Progress) -> tuple[Calibration, LocalVotes]:
     """Score the calibration images and return the calibration, and what it was scored with."""
     device = Local().check_device(request.options.device)
-    if task.pixels == FILE:
-        task = fit_in_memory(task, Local(), replace(request.options, device=device))
+    if subject.pixels == FILE:
+        subject = fit_in_memory(subject, Local(), replace(request.options, device=device))
     partition = None if request.partition is None else request.partition.bind_files()
-    if partition is not None and task.pixels == NETWORK:
-        partition = partition.resolve(request.noise.sigma, tuple(task.sample.image.shape))
-    for text in task.list_mismatches(request.noise, partition):
+    if partition is not None and subject.pixels == NETWORK:
+        partition = partition.resolve(request.noise.sigma, tuple(subject.sample.image.shape))
+    for text in subject.list_mismatches(request.noise, partition):
         progress.message(f"warning: {text}")
-    arithmetic = task.fix_arithmetic(request.noise, request.arithmetic)
+    arithmetic = subject.fix_arithmetic(request.noise, request.arithmetic)
     request = replace(request, partition=partition, arithmetic=arithmetic)
-    shape, levels = tuple(task.sample.image.shape), arithmetic.levels
-    Promise(request.radius, request.alpha, request.noise, levels, task.sample.image.numel()).rank(len(task.images))
-    votes, binding = open_votes(task.model, task.pixels, request, shape, len(task.images), progress)
+    shape, levels = tuple(subject.sample.image.shape), arithmetic.levels
+    Promise(request.radius, request.alpha, request.noise, levels, subject.sample.image.numel()).rank(
+        len(subject.images)
+    )
+    votes, binding = open_votes(subject.model, subject.pixels, request, shape, len(subject.images), progress)
     settings = SetSettings(
-        model=task.model_text or task.model.source,
-        model_digest=task.model.digest(),
-        num_classes=task.num_classes,
+        model=subject.model_text or subject.model.source,
+        model_digest=subject.model.digest(),
+        num_classes=subject.num_classes,
         noise_text=str(request.noise),
         partition_text=str(partition or "none"),
         radius=float(request.radius),
@@ -57,15 +59,15 @@ def calibrate(task: Task, request: SetRequest, progress: Progress) -> tuple[Cali
         arithmetic=str(arithmetic),
         engine=binding.identity.get("engine", "torch"),
         device=device,
-        pixels=task.pixels,
+        pixels=subject.pixels,
         shape=shape,
-        dim=task.sample.image.numel(),
-        class_names=task.model.class_names,
-        labels=_restriction(task.model),
-        data=task.data.source,
-        split=task.data.split,
+        dim=subject.sample.image.numel(),
+        class_names=subject.model.class_names,
+        labels=_restriction(subject.model),
+        data=subject.data.source,
+        split=subject.data.split,
     )
-    scored = _score_calibration(task, votes, settings, progress)
+    scored = _score_calibration(subject, votes, settings, progress)
     confirm_unchanged(votes)
     settings = replace(settings, dim=scored.dim)
     calibration = Calibration(settings, sorted_scores(scored.scores), tuple(sorted(scored.digests)), binding)
@@ -87,20 +89,20 @@ class _Scored:
     dim: int = 0
 
 
-def _score_calibration(task: Task, votes: LocalVotes, settings: SetSettings, progress: Progress) -> _Scored:
+def _score_calibration(subject: Subject, votes: LocalVotes, settings: SetSettings, progress: Progress) -> _Scored:
     """Score the true label of every calibration image."""
     scored, labels = _Scored([], []), dict[int, int]()
     digests: dict[int, str] = {}
 
     def items() -> Iterator[tuple[int, torch.Tensor | QuantisedImage]]:
-        for index in task.images:
-            example = task.data[index]
+        for index in subject.images:
+            example = subject.data[index]
             label = check_label(example.label, index, settings.num_classes)
             if label is None:
                 raise ConfigurationError(
                     f"image {index} has no label, and calibration needs labelled images", parameter="data"
                 )
-            if task.was_adapted_with(example.image):
+            if subject.was_adapted_with(example.image):
                 raise ConfigurationError(
                     f"the model was adapted with image {index}, so it fits this image better than others, and the "
                     "sets would be too small. Calibrate with images that were not used to adapt it.",
@@ -112,7 +114,7 @@ def _score_calibration(task: Task, votes: LocalVotes, settings: SetSettings, pro
             labels[index], digests[index] = label, shorten_digest(digest_image(x))
             yield index, x
 
-    with stage(progress, "calibrate", len(task.images), "images"):
+    with stage(progress, "calibrate", len(subject.images), "images"):
         for index, scores in score_images(votes, items(), CALIBRATE, settings.score, settings.randomised):
             scored.scores.append(float(scores[labels[index]]))
             scored.digests.append(digests[index])

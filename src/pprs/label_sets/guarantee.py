@@ -26,7 +26,7 @@ from pprs.runs.guarantee import Answer, Guarantee, Key, Known, Metric, Question,
 from pprs.runs.row import Failure
 from pprs.runs.run import Run
 from pprs.runs.session import Session
-from pprs.runs.subject import Task, open_model
+from pprs.runs.subject import Subject, open_model
 from pprs.smoothing.bounds import clopper_pearson_interval
 from pprs.smoothing.voting import SETS, LocalVotes, OnSamples, check_image
 
@@ -77,16 +77,16 @@ class LabelSetGuarantee(Guarantee[LabelSetSettings, LabelSetRow]):
     derived = "sets from scores and the threshold, and this from the scores of the calibration"
     replayed = "scores: drawn again and compared"
 
-    def load_again(self, settings: LabelSetSettings, model: Any, data: Any, **options: Any) -> Task:
+    def load_again(self, settings: LabelSetSettings, model: Any, data: Any, **options: Any) -> Subject:
         adapted = options.pop("adapted", None)
         opened, text = open_model(model, adapted)
         is_named = opened.class_names is not None  # otherwise the data of the calibration may have named the classes
         names = settings.class_names if settings.labels is None and not is_named else opened.class_names
         opened = replace(opened, class_names=names, num_classes=opened.num_classes or settings.num_classes)
-        task = replace(self.load(opened, data, **options), model_text=text)
-        return task if is_named else replace(task, model=replace(task.model, class_names=settings.class_names))
+        subject = replace(self.load(opened, data, **options), model_text=text)
+        return subject if is_named else replace(subject, model=replace(subject.model, class_names=settings.class_names))
 
-    def describe_work(self, subject: Task, session: Session, settings: LabelSetSettings, inputs: int) -> list[str]:
+    def describe_work(self, subject: Subject, session: Session, settings: LabelSetSettings, inputs: int) -> list[str]:
         return [f"{session.partition or 'none'} under {session.noise}: {inputs} images, one noisy pass each"]
 
     def open(self, session: Session, settings: LabelSetSettings) -> LabelSetAnswer:

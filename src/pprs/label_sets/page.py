@@ -24,7 +24,7 @@ from pprs.report.render import render
 from pprs.report.section import MethodSettings, Section, render_sections
 from pprs.runs import Run
 from pprs.runs.frame import MAX_THUMBNAIL_PIXELS
-from pprs.runs.subject import Task
+from pprs.runs.subject import Subject
 from pprs.smoothing.arithmetic import prepare_image
 from pprs.smoothing.voting import SETS, noisy_chunk
 
@@ -47,18 +47,18 @@ def make_section(runs: Sequence[Run]) -> Section:
     return _make_section([evaluate_run(run) for run in runs], runs[0].settings.data, find, is_own=False)
 
 
-def write_set_report(evaluations: Sequence[SetEvaluation], task: Task, path: str | Path) -> None:
+def write_set_report(evaluations: Sequence[SetEvaluation], subject: Subject, path: str | Path) -> None:
     """Write a report that compares label sets: coverage, sizes and examples.
 
     Args:
         evaluations: What was measured, one per method.
-        task: The images.
+        subject: The images.
         path: The file to write, .html.
 
     Raises:
         ConfigurationError: If there are no images.
     """
-    section = _make_section(evaluations, task.data.source, lambda index: task.data[index].image, is_own=True)
+    section = _make_section(evaluations, subject.data.source, lambda index: subject.data[index].image, is_own=True)
     with atomic_write(Path(path), parameter="report") as part:
         part.write_bytes(render_sections([section], "html"))
 

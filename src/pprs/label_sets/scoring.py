@@ -25,7 +25,7 @@ from pprs.progress import Progress
 from pprs.runs.binding import Binding
 from pprs.runs.engine import EngineOptions
 from pprs.runs.session import Session, open_session
-from pprs.runs.subject import Task, open_model, reopen_model
+from pprs.runs.subject import Subject, open_model, reopen_model
 from pprs.smoothing.arithmetic import Arithmetic
 from pprs.smoothing.consistency import FirstBatch, check_function_of_one_image
 from pprs.smoothing.voting import LocalVotes, trial_inputs
@@ -142,7 +142,7 @@ def open_votes(
         What scores noisy images, and what the model is recognised by.
     """
     options, grey = request.options, torch.full(shape, HALF if len(shape) == SIGNAL.ndim else GREY)
-    subject = Task(model, as_image_set([grey]), range(1), None, None, pixels)  # of which only the model is asked
+    subject = Subject(model, as_image_set([grey]), range(1), None, None, pixels)  # of which only the model is asked
     arithmetic = Arithmetic.of(request.arithmetic, request.noise)
     trials = trial_inputs(arithmetic.prepare(grey, request.noise), request.noise, request.partition, request.seed)
     if isinstance(model.module, FunctionModule):

@@ -41,7 +41,7 @@ from pprs.progress import Progress, as_progress, rename_inputs, stage
 from pprs.runners import Local, Runner, RunOptions, run_subject
 from pprs.runs import Run
 from pprs.runs.engine import EngineOptions
-from pprs.runs.subject import Task, load_task, open_data
+from pprs.runs.subject import Subject, load_subject, open_data
 from pprs.smoothing.voting import SETS, LocalVotes, check_image
 
 SECRET_BITS = 63  # as many as columns of exports hold
@@ -193,24 +193,24 @@ class LabelSets:
             ConfigurationError: If there are too few images. The message names the smallest number that would do.
             PprsError: If an image has no label or cannot be used.
         """
-        task = load_task(self.model, _pair(images, labels), pixels=self._pixels)
-        task = replace(task, model_text=self._model_text)
-        self._state = calibrate(task, self.request, rename_inputs(as_progress(progress), task.domain))
-        self.model = self._unrestricted = task.model
+        subject = load_subject(self.model, _pair(images, labels), pixels=self._pixels)
+        subject = replace(subject, model_text=self._model_text)
+        self._state = calibrate(subject, self.request, rename_inputs(as_progress(progress), subject.domain))
+        self.model = self._unrestricted = subject.model
         return self
 
     @classmethod
-    def of_task(
+    def of_subject(
         cls,
-        task: Task,
+        subject: Subject,
         request: SetRequest,
         *,
         progress: bool | Progress = False,
     ) -> LabelSets:
-        """Calibrate with the images of a task.
+        """Calibrate with the images of a subject.
 
         Args:
-            task: A model matched with its images.
+            subject: A model matched with its images.
             request: How to calibrate.
             progress: True to show a progress bar, or a `Progress` object to report to.
 
@@ -218,9 +218,14 @@ class LabelSets:
             The calibrated sets.
         """
         sets = cls.__new__(cls)
-        sets.request, sets.model, sets._model_text, sets._pixels = request, task.model, task.model_text, task.pixels
-        sets._unrestricted = task.model
-        sets._state = calibrate(task, request, rename_inputs(as_progress(progress), task.domain))
+        sets.request, sets.model, sets._model_text, sets._pixels = (
+            request,
+            subject.model,
+            subject.model_text,
+            subject.pixels,
+        )
+        sets._unrestricted = subject.model
+        sets._state = calibrate(subject, request, rename_inputs(as_progress(progress), subject.domain))
         return sets
 
     @property
@@ -406,16 +411,18 @@ class LabelSets:
             if images.settings.data is None:
                 raise ConfigurationError("the run does not record its data. Give the images.", parameter="images")
             images = open_data(images.settings.data, split=images.settings.split)
-        return self.evaluate_task(self.open_task(_pair(images, labels), images=chosen), radii=radii, progress=progress)
+        return self.evaluate_subject(
+            self.open_subject(_pair(images, labels), images=chosen), radii=radii, progress=progress
+        )
 
-    def open_task(
+    def open_subject(
         self,
         data: Any,
         *,
         split: str | None = None,
         classes: str | Path | None = None,
         images: Iterable[int] | Selection | None = None,
-    ) -> Task:
+    ) -> Subject:
         """Match the model of these sets with other images.
 
         Args:
@@ -429,27 +436,27 @@ class LabelSets:
             The model with the images.
         """
         labels = None if self._unrestricted is self.model else self.settings.labels
-        task = load_task(
+        subject = load_subject(
             self._unrestricted, data, split=split, classes=classes, labels=labels, images=images,
             pixels=self.settings.pixels,
         )  # fmt: skip
-        return replace(task, model=self.model)
+        return replace(subject, model=self.model)
 
-    def evaluate_task(
+    def evaluate_subject(
         self,
-        task: Task,
+        subject: Subject,
         *,
         radii: Sequence[float] | None = None,
         seed: int | None = None,
         secret: bool = False,
         progress: bool | Progress = False,
     ) -> SetEvaluation:
-        """Predict the images of a task, and measure the sets of those with a label.
+        """Predict the images of a subject, and measure the sets of those with a label.
 
         An image that cannot be read or classified is a failure, and has no set. The others are predicted.
 
         Args:
-            task: This model and the images.
+            subject: This model and the images.
             radii: The radii at which to measure.
             seed: The random seed. By default, that of the calibration.
             secret: Draw the noise from the randomness of the system.
@@ -461,9 +468,9 @@ class LabelSets:
         Raises:
             PprsError: If no image can be predicted.
         """
-        run = self.predict_task(task, seed=seed, secret=secret, progress=progress)
+        run = self.predict_subject(subject, seed=seed, secret=secret, progress=progress)
         assert run.images is not None
-        return evaluate_run(run, radii, skipped=len(task.images) - len(run.images))
+        return evaluate_run(run, radii, skipped=len(subject.images) - len(run.images))
 
     def predict_dataset(
         self,
@@ -500,12 +507,12 @@ class LabelSets:
             ConfigurationError: If there are only calibration images, or if `out` holds a run with other settings.
             PprsError: If no image can be predicted.
         """
-        task = self.open_task(data, split=split, classes=classes, images=images)
-        return self.predict_task(task, seed=seed, secret=secret, out=out, runner=runner, progress=progress)
+        subject = self.open_subject(data, split=split, classes=classes, images=images)
+        return self.predict_subject(subject, seed=seed, secret=secret, out=out, runner=runner, progress=progress)
 
-    def predict_task(
+    def predict_subject(
         self,
-        task: Task,
+        subject: Subject,
         *,
         seed: int | None = None,
         secret: bool = False,
@@ -513,7 +520,7 @@ class LabelSets:
         runner: Runner | None = None,
         progress: bool | Progress = True,
     ) -> Run:
-        """Predict the sets of the images of a task, from `open_task`, as `predict_dataset` does."""
+        """Predict the sets of the images of a subject, from `open_subject`, as `predict_dataset` does."""
         settings, seed = self.settings, self._choose_seed(seed, secret)
         if self.model.digest() != settings.model_digest:
             raise ConfigurationError(
@@ -521,22 +528,22 @@ class LabelSets:
                 parameter="model",
             )
         own = LabelSetSettings.own(self.calibration)
-        images = self._leave_out_calibrated(task, rename_inputs(as_progress(progress), task.domain))
+        images = self._leave_out_calibrated(subject, rename_inputs(as_progress(progress), subject.domain))
         engine = replace(self.request.options, engine=settings.engine, device=settings.device)
         options = RunOptions(
             settings.noise, settings.partition, seed, out, runner or Local(), engine, progress=progress,
             arithmetic=settings.arithmetic,
         )  # fmt: skip
-        return run_subject(LABEL_SET, replace(task, images=images, labels=settings.labels), own, options)
+        return run_subject(LABEL_SET, replace(subject, images=images, labels=settings.labels), own, options)
 
-    def _leave_out_calibrated(self, task: Task, progress: Progress) -> list[int]:
+    def _leave_out_calibrated(self, subject: Subject, progress: Progress) -> list[int]:
         """Return the images that the sets were not calibrated with."""
         images = []
-        with stage(progress, "compare with the calibration images", len(task.images), "images"):
-            for index in task.images:
+        with stage(progress, "compare with the calibration images", len(subject.images), "images"):
+            for index in subject.images:
                 is_known = False
                 with contextlib.suppress(PprsError, OSError):  # images that cannot be used are reported later
-                    is_known = self.was_calibrated_with(self.votes.quantise(check_image(task.data[index].image)))
+                    is_known = self.was_calibrated_with(self.votes.quantise(check_image(subject.data[index].image)))
                 images += [] if is_known else [index]
                 progress.advance(1)
         if not images:
@@ -610,7 +617,7 @@ class LabelSets:
 
 
 def _pair(images: Any, labels: Any) -> Any:
-    """Return images and their labels as data that `load_task` takes."""
+    """Return images and their labels as data that `load_subject` takes."""
     if labels is None:
         return images
     if isinstance(images, list | tuple):  # of tensors, perhaps of different shapes

@@ -20,7 +20,7 @@ from pprs.runs.guarantee import Answer, Guarantee, Key, Known, Question, Summary
 from pprs.runs.row import Failure
 from pprs.runs.run import Run
 from pprs.runs.session import Session
-from pprs.runs.subject import Task
+from pprs.runs.subject import Subject
 from pprs.smoothing.arithmetic import Arithmetic
 from pprs.smoothing.voting import OnSamples
 
@@ -86,7 +86,7 @@ class PatchGuarantee(Guarantee[PatchSettings, PatchRow]):
 
     def make_trials(
         self,
-        subject: Task,
+        subject: Subject,
         noise: Noise | None,
         partition: Partition | None,
         settings: PatchSettings,
@@ -97,7 +97,7 @@ class PatchGuarantee(Guarantee[PatchSettings, PatchRow]):
         )
 
     def check_attainable(
-        self, subject: Task, noise: Noise | None, settings: PatchSettings, arithmetic: Arithmetic
+        self, subject: Subject, noise: Noise | None, settings: PatchSettings, arithmetic: Arithmetic
     ) -> None:
         """Check that there are masks for the first usable image, in the size that is masked."""
         if not self.sides:
@@ -107,7 +107,7 @@ class PatchGuarantee(Guarantee[PatchSettings, PatchRow]):
             MaskGrid(height, width, side, settings.masks or 0)
 
     def list_mismatches(
-        self, subject: Task, noise: Noise | None, partition: Partition | None, settings: PatchSettings
+        self, subject: Subject, noise: Noise | None, partition: Partition | None, settings: PatchSettings
     ) -> list[str]:
         adaptation = subject.model.adaptation
         if adaptation is None or not adaptation.methods:
@@ -120,7 +120,7 @@ class PatchGuarantee(Guarantee[PatchSettings, PatchRow]):
             if masks != adaptation.noise
         ]
 
-    def describe_work(self, subject: Task, session: Session, settings: PatchSettings, inputs: int) -> list[str]:
+    def describe_work(self, subject: Subject, session: Session, settings: PatchSettings, inputs: int) -> list[str]:
         return [
             f"{describe_method(settings)}: {inputs} certificates, of at most {self.expect_passes(settings)} passes each"
         ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pprs.prediction.dataset import predict_dataset, predict_task
+from pprs.prediction.dataset import predict_dataset, predict_subject
 from pprs.prediction.row import PredictedRow, PredictionSettings
 
-__all__ = ["PredictedRow", "PredictionSettings", "predict_dataset", "predict_task"]
+__all__ = ["PredictedRow", "PredictionSettings", "predict_dataset", "predict_subject"]

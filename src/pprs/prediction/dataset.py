@@ -17,7 +17,7 @@ from pprs.prediction.guarantee import PREDICT
 from pprs.progress import Progress
 from pprs.runners import Runner, RunOptions, run_subject
 from pprs.runs import Run
-from pprs.runs.subject import Task, load_task
+from pprs.runs.subject import Subject, load_subject
 from pprs.smoothing.bounds import check_alpha
 
 
@@ -90,13 +90,13 @@ def predict_dataset(
         arithmetic=arithmetic,
     )  # fmt: skip
     own = _check_request(n, alpha, options)
-    subject = load_task(
+    subject = load_subject(
         model, data, split=split, classes=classes, labels=labels, images=images, pixels=pixels, adapted=adapted
     )
     return run_subject(PREDICT, subject, own, options)
 
 
-def predict_task(subject: Task, n: int, alpha: float, options: RunOptions) -> Run:
+def predict_subject(subject: Subject, n: int, alpha: float, options: RunOptions) -> Run:
     """Predict the images of a subject, that is, of a model already matched with its images."""
     return run_subject(PREDICT, subject, _check_request(n, alpha, options), options)
 

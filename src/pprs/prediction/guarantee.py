@@ -11,7 +11,7 @@ from pprs.runs.guarantee import Answer, Guarantee, Key, Known, Metric, Question,
 from pprs.runs.row import Failure
 from pprs.runs.run import Run
 from pprs.runs.session import Session, describe_problem
-from pprs.runs.subject import Task
+from pprs.runs.subject import Subject
 from pprs.smoothing.arithmetic import Arithmetic
 from pprs.smoothing.bounds import clopper_pearson_interval
 from pprs.smoothing.certificate import Prediction, confidence, state_label_arithmetic
@@ -53,14 +53,14 @@ class PredictGuarantee(Guarantee[PredictionSettings, PredictedRow]):
     derived = "p-values and predictions from counts and settings"
 
     def check_attainable(
-        self, subject: Task, noise: Noise | None, settings: PredictionSettings, arithmetic: Arithmetic
+        self, subject: Subject, noise: Noise | None, settings: PredictionSettings, arithmetic: Arithmetic
     ) -> None:
         assert noise is not None
         n, alpha = settings.check()
         _, dim, _, quantisation = describe_problem(subject, noise, arithmetic)
         reduce_alpha(alpha, noise, n, dim, quantisation)
 
-    def describe_work(self, subject: Task, session: Session, settings: PredictionSettings, inputs: int) -> list[str]:
+    def describe_work(self, subject: Subject, session: Session, settings: PredictionSettings, inputs: int) -> list[str]:
         return [f"{session.partition or 'none'} under {session.noise}: {inputs} images, {settings.n} samples each"]
 
     def open(self, session: Session, settings: PredictionSettings) -> PredictAnswer:

@@ -30,7 +30,7 @@ from pprs.reproduction.results import Entry, Results
 from pprs.runners import describe_failures
 from pprs.runs import Row, Run, RunFrame
 from pprs.runs.export import to_arrow
-from pprs.runs.subject import load_task
+from pprs.runs.subject import load_subject
 from pprs.smoothing.sampling import Sampling
 from pprs.training.trainer import Recipe, accuracy, train_and_score
 from pprs.tuning import Candidate, MeasurementCache, Search
@@ -242,7 +242,7 @@ class Reproduction:
         model = self.plan.models[data]
         if model.source is None:
             return self.images(data)
-        return load_task(model.source, self.images(data)).data
+        return load_subject(model.source, self.images(data)).data
 
     def model(self, name: str) -> str:
         """A model as for `load_model`, which is trained or adapted first if necessary."""
@@ -302,8 +302,8 @@ class Reproduction:
             budget=spec.budget or BUDGET, images=self._choose_photos(name, photos), seed=self.plan.seed,
             progress=self._progress,
         )  # fmt: skip
-        task = load_task(join_adapted(self.model(base), path), self.images(data))
-        return accuracy(task.model.module, task.data), len(task.data)
+        subject = load_subject(join_adapted(self.model(base), path), self.images(data))
+        return accuracy(subject.model.module, subject.data), len(subject.data)
 
     def _choose_photos(self, name: str, photos: ImageSet) -> list[int]:
         """The images to adapt a model with, none of which is certified.
@@ -311,10 +311,10 @@ class Reproduction:
         Data sets have a few images in both of their splits. These are left out.
         """
         spec, data = self.plan.models[name], self.plan.data_of(name)
-        task = load_task(self.model(str(spec.of)), self.images(data))
-        certified = {digest_image(task.data[i].image) for i in task.images}
+        subject = load_subject(self.model(str(spec.of)), self.images(data))
+        certified = {digest_image(subject.data[i].image) for i in subject.images}
         chosen = choose_images(photos, Selection(limit=spec.images), self.plan.seed)
-        others = [i for i in chosen if digest_image(task.model.prepare(photos.image_of(i))) not in certified]
+        others = [i for i in chosen if digest_image(subject.model.prepare(photos.image_of(i))) not in certified]
         left_out = len(chosen) - len(others)
         if left_out > MOST_LEFT_OUT * len(chosen):
             raise PprsError(
@@ -419,15 +419,17 @@ class Reproduction:
         remedy = f" Or set `training = false` under [data.{cell.data}]."
         training = open_dataset(source, split="train", classes=classes)
         self._check_split(training, cell.data, "choosing a partition", remedy)
-        task = load_task(self.model(cell.model), training, labels=spec.labels)
-        images = task.images[:: max(1, len(task.images) // count)][:count]
+        subject = load_subject(self.model(cell.model), training, labels=spec.labels)
+        images = subject.images[:: max(1, len(subject.images) // count)][:count]
         search = Search(
-            task.model.module, task.num_classes, noise_of(cell.noise, cell.sigma), task.data, cache,
+            subject.model.module, subject.num_classes, noise_of(cell.noise, cell.sigma), subject.data, cache,
             seed=self.plan.seed, device="cpu",
         )  # fmt: skip
 
         def estimated_radius(text: str) -> float:
-            partition = resolve_by(self.plan.rules, parse_partition(text), cell.sigma, tuple(task.sample.image.shape))
+            partition = resolve_by(
+                self.plan.rules, parse_partition(text), cell.sigma, tuple(subject.sample.image.shape)
+            )
             return float(search.values(Candidate(partition), images, samples)[0].mean())
 
         return max(candidates, key=estimated_radius)

@@ -13,7 +13,7 @@ import torch
 from pprs.errors import ConfigurationError
 from pprs.runs import Answer, Guarantee, Key, Question, Session
 from pprs.runs.engine import EngineChoice, EngineOptions
-from pprs.runs.subject import Task
+from pprs.runs.subject import Subject
 from pprs.smoothing.consistency import Watch
 
 OnSamples = Callable[[int], None]
@@ -80,7 +80,7 @@ class Work:
 
     guarantee: Guarantee[Any, Any]
     settings: Any
-    subject: Task
+    subject: Subject
     session: Session
     choice: EngineChoice
     answer: Answer
@@ -89,7 +89,7 @@ class Work:
     options: EngineOptions = field(default_factory=EngineOptions)
     message: Callable[[str], None] = lambda text: None
 
-    def make_trials(self, subject: Task) -> torch.Tensor:
+    def make_trials(self, subject: Subject) -> torch.Tensor:
         """Return trial inputs like `trials`, made of another choice of images."""
         session = self.session
         return self.guarantee.make_trials(subject, session.noise, session.partition, self.settings, session.arithmetic)

@@ -37,7 +37,7 @@ from pprs.runs.session import (
     take_binding,
 )
 from pprs.runs.store import holds_rows
-from pprs.runs.subject import Task
+from pprs.runs.subject import Subject
 from pprs.smoothing.arithmetic import REAL, Arithmetic
 from pprs.smoothing.memory import check_memory
 
@@ -139,7 +139,7 @@ class RunOptions:
 
 
 def run_subject(
-    guarantee: Guarantee[Any, Any], subject: Task, own: Mapping[str, Any], options: RunOptions
+    guarantee: Guarantee[Any, Any], subject: Subject, own: Mapping[str, Any], options: RunOptions
 ) -> StoredRun:
     """Answer the inputs of a subject.
 
@@ -215,7 +215,7 @@ def read_recorded(folder: Path, guarantee: Guarantee[Any, Any]) -> Any | None:
 
 def open_work(
     guarantee: Guarantee[Any, Any],
-    subject: Task,
+    subject: Subject,
     own: Mapping[str, Any],
     options: RunOptions,
     recorded: Provenance | None,
@@ -246,7 +246,7 @@ def open_work(
 
 def open_answer(
     guarantee: Guarantee[Any, Any],
-    subject: Task,
+    subject: Subject,
     settings: Any,
     engine: EngineOptions,
     reporter: Progress,
@@ -285,7 +285,7 @@ def open_answer(
     return Work(guarantee, settings, subject, session, chosen, answer, trials, None, engine, reporter.message)
 
 
-def reopen_answer(guarantee: Guarantee[Any, Any], subject: Task, settings: Any, reporter: Progress) -> Work:
+def reopen_answer(guarantee: Guarantee[Any, Any], subject: Subject, settings: Any, reporter: Progress) -> Work:
     """Open what answered the inputs of a run, as its settings record it. The network is not checked yet.
 
     Raises:
@@ -326,7 +326,7 @@ def _describe_options(
     }
 
 
-def fit_in_memory(subject: Task, runner: Runner, options: EngineOptions) -> Task:
+def fit_in_memory(subject: Subject, runner: Runner, options: EngineOptions) -> Subject:
     """Return the subject with images that are refused if their noisy copies do not fit in memory."""
     if options.device != "cpu" or not isinstance(subject.data, View):
         return subject

@@ -27,7 +27,7 @@ from pprs.runs.columns import Schema, quote_value
 from pprs.runs.provenance import CERTIFY, Provenance
 from pprs.runs.row import Failure
 from pprs.runs.session import Session
-from pprs.runs.subject import Task, load_task
+from pprs.runs.subject import Subject, load_subject
 from pprs.smoothing.arithmetic import Arithmetic
 from pprs.smoothing.bounds import clopper_pearson_interval
 from pprs.smoothing.classifier import Certification
@@ -249,18 +249,18 @@ class Guarantee(ABC, Generic[S, R]):
         images: Any | Selection = None,
         pixels: str = "network",
         adapted: str | Path | None = None,
-    ) -> Task:
+    ) -> Subject:
         """Open a model and its data, and match them."""
-        return load_task(
+        return load_subject(
             model, data, split=split, classes=classes, labels=labels, images=images, pixels=pixels, adapted=adapted
         )
 
-    def load_again(self, settings: S, model: Any, data: Any, **options: Any) -> Task:
+    def load_again(self, settings: S, model: Any, data: Any, **options: Any) -> Subject:
         """Open the model and the data of a run again, as `load` does."""
         return self.load(model, data, **options)
 
     def make_trials(
-        self, subject: Task, noise: Noise | None, partition: Partition | None, settings: S, arithmetic: Arithmetic
+        self, subject: Subject, noise: Noise | None, partition: Partition | None, settings: S, arithmetic: Arithmetic
     ) -> torch.Tensor:
         """Return a few inputs as the network receives them, on which to try engines and to check the network.
 
@@ -270,11 +270,11 @@ class Guarantee(ABC, Generic[S, R]):
             return torch.stack([subject.sample.image, subject.sample.image.flip(-1)])
         return subject.trial_images(noise, partition, settings.seed or 0, arithmetic)
 
-    def check_attainable(self, subject: Task, noise: Noise | None, settings: S, arithmetic: Arithmetic) -> None:
+    def check_attainable(self, subject: Subject, noise: Noise | None, settings: S, arithmetic: Arithmetic) -> None:
         """Raise an error before a run if its settings can never promise anything about the first usable input."""
 
     def list_mismatches(
-        self, subject: Task, noise: Noise | None, partition: Partition | None, settings: S
+        self, subject: Subject, noise: Noise | None, partition: Partition | None, settings: S
     ) -> list[str]:
         """Say to what an adapted model was not adapted, in sentences."""
         return [] if noise is None else subject.list_mismatches(noise, partition)
@@ -285,7 +285,7 @@ class Guarantee(ABC, Generic[S, R]):
             return ""
         return f"{settings.partition_text or 'unknown partition'} under {settings.noise_text or 'unknown noise'}"
 
-    def describe_work(self, subject: Task, session: Session, settings: S, inputs: int) -> list[str]:
+    def describe_work(self, subject: Subject, session: Session, settings: S, inputs: int) -> list[str]:
         """Say what is about to be done, and what is the most that can come of it."""
         return []
 

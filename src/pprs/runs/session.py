@@ -23,7 +23,7 @@ from pprs.progress import Progress, stage
 from pprs.runs.binding import Binding
 from pprs.runs.engine import EngineChoice, EngineOptions, choose_engine
 from pprs.runs.provenance import Provenance
-from pprs.runs.subject import Task, recommend_for_model
+from pprs.runs.subject import Subject, recommend_for_model
 from pprs.smoothing.arithmetic import REAL, Arithmetic
 from pprs.smoothing.consistency import Watch, check_function_of_one_image
 from pprs.smoothing.voting import Scorer, error_context
@@ -63,7 +63,7 @@ class Session:
 
 
 def open_session(
-    subject: Task,
+    subject: Subject,
     trials: torch.Tensor,
     *,
     noise: Noise | None = None,
@@ -120,7 +120,9 @@ def check_network(scorer: Scorer, trials: torch.Tensor, progress: Progress) -> W
         return None
 
 
-def take_binding(subject: Task, scorer: Scorer, engine: str, make_trials: Callable[[Task], torch.Tensor]) -> Binding:
+def take_binding(
+    subject: Subject, scorer: Scorer, engine: str, make_trials: Callable[[Subject], torch.Tensor]
+) -> Binding:
     """Return what a model is recognised by: its parts, and its labels and margins for a few inputs.
 
     These are made of the first input of the data, since the inputs that are chosen may change when a run is resumed.
@@ -128,7 +130,7 @@ def take_binding(subject: Task, scorer: Scorer, engine: str, make_trials: Callab
     return Binding(identify(subject.model, engine=engine), take_probe(scorer, make_trials, subject))
 
 
-def take_probe(scorer: Scorer, make_trials: Callable[[Task], torch.Tensor], subject: Task) -> Probe | None:
+def take_probe(scorer: Scorer, make_trials: Callable[[Subject], torch.Tensor], subject: Subject) -> Probe | None:
     """Return the network's labels and margins for a few inputs of the data, or None if it fails on them."""
     try:
         inputs = make_trials(subject.of_all())
@@ -140,7 +142,7 @@ def take_probe(scorer: Scorer, make_trials: Callable[[Task], torch.Tensor], subj
         return None
 
 
-def describe_subject(subject: Task) -> Provenance:
+def describe_subject(subject: Subject) -> Provenance:
     """Return the settings that follow from the model and the data."""
     model = subject.model
     return Provenance(
@@ -158,7 +160,7 @@ def describe_subject(subject: Task) -> Provenance:
 
 
 def describe_problem(
-    subject: Task, noise: Noise, arithmetic: Arithmetic
+    subject: Subject, noise: Noise, arithmetic: Arithmetic
 ) -> tuple[Noise, int, int, Quantisation | None]:
     """What the largest possible radius depends on besides the sampling, for the first usable image."""
     with error_context(subject.sample.image, subject.sample.index, None):
@@ -168,7 +170,7 @@ def describe_problem(
 
 
 def choose_partition(
-    subject: Task, noise: Noise, requested: Partition | Auto | None, recorded: Provenance | None, progress: Progress
+    subject: Subject, noise: Noise, requested: Partition | Auto | None, recorded: Provenance | None, progress: Progress
 ) -> Partition | None:
     """Return the partition with resolved options, or None for plain smoothing.
 
@@ -192,7 +194,7 @@ def choose_partition(
 
 
 def choose_run_arithmetic(
-    arithmetic: Arithmetic, subject: Task, noise: Noise, recorded: Provenance | None
+    arithmetic: Arithmetic, subject: Subject, noise: Noise, recorded: Provenance | None
 ) -> Arithmetic:
     """The arithmetic of a run: its own if it is resumed, otherwise that of the first image of the data."""
     if recorded is not None and arithmetic.text == "auto":
@@ -202,7 +204,7 @@ def choose_run_arithmetic(
     return subject.fix_arithmetic(noise, arithmetic)
 
 
-def report_adaptation(subject: Task, mismatches: list[str], caveat: str, progress: Progress) -> None:
+def report_adaptation(subject: Subject, mismatches: list[str], caveat: str, progress: Progress) -> None:
     """Warn if an adapted model is used for something else, or for the images that it was adapted with.
 
     Args:
@@ -221,7 +223,7 @@ def report_adaptation(subject: Task, mismatches: list[str], caveat: str, progres
         )
 
 
-def count_adapted_images(subject: Task, progress: Progress) -> int:
+def count_adapted_images(subject: Subject, progress: Progress) -> int:
     """Return how many images of a subject its model was adapted with."""
     if subject.model.adaptation is None:
         return 0

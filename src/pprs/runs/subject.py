@@ -32,7 +32,7 @@ MAX_UNUSABLE = 10  # if this many images in a row cannot be used, the images are
 
 
 @dataclass(frozen=True)
-class Task:
+class Subject:
     """A model and the images to run it on.
 
     `model.num_classes` is not None, and the labels of `data` are the model's. `model_text` opens the model again in
@@ -62,7 +62,7 @@ class Task:
         except PprsError:  # reported when the inputs are used
             return IMAGE
 
-    def of_all(self) -> Task:
+    def of_all(self) -> Subject:
         """Return the same model with all images of the data, whatever the choice of images."""
         return replace(self, images=range(len(self.data)))
 
@@ -147,7 +147,7 @@ def recommend_for_model(model: Model, noise: Noise, shape: tuple[int, ...]) -> R
     return Recommendation(partition, f"since the network was {verb} behind it")
 
 
-def load_task(
+def load_subject(
     model: str | Model | torch.nn.Module,
     data: Any,
     *,
@@ -157,7 +157,7 @@ def load_task(
     images: Iterable[int] | Selection | None = None,
     pixels: str = NETWORK,
     adapted: str | Path | None = None,
-) -> Task:
+) -> Subject:
     """Load a model and its data, check that their classes match, and choose the images.
 
     With `labels`, the classifier chooses among these labels only, and images with other labels are left out. With
@@ -194,7 +194,7 @@ def load_task(
             )
     if net.class_names is None and names is not None:
         net = replace(net, class_names=names)
-    return Task(net, view, indices, labels, text, pixels)
+    return Subject(net, view, indices, labels, text, pixels)
 
 
 def _check_sample_rate(net: Model, image_set: ImageSet) -> None:

@@ -19,7 +19,7 @@ from pprs.noise import Noise, digest_image
 from pprs.runs import Answer, Failure, Guarantee, Key, Known, Question, Run, Session
 from pprs.runs.guarantee import Summary
 from pprs.runs.session import describe_problem
-from pprs.runs.subject import Task
+from pprs.runs.subject import Subject
 from pprs.segmentation.certificate import SegmentationCertificate
 from pprs.segmentation.holm import check_attainable
 from pprs.segmentation.legacy import LEGACY
@@ -75,7 +75,7 @@ class SegmentGuarantee(Guarantee[SegmentationSettings, SegmentationRow]):
         images: Iterable[int] | Selection | None = None,
         pixels: str = NETWORK,
         adapted: str | Path | None = None,
-    ) -> Task:
+    ) -> Subject:
         if labels is not None:
             raise ConfigurationError("a segmentation cannot be restricted to some `labels`", parameter="labels")
         if pixels != NETWORK:
@@ -87,14 +87,16 @@ class SegmentGuarantee(Guarantee[SegmentationSettings, SegmentationRow]):
         return open_subject(model, data, images=images, split=split, classes=classes, adapted=adapted)
 
     def check_attainable(
-        self, subject: Task, noise: Noise | None, settings: SegmentationSettings, arithmetic: Arithmetic
+        self, subject: Subject, noise: Noise | None, settings: SegmentationSettings, arithmetic: Arithmetic
     ) -> None:
         alpha, _ = self._split_alpha(subject, noise, settings, arithmetic)
         if settings.sampling.groups is None:
             _, height, width = subject.sample.image.shape
             check_attainable(height * width, settings.sampling.n, settings.sampling.tau, alpha)
 
-    def describe_work(self, subject: Task, session: Session, settings: SegmentationSettings, inputs: int) -> list[str]:
+    def describe_work(
+        self, subject: Subject, session: Session, settings: SegmentationSettings, inputs: int
+    ) -> list[str]:
         sampling = settings.sampling
         _, radius = self._split_alpha(subject, session.noise, settings, session.arithmetic)
         return [
@@ -104,7 +106,7 @@ class SegmentGuarantee(Guarantee[SegmentationSettings, SegmentationRow]):
 
     @staticmethod
     def _split_alpha(
-        subject: Task, noise: Noise | None, settings: SegmentationSettings, arithmetic: Arithmetic
+        subject: Subject, noise: Noise | None, settings: SegmentationSettings, arithmetic: Arithmetic
     ) -> tuple[float, float]:
         """Return the failure probability of the tests, and the radius, for the first usable image."""
         assert noise is not None

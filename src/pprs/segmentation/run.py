@@ -17,7 +17,7 @@ from pprs.partition import Partition
 from pprs.progress import Progress, as_progress
 from pprs.runners import Runner, RunOptions, run_subject
 from pprs.runs import Run
-from pprs.runs.subject import Task
+from pprs.runs.subject import Subject
 from pprs.segmentation.guarantee import SEGMENT
 from pprs.segmentation.masks import MaskedSet
 from pprs.segmentation.segmenter import SegmentationSampling
@@ -102,7 +102,7 @@ def segment_dataset(
     return segment_subject(subject, sampling or SegmentationSampling(), options)
 
 
-def segment_subject(subject: Task, sampling: SegmentationSampling, options: RunOptions) -> Run:
+def segment_subject(subject: Subject, sampling: SegmentationSampling, options: RunOptions) -> Run:
     """Certify the label maps of a subject, that is, of a network already matched with its images and masks."""
     options.check(SEGMENT)
     assert isinstance(subject.data, MaskedSet)

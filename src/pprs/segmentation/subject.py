@@ -13,7 +13,7 @@ from pprs.data import Selection, check_indices
 from pprs.errors import ConfigurationError, PprsError
 from pprs.model import Model
 from pprs.progress import Progress, stage
-from pprs.runs.subject import Task, find_usable, open_model
+from pprs.runs.subject import Subject, find_usable, open_model
 from pprs.segmentation.data import as_masked_set, open_masked
 from pprs.segmentation.masks import MaskedSet, Prepared
 
@@ -28,7 +28,7 @@ def open_subject(
     split: str | None = None,
     classes: str | Path | None = None,
     adapted: str | Path | None = None,
-) -> Task:
+) -> Subject:
     """Open a network and the images with masks that it labels, at its input size, and choose the images.
 
     Args:
@@ -46,7 +46,7 @@ def open_subject(
     indices = _choose_images(images, len(masked))
     net, text = open_network(model, masked, indices, adapted)
     assert net.num_classes is not None
-    return Task(net, Prepared(masked, net, net.num_classes), indices, None, text)
+    return Subject(net, Prepared(masked, net, net.num_classes), indices, None, text)
 
 
 def _open_data(data: Any, split: str | None, classes: str | Path | None) -> MaskedSet:

@@ -21,7 +21,7 @@ from pprs.progress import Progress, as_progress, rename_inputs, stage
 from pprs.runners import Local, fit_in_memory, parse_budget
 from pprs.runs.engine import EngineChoice, EngineOptions, check_engine
 from pprs.runs.session import check_network, count_adapted_images, open_session
-from pprs.runs.subject import Task, load_task, open_data, open_model
+from pprs.runs.subject import Subject, load_subject, open_data, open_model
 from pprs.smoothing.arithmetic import Arithmetic
 from pprs.smoothing.voting import BaseClassifier, Scorer
 from pprs.tuning.candidates import ADAPTED, ALL_FAMILIES, DENOISER, FAMILIES
@@ -107,47 +107,49 @@ def tune(
     reporter, folder = as_progress(progress), None if out is None else Path(out)
     selection = Selection(limit=LIMIT) if images is None else images
     opened, net = open_data(data, split=split, classes=classes), open_model(model)[0]
-    task = load_task(net, opened, labels=labels, images=selection, pixels=pixels)
-    adapted_task = None
+    subject = load_subject(net, opened, labels=labels, images=selection, pixels=pixels)
+    adapted_subject = None
     if adapted is not None:
-        adapted_task = load_task(net, opened, labels=labels, images=task.images, pixels=pixels, adapted=adapted)
-    reporter = rename_inputs(reporter, task.domain)
-    check_number_of_images(len(task.images))
-    _report_adaptation(adapted_task or task, noise, reporter)
+        adapted_subject = load_subject(
+            net, opened, labels=labels, images=subject.images, pixels=pixels, adapted=adapted
+        )
+    reporter = rename_inputs(reporter, subject.domain)
+    check_number_of_images(len(subject.images))
+    _report_adaptation(adapted_subject or subject, noise, reporter)
     if file_denoiser is not None:
-        file_denoiser = _resolve_denoiser(file_denoiser, noise, task)
-    if task.pixels == FILE:
-        task = fit_in_memory(task, Local(), EngineOptions(device=device))
+        file_denoiser = _resolve_denoiser(file_denoiser, noise, subject)
+    if subject.pixels == FILE:
+        subject = fit_in_memory(subject, Local(), EngineOptions(device=device))
     if folder is not None and engine == "auto":
         engine = recorded_engine(folder / MEASUREMENTS)
     keep_memory()
-    trials = task.trial_images(noise, None, seed)
+    trials = subject.trial_images(noise, None, seed)
 
-    def open_network(subject: Task, engine: str) -> tuple[BaseClassifier, EngineChoice]:
+    def open_network(subject: Subject, engine: str) -> tuple[BaseClassifier, EngineChoice]:
         session, choice = open_session(
             subject, trials, options=EngineOptions(engine, device), passes=SAMPLES, message=reporter.message
         )
-        check_network(Scorer(session.network, task.num_classes, device=device), trials, reporter)
+        check_network(Scorer(session.network, subject.num_classes, device=device), trials, reporter)
         return session.network, choice
 
-    (network, choice), adapted_network = open_network(task, engine), None
-    if adapted_task is not None:
-        adapted_to = _find_adapted_partition(adapted_task, file_denoiser, trials, reporter)
-        adapted_network = AdaptedNetwork(open_network(adapted_task, choice.engine)[0], adapted_to)
+    (network, choice), adapted_network = open_network(subject, engine), None
+    if adapted_subject is not None:
+        adapted_to = _find_adapted_partition(adapted_subject, file_denoiser, trials, reporter)
+        adapted_network = AdaptedNetwork(open_network(adapted_subject, choice.engine)[0], adapted_to)
     cache = MeasurementCache()
     if folder is not None:
-        settings = _collect_settings(task, selection, noise, seed, budget, chosen, choice)
-        if adapted_task is not None:
-            settings[ADAPTED] = adapted_task.model.digest()
+        settings = _collect_settings(subject, selection, noise, seed, budget, chosen, choice)
+        if adapted_subject is not None:
+            settings[ADAPTED] = adapted_subject.model.digest()
         if file_denoiser is not None:
             settings[DENOISER] = str(file_denoiser.without_paths())
         cache = MeasurementCache(folder / MEASUREMENTS, settings)
     steps = search_partitions(
-        network, task.num_classes, noise, task.data, task.images, seconds=seconds, families=chosen, seed=seed,
+        network, subject.num_classes, noise, subject.data, subject.images, seconds=seconds, families=chosen, seed=seed,
         device=device, cache=cache, denoiser=file_denoiser, adapted=adapted_network,
     )  # fmt: skip
     hint = "" if folder is None else "; Ctrl-C keeps the measurements"
-    reporter.message(f"searching on {len(task.images) // 2} images under {noise} for about {budget}{hint}")
+    reporter.message(f"searching on {len(subject.images) // 2} images under {noise} for about {budget}{hint}")
     reporter.message(state_pixels(pixels))
     tuned = _run_search(steps, seconds, reporter)
     if folder is not None:
@@ -211,31 +213,31 @@ def _parse_denoiser(denoiser: str | Path | Denoiser) -> Denoiser:
     return parsed
 
 
-def _resolve_denoiser(denoiser: Denoiser, noise: Noise, task: Task) -> Denoiser:
+def _resolve_denoiser(denoiser: Denoiser, noise: Noise, subject: Subject) -> Denoiser:
     """Return the denoiser with all options, after opening its file."""
     try:
-        return denoiser.resolve(noise.sigma, tuple(task.sample.image.shape))
+        return denoiser.resolve(noise.sigma, tuple(subject.sample.image.shape))
     except PprsError as error:
         raise ConfigurationError(error.message, parameter="denoiser") from error
 
 
-def _report_adaptation(task: Task, noise: Noise, progress: Progress) -> None:
+def _report_adaptation(subject: Subject, noise: Noise, progress: Progress) -> None:
     """Warn if an adapted model is used with other noise, or if the images favour it."""
-    for text in task.list_mismatches(noise, varies=True):
+    for text in subject.list_mismatches(noise, varies=True):
         progress.message(f"warning: {text}")
-    if used := count_adapted_images(task, progress):
+    if used := count_adapted_images(subject, progress):
         progress.message(
-            f"warning: the classifier was adapted with {used} of these {len(task.images)} images, on which it does "
+            f"warning: the classifier was adapted with {used} of these {len(subject.images)} images, on which it does "
             "better than on others. Give images that were not used."
         )
 
 
 def _find_adapted_partition(
-    task: Task, denoiser: Denoiser | None, trials: torch.Tensor, progress: Progress
+    subject: Subject, denoiser: Denoiser | None, trials: torch.Tensor, progress: Progress
 ) -> Partition | None:
     """Return the partition that the model was adapted to, None if it is plain smoothing or cannot be used here."""
-    assert task.model.adaptation is not None
-    partition = parse_partition(task.model.adaptation.partition)
+    assert subject.model.adaptation is not None
+    partition = parse_partition(subject.model.adaptation.partition)
     if partition is None:
         return None
     if denoiser is not None and denoiser.digest is not None:
@@ -252,7 +254,7 @@ def _find_adapted_partition(
 
 
 def _collect_settings(
-    task: Task,
+    subject: Subject,
     images: Iterable[int] | Selection,
     noise: Noise,
     seed: int,
@@ -262,9 +264,9 @@ def _collect_settings(
 ) -> dict[str, Any]:
     """Return the settings that a search must share with the one that it resumes."""
     settings = {
-        "model": task.model.digest(),
-        "data": task.data.fingerprint(),
-        "images": _describe_images(images, task.images),
+        "model": subject.model.digest(),
+        "data": subject.data.fingerprint(),
+        "images": _describe_images(images, subject.images),
         "noise": str(noise),
         "seed": seed,
         "budget": budget,
@@ -273,7 +275,7 @@ def _collect_settings(
         "arithmetic": Arithmetic.of("auto", noise).kind,
     }
     # Earlier searches do not name the pixels, and can still be resumed.
-    return settings if task.pixels == NETWORK else {**settings, "pixels": task.pixels}
+    return settings if subject.pixels == NETWORK else {**settings, "pixels": subject.pixels}
 
 
 def _describe_images(images: Iterable[int] | Selection, indices: Sequence[int]) -> Any:

@@ -20,17 +20,17 @@ from pprs.runs import Binding, Failure, Guarantee, Run, describe_parts, same_val
 from pprs.runs.check import BELOW, count_rows
 from pprs.runs.columns import quote_value
 from pprs.runs.session import describe_subject
-from pprs.runs.subject import Task
+from pprs.runs.subject import Subject
 from pprs.verification.findings import Findings
 
 # Settings that follow from the model and the data.
 DERIVED = ("preprocess", "labels", "num_classes", "class_names", "data_fingerprint", "pixels")
 
 
-def check_subject(task: Task, settings: Any, findings: Findings) -> None:
+def check_subject(subject: Subject, settings: Any, findings: Findings) -> None:
     """Compare the settings that follow from the model and the data."""
-    found = describe_subject(task)
-    names: tuple[str, ...] = DERIVED if task.data.split is None or settings.split is None else (*DERIVED, "split")
+    found = describe_subject(subject)
+    names: tuple[str, ...] = DERIVED if subject.data.split is None or settings.split is None else (*DERIVED, "split")
     if settings.model_digest is None:  # exported rows, most of whose settings are not recorded
         names = tuple(name for name in names if getattr(settings, name) is not None)
     for name in names:
@@ -49,19 +49,19 @@ def describe_setting(name: str, stored: Any, own: Any) -> str:
     return text + (". If the run was made with a file of class names, give it" if name == "class_names" else "")
 
 
-def check_binding(binding: Binding | None, task: Task, settings: Any, findings: Findings) -> None:
+def check_binding(binding: Binding | None, subject: Subject, settings: Any, findings: Findings) -> None:
     """Compare what the scores depend on besides the weights. Differences do not prove other votes; a replay does."""
     if binding is None:
         findings.not_checked.append("model: its source code, preprocessing and versions are not recorded")
         return
-    parts = describe_parts(binding.identity, identify(task.model, engine=settings.engine or "torch"))
+    parts = describe_parts(binding.identity, identify(subject.model, engine=settings.engine or "torch"))
     if parts:
         findings.not_checked.append(f"model: it may give other votes, since parts of it differ ({'; '.join(parts)})")
     else:
         findings.checked.append("model: its source code, preprocessing and versions")
 
 
-def check_images(subject: Task, run: Run, settings: Any, findings: Findings, reporter: Progress) -> None:
+def check_images(subject: Subject, run: Run, settings: Any, findings: Findings, reporter: Progress) -> None:
     """Compare the inputs, what is true of them, and the pictures with those that were answered."""
     comparison = _Comparison(subject, run.guarantee, settings, findings, run.thumbnails())
     rows = 0
@@ -83,7 +83,7 @@ def check_images(subject: Task, run: Run, settings: Any, findings: Findings, rep
 class _Comparison:
     """Compares rows with the inputs of the data."""
 
-    subject: Task
+    subject: Subject
     guarantee: Guarantee[Any, Any]
     settings: Any
     findings: Findings
@@ -185,7 +185,7 @@ def compare_picture(picture: bytes, image: torch.Tensor) -> list[str]:
     return [] if torch.equal(stored, own) else ["its picture, which reports show, is not that of the image"]
 
 
-def _check_failure(failure: Failure, guarantee: Guarantee[Any, Any], subject: Task, findings: Findings) -> None:
+def _check_failure(failure: Failure, guarantee: Guarantee[Any, Any], subject: Subject, findings: Findings) -> None:
     """Compare what is true of an input that failed. Why it failed is not stated as a fact about the model."""
     data = subject.data
     if failure.idx >= len(data):
@@ -202,14 +202,14 @@ def _check_failure(failure: Failure, guarantee: Guarantee[Any, Any], subject: Ta
         findings.mismatch(failure.idx, text)
 
 
-def _check_order(order: Sequence[int] | None, task: Task, settings: Any, findings: Findings) -> None:
+def _check_order(order: Sequence[int] | None, subject: Subject, settings: Any, findings: Findings) -> None:
     """Check the random order in which images count, which decides which of them are a sample of the data."""
     if order is None:
         return
-    expected = fair_order(range(len(task.data)), settings.seed or 0)
+    expected = fair_order(range(len(subject.data)), settings.seed or 0)
     if all(own == stored for own, stored in itertools.zip_longest(expected[: len(order)], order)):
         findings.checked.append("the random order of the images, from the seed")
-    elif len(set(order)) < len(order) or set(order) == set(range(len(task.data))):
+    elif len(set(order)) < len(order) or set(order) == set(range(len(subject.data))):
         findings.mismatch(None, "the random order of the images is not the one that follows from the seed")
     else:
         findings.not_checked.append(

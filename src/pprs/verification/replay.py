@@ -10,13 +10,13 @@ from pprs.progress import Progress, stage
 from pprs.runners import Work, reopen_answer
 from pprs.runs import Binding, Guarantee, Known, Question
 from pprs.runs.session import check_network, take_probe
-from pprs.runs.subject import Task
+from pprs.runs.subject import Subject
 from pprs.verification.findings import Findings
 
 
 def replay(
     guarantee: Guarantee[Any, Any],
-    subject: Task,
+    subject: Subject,
     settings: Any,
     binding: Binding | None,
     chosen: Iterable[Any],

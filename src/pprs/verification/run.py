@@ -18,7 +18,7 @@ from pprs.progress import Progress, as_progress, rename_inputs, stage
 from pprs.runs import ExportedRun, Guarantee, Run, choose_rows, open_run
 from pprs.runs.columns import quote_value
 from pprs.runs.engine import check_engine
-from pprs.runs.subject import Task, reopen_model
+from pprs.runs.subject import Subject, reopen_model
 from pprs.verification.findings import Findings, Verification
 from pprs.verification.images import check_binding, check_images, check_subject
 from pprs.verification.replay import replay as replay_rows
@@ -185,7 +185,7 @@ class _Given:
     data: Any
     classes: str | Path | None
 
-    def open_subject(self, settings: Any, findings: Findings) -> Task | None:
+    def open_subject(self, settings: Any, findings: Findings) -> Subject | None:
         """Open the model and the data. None if those that the run names cannot be opened."""
         try:
             return self._load(settings)
@@ -200,23 +200,23 @@ class _Given:
             findings.not_checked.append(f"model, images and true labels: {describe_error(error)}")
             return None
 
-    def _load(self, settings: Any) -> Task:
+    def _load(self, settings: Any) -> Subject:
         model, adapted = reopen_model(settings.model, self.model, self.adapted)
         data = settings.data if self.data is None else self.data
         if model is None or data is None:
             raise PprsError(f"the run does not record its {'model' if model is None else 'data'}")
         split = settings.split if isinstance(data, str | Path) else None
-        task = self.guarantee.load_again(
+        subject = self.guarantee.load_again(
             settings, model, data, split=split, classes=self.classes, labels=settings.labels, pixels=settings.pixels,
             adapted=adapted,
         )  # fmt: skip
-        task.model.digest()
-        return task
+        subject.model.digest()
+        return subject
 
 
-def _check_model(task: Task, settings: Any, findings: Findings) -> bool:
+def _check_model(subject: Subject, settings: Any, findings: Findings) -> bool:
     """Compare the digest of the model, and return whether it is that of the run."""
-    digest = task.model.digest()
+    digest = subject.model.digest()
     if settings.model_digest is None:
         findings.not_checked.append("model: its digest is not recorded")
     elif digest != settings.model_digest:
