@@ -100,6 +100,11 @@ class Page:
         """Wait for an element, and return it."""
         return wait_until(lambda: next(iter(self.all(css)), None), css)
 
+    def is_shown(self, css: str) -> bool:
+        """Return whether an element is there and not hidden."""
+        script = "const e = document.querySelector(arguments[0]); return Boolean(e && e.offsetParent)"
+        return bool(self.driver.execute_script(script, css))
+
     def text(self, css: str) -> str:
         """Return the current text, even while the element is being replaced."""
         text = self.driver.execute_script("return document.querySelector(arguments[0])?.textContent", css)

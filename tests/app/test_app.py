@@ -30,6 +30,7 @@ from pprs.app.cards import Answer, Card, Tile, render_answer
 from pprs.app.catalog import parse_labels
 from pprs.app.certification import STOP, MethodState, iter_states, make_sampling, make_tiles
 from pprs.app.networks import Example, ImageEntry, LoadedModel, Networks
+from pprs.app.page import build_page
 from pprs.app.render import render_chart, render_note, render_number
 from pprs.app.requests import ChosenInput, Method, Request
 from pprs.app.search import SearchState, iter_search, render_progress
@@ -286,6 +287,43 @@ def test_noise_is_added_to_the_pixels_of_the_file_if_chosen(loaded: LoadedModel,
         parse_request(context, control_values(upload=str(deep), pixels="file"))
     with pytest.raises(PprsError, match='not "disk"'):
         parse_request(context, control_values(pixels="disk"))
+
+
+def test_the_page_is_there_before_its_network_which_is_loaded_once(loaded: LoadedModel) -> None:
+    calls, release = [], threading.Event()
+
+    def load(job: Any) -> LoadedModel:
+        calls.append(1)
+        assert release.wait(60)
+        return loaded
+
+    context = make_context(loaded)
+    entry = dataclasses.replace(context.images.first.entry, load=load)
+    context = dataclasses.replace(context, images=Networks([entry]))
+    build_page(context)
+    assert calls == []
+    explore = Explore(context)
+    pages = [explore.show_preview(visitor, control_values()) for visitor in ("me", "you")]
+    for visitor in pages:
+        assert 'data-state="running"' in next(visitor)[0]
+    release.set()
+    for visitor in pages:
+        *_, (shown, _) = visitor
+        assert 'id="images"' in shown
+    assert calls == [1]
+
+
+def test_a_network_that_cannot_be_loaded_is_a_message(loaded: LoadedModel) -> None:
+    def fail(job: Any) -> LoadedModel:
+        raise PprsError("the classes differ. Give others.")
+
+    context = make_context(loaded)
+    entry = dataclasses.replace(context.images.first.entry, load=fail)
+    explore = Explore(dataclasses.replace(context, images=Networks([entry])))
+    *_, (shown, below) = explore.show_preview("me", control_values())
+    assert "the classes differ. Give others." in shown
+    assert below == ""
+    assert list(explore.show_votes("me", control_values(), pressed=True)) == [""]
 
 
 def test_a_certified_radius_belongs_to_its_settings(loaded: LoadedModel) -> None:
@@ -795,9 +833,7 @@ def test_an_upload_whose_files_cannot_be_counted_is_refused(tmp_path: Path, kind
     assert answer(make_guard(through, tmp_path), "POST", "/gradio_api/upload", {"content-type": kind}) == 400
 
 
-def test_exposure_comes_with_a_warning(tmp_path: Path, digits_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copy(digits_model, tmp_path / "digits-1.safetensors")
-    monkeypatch.setenv("PPRS_CACHE", str(tmp_path))
+def test_exposure_comes_with_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[object] = []
     monkeypatch.setattr("pprs.app.server.serve.bind", lambda port, host: (called.append(host), socket.socket())[1])
     monkeypatch.setattr("pprs.app.server.serve.serve", lambda context, listener, local, ready: called.append(local))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 import urllib.error
 import urllib.request
@@ -17,6 +16,7 @@ from browser import PATIENCE, Page, open_browser, resized, run_app, wait_until
 from helpers import pprs
 from PIL import Image
 
+from pprs.app.catalog import DIGIT_EXAMPLES
 from pprs.app.certification import STOP
 from pprs.data import open_dataset
 from pprs.model import load_model
@@ -34,13 +34,11 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 def url(tmp_path_factory: pytest.TempPathFactory, digits_model: Path) -> Iterator[str]:
     """Start the app with two runs, and return its url."""
     folder = tmp_path_factory.mktemp("page")
-    (folder / "cache").mkdir()
     for name, partition in (("rs", "none"), ("slic", "slic:n_segments=50,blur=3")):
         pprs(
             "certify", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.25, "--n", 100, "--limit", 6,
             "--partition", partition, "--engine", "torch", "--out", folder / "runs" / name,
         )  # fmt: skip
-    shutil.copy(digits_model, folder / "cache" / "digits-1.safetensors")
     with run_app(folder, "--runs", str(folder / "runs")) as url:
         yield url
 
@@ -56,23 +54,22 @@ def page(driver: Any, url: str) -> Page:
     return Page(driver, url)
 
 
-def certify_with_library(digits_model: Path, sigma: float) -> list[float]:
-    model, image = load_model(str(digits_model)), open_dataset("builtin:mnist5k")[17].image
+def certify_with_library(sigma: float) -> list[float]:
+    index = DIGIT_EXAMPLES[0][1]
+    model, image = load_model("builtin:digits"), open_dataset("builtin:mnist5k")[index].image
     radii = []
     for text in PARTITIONS:
         g = SmoothedClassifier(model.module, 10, Gaussian(sigma), None if text is None else parse_partition(text))
-        radii.append(g.certify(image, n0=100, n=2000, alpha=0.001, index=17, stop=STOP).radius)
+        radii.append(g.certify(image, n0=100, n=2000, alpha=0.001, index=index, stop=STOP).radius)
     return radii
 
 
-def test_radii_equal_those_of_the_library_and_no_other_host_is_contacted(
-    page: Page, digits_model: Path, url: str
-) -> None:
+def test_radii_equal_those_of_the_library_and_no_other_host_is_contacted(page: Page, url: str) -> None:
     page.wait_done("sigma=0.25", "seed 0")
     assert len(page.all("#images figure")) == 6
     page.write("#sigma input[type=number]", "0.4")
     page.wait_done("sigma=0.4")
-    for i, expected in enumerate(certify_with_library(digits_model, 0.4)):
+    for i, expected in enumerate(certify_with_library(0.4)):
         assert page.numbers(i)[0] == expected
         if expected > 0:
             text = page.text(f"#m{i} .statement")
@@ -174,6 +171,20 @@ def test_other_tabs_a_narrow_window_and_the_keyboard(page: Page) -> None:
             page.one("#signal-canvas canvas").send_keys(key)
         page.wait("#signals", "original: your curve")
         assert page.driver.execute_script("return document.documentElement.scrollWidth") <= 390
+
+
+def test_results_follow_the_button_on_a_telephone_and_other_settings_are_folded(driver: Any, url: str) -> None:
+    for width, height, folded in ((1280, 900, False), (390, 844, True)):
+        with resized(driver, width, height):
+            page = Page(driver, url)
+            page.wait_done("seed 0")
+            wait_until(lambda page=page, f=folded: page.is_shown("#partition-A") != f, "the folding")
+            assert not page.is_shown("#labels")
+            top = "return document.querySelector(arguments[0]).getBoundingClientRect().top + window.scrollY"
+            button, images, votes = (driver.execute_script(top, css) for css in ("#go", "#images", "#live"))
+            assert votes < 1100
+            if folded:
+                assert button < images < 700
 
 
 def test_runs_are_compared_and_downloaded(page: Page, tmp_path: Path) -> None:

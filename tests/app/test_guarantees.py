@@ -15,13 +15,14 @@ import pytest
 import torch
 from test_app import HOSTILE, assert_harmless
 
-from pprs.app import models, segmenters
+from pprs.app import models
 from pprs.app.label_maps import certify_maps
 from pprs.app.label_sets import CalibrationStore, predict_sets, split_images
 from pprs.app.models import make_models
 from pprs.app.networks import Example, ImageEntry, LoadedModel, Network, Networks
 from pprs.app.patches import certify_patch, render_patch
 from pprs.app.requests import Request
+from pprs.app.segmenters import list_segmenters
 from pprs.app.server.context import Context
 from pprs.app.server.fair_queue import FairQueue
 from pprs.app.server.jobs import OUT_OF_TIME, STOPPED, Job
@@ -296,17 +297,9 @@ def test_the_users_own_network_is_a_classifier_or_labels_pixels(
     assert make_models(None, None, **options)[0] == (None, models.DIGITS)
 
 
-def test_the_network_of_the_scenes_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PPRS_CACHE", str(tmp_path))
-    calls: list[Path] = []
-    monkeypatch.setattr(
-        segmenters, "train_and_score_segmenter",
-        lambda data, recipe, source, out, progress: (calls.append(out), out.write_text("weights")),
-    )  # fmt: skip
-    monkeypatch.setattr(segmenters, "load_segmenter", lambda model, *rest: model)
-    for _ in range(2):
-        assert segmenters._load_scenes("torch", Silent()) == str(tmp_path / "scenes-1.safetensors")
-    assert calls == [tmp_path / "scenes-1.safetensors"]
+def test_the_network_of_the_scenes_comes_with_the_package() -> None:
+    loaded = load(list_segmenters("torch").first)
+    assert (loaded.model.source, loaded.num_classes) == ("builtin:scenes", 11)
 
 
 # ---- label sets

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import threading
 import zipfile
 from pathlib import Path
@@ -250,7 +251,9 @@ def test_stopping_while_the_network_is_loaded_and_while_it_is_certified() -> Non
     assert "stopped by you" in last
 
 
-def test_the_built_in_networks_are_trained_once_and_need_aeon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_built_in_networks_come_with_the_package_or_are_trained_once_and_need_aeon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PPRS_CACHE", str(tmp_path))
     calls: list[tuple[Any, ...]] = []
 
@@ -260,12 +263,17 @@ def test_the_built_in_networks_are_trained_once_and_need_aeon(tmp_path: Path, mo
 
     monkeypatch.setattr(signals, "train_and_score", train)
     monkeypatch.setattr(signals, "load_classifier", lambda *values: values[:2])
-    entry = signals.list_builtin_signals("torch")[0]
+    entry, other, *_ = signals.list_builtin_signals("torch")
     assert [e.title for e in entry.examples][:3] == ["signal 0", "signal 25", "signal 50"]
     assert (entry.shape, entry.scale.sigma, entry.scale.max_sigma) == ((1, 150), 0.5, 2.0)
+    assert entry.load(Silent()) == ("builtin:gunpoint", "builtin:GunPoint")
+    assert (calls, entry.hint) == ([], "")
+    assert "The first time, a small network" in other.hint
+    source = other.name.split()[0]
     for _ in range(2):
-        assert entry.load(Silent()) == (str(tmp_path / "gunpoint-1.safetensors"), "builtin:GunPoint")
-    assert calls == [(50, "resnet1d", 60, "builtin:GunPoint")]
+        assert other.load(Silent()) == (str(tmp_path / f"{source.lower()}-1.safetensors"), f"builtin:{source}")
+    [(count, arch, epochs, name)] = calls
+    assert (arch, epochs, name) == ("resnet1d", math.ceil(3000 / count), f"builtin:{source}")
     monkeypatch.setattr(signals.importlib.util, "find_spec", lambda name: None)
     assert signals.list_builtin_signals() == []
     with gr.Blocks() as page:

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import torch
 
-from pprs._support.files import cache_folder
 from pprs.app.catalog import EXPECTED_SAMPLES, name_model
 from pprs.app.networks import ImageEntry, LoadedModel, Networks, list_examples
 from pprs.model import Model
@@ -19,10 +18,7 @@ from pprs.segmentation import SmoothedSegmenter
 from pprs.segmentation.data import SCENES, open_masked
 from pprs.segmentation.masks import MaskedSet, Prepared
 from pprs.segmentation.subject import open_network
-from pprs.segmentation.train import train_and_score_segmenter
-from pprs.training.trainer import Recipe
 
-RECIPE = Recipe(epochs=6, batch_size=16)  # about two minutes on one core
 TRIAL_NOISE = Gaussian(0.25)  # for the choice of an engine
 
 
@@ -56,24 +52,11 @@ def load_segmenter(model: str | Model, masked: MaskedSet, engine: str, progress:
 
 
 def list_segmenters(engine: str = "auto") -> Networks[ImageEntry]:
-    """List the built-in network for scenes of digits, which is trained on first use."""
-    return Networks(
-        [
-            ImageEntry(
-                "scenes (built-in network)",
-                lambda job: _load_scenes(engine, job),
-                list_examples(len(open_masked(SCENES)), "scene"),
-                hint="Press Certify. The first time, a small network for the built-in scenes of digits is trained, "
-                "which takes about two minutes.",
-                loading="A small network for the built-in scenes is loaded. The first time, it is trained, and then "
-                "kept.",
-            )
-        ]
+    """List the built-in network for scenes of digits."""
+    scenes = open_masked(SCENES)
+    entry = ImageEntry(
+        "scenes (built-in network)",
+        lambda job: load_segmenter("builtin:scenes", scenes, engine, job),
+        list_examples(len(scenes), "scene"),
     )
-
-
-def _load_scenes(engine: str, progress: Progress) -> LoadedModel:
-    path = cache_folder() / "scenes-1.safetensors"
-    if not path.exists():
-        train_and_score_segmenter(open_masked(SCENES, split="train"), RECIPE, SCENES, path, progress=progress)
-    return load_segmenter(str(path), open_masked(SCENES), engine, progress)
+    return Networks([entry])

@@ -18,6 +18,7 @@ from pprs.data import ImageSet, open_dataset
 from pprs.data.signals import BUILTIN_SIGNALS
 from pprs.errors import ConfigurationError
 from pprs.model import Model
+from pprs.model.builtin import COMMANDS
 from pprs.noise import Noise
 from pprs.partition import Recommendation, recommend_partition
 from pprs.progress import Progress
@@ -25,6 +26,7 @@ from pprs.runs.subject import recommend_for_model
 from pprs.training.trainer import Recipe, train_and_score
 
 STEPS, BATCH, WIDTH = 300, 10, 16  # of the training of a built-in network, which takes less than a minute on one core
+TRAINED = "Press Certify. The first time, a small network for {name} is trained, which takes less than a minute."
 MISSING = (
     "The built-in signals are included in the package aeon, which is not installed. Install it with: pip install "
     "'pprs[signals]'. Or start the app with a classifier of signals: pprs app --model M.safetensors --data FILE.csv"
@@ -97,17 +99,22 @@ def list_builtin_signals(engine: str = "auto") -> list[SignalEntry]:
 
 
 def _make_builtin_entry(name: str, engine: str) -> SignalEntry:
+    shipped = name.lower() in COMMANDS
     return SignalEntry(
         f"{name} (built-in network)",
         partial(_load_builtin, name, engine),
         lambda: open_dataset(f"builtin:{name}"),
         lambda loaded, noise, shape: recommend_partition(noise.sigma, shape),
-        hint=f"Press Certify. The first time, a small network for {name} is trained, which takes less than a minute.",
-        loading=f"A small network for {name} is loaded. The first time, it is trained, and then kept.",
+        hint="" if shipped else TRAINED.format(name=name),
+        loading="The network is loaded."
+        if shipped
+        else f"A small network for {name} is loaded. The first time, it is trained, and then kept.",
     )
 
 
 def _load_builtin(name: str, engine: str, progress: Progress) -> LoadedModel:
+    if name.lower() in COMMANDS:
+        return load_classifier(f"builtin:{name.lower()}", f"builtin:{name}", engine, progress)
     source, path = f"builtin:{name}", cache_folder() / f"{name.lower()}-1.safetensors"
     if not path.exists():
         signals = open_dataset(source, split="train")
