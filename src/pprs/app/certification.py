@@ -113,8 +113,9 @@ class Request:
     def make_classifier(self, method: int) -> SmoothedClassifier:
         """Return the smoothed classifier of a method."""
         return SmoothedClassifier(
-            self.loaded.ready.module, self.loaded.num_classes, self.noise, self.partitions[method], seed=self.seed
-        )
+            self.loaded.ready.module, self.loaded.num_classes, self.noise, self.partitions[method], seed=self.seed,
+            domain=self.domain.name,
+        )  # fmt: skip
 
     def name_method(self, method: int) -> str:
         """Return the name of a method."""

@@ -6,14 +6,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from pprs.certify.guarantee import CERTIFY
 from pprs.data import Selection
 from pprs.errors import check_type
-from pprs.model import Model
-from pprs.noise import Noise
-from pprs.partition import Partition
+from pprs.model.forms import AnyModel
+from pprs.noise import AnyNoise
+from pprs.partition import AnyPartition
 from pprs.progress import Progress, as_progress
 from pprs.runners import Budget, Runner, RunOptions, run_dataset, run_subject
 from pprs.runners.cost import apply_limits
@@ -23,11 +21,11 @@ from pprs.smoothing.sampling import Sampling
 
 
 def certify_dataset(
-    model: str | Model | torch.nn.Module,
+    model: AnyModel,
     data: Any,
     *,
-    noise: Noise | str,
-    partition: Partition | str | None = None,
+    noise: AnyNoise,
+    partition: AnyPartition = None,
     sampling: Sampling | None = None,
     images: Iterable[int] | Selection | None = None,
     seed: int = 0,

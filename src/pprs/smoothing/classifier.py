@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 import torch
 
 from pprs.errors import PprsError
-from pprs.noise import Noise, QuantisedImage
-from pprs.partition import Partition
+from pprs.inputs.domain import Domain, check_unambiguous, choose_domain
+from pprs.model.forms import AnyModel, open_network
+from pprs.noise import AnyNoise, Noise, QuantisedImage, as_noise
+from pprs.partition import AnyPartition, Partition, as_partition
 from pprs.progress import Progress, as_progress, stage
 from pprs.smoothing.arithmetic import Arithmetic
 from pprs.smoothing.certificate import Certificate, Counts, Prediction
@@ -31,11 +33,12 @@ class SmoothedClassifier:
     `torch.nn.Module` is called only from the caller's thread.
 
     Args:
-        model: The base classifier. It maps images [B, C, H, W], float32 in about [0, 1] plus noise, to scores
-            [B, num_classes]. A `torch.nn.Module` is moved to `device` and put in eval mode.
-        num_classes: The number of classes, at least 2.
-        noise: The noise added to the image, such as `Gaussian(0.25)`.
-        partition: The partition applied to each noisy sample before the base classifier, such as `Slic()`.
+        model: The base classifier: text for `load_model`, a `pprs.Model`, a `torch.nn.Module` or a function. It maps
+            images [B, C, H, W], float32 in about [0, 1] plus noise, to scores [B, num_classes]. A `torch.nn.Module` is
+            moved to `device`, and is in eval mode while it is called.
+        num_classes: The number of classes, at least 2, if the model does not say.
+        noise: The noise added to the image, such as `Gaussian(0.25)`, "gaussian:sigma=0.25" or 0.25.
+        partition: The partition applied to each noisy sample before the base classifier, such as `Slic()` or "slic".
         seed: The random seed.
         batch_size: The number of noisy samples per call of the base classifier. By default it depends on the image
             size and the device. Vote counts do not depend on it.
@@ -50,6 +53,8 @@ class SmoothedClassifier:
             for which it holds. Give one of the others for a single classifier.
         check: Whether to check that the base classifier is a function of one image, as every certificate assumes: on
             the first batch, before its votes are counted, and that it is still the same one afterwards.
+        domain: "image" for images [C, H, W], "signal" for signals [C, T]. By default what the model's input shape or
+            the partition says, and else either, as the shape of an input says.
 
     Raises:
         PprsError: If `num_classes`, `seed`, `batch_size` or `threads` is out of range.
@@ -66,10 +71,10 @@ class SmoothedClassifier:
 
     def __init__(
         self,
-        model: Callable[[torch.Tensor], torch.Tensor],
-        num_classes: int,
-        noise: Noise,
-        partition: Partition | None = None,
+        model: AnyModel,
+        num_classes: int | None = None,
+        noise: AnyNoise | None = None,
+        partition: AnyPartition = None,
         *,
         seed: int = 0,
         batch_size: int | None = None,
@@ -77,11 +82,14 @@ class SmoothedClassifier:
         device: str | torch.device = "cpu",
         arithmetic: str | Arithmetic = "auto",
         check: bool = True,
+        domain: str | None = None,
     ) -> None:
+        network, classes, shape = open_network(model, num_classes)
         self._votes = LocalVotes(
-            model, num_classes, noise, partition, seed=seed, batch_size=batch_size, threads=threads, device=device,
-            arithmetic=arithmetic,
+            network, classes, as_noise(noise), as_partition(partition), seed=seed, batch_size=batch_size,
+            threads=threads, device=device, arithmetic=arithmetic,
         )  # fmt: skip
+        self._votes.domain = choose_domain(domain, shape, _domain_of(self._votes.partition))
         self._check = FirstBatch()
         self._votes.batch_check = self._check if check else None
 
@@ -104,6 +112,11 @@ class SmoothedClassifier:
     def partition(self) -> Partition | None:
         """The partition applied to each noisy sample, or None."""
         return self._votes.partition
+
+    @property
+    def domain(self) -> str | None:
+        """Whether it classifies images or signals: "image", "signal", or None if nothing says so."""
+        return None if self._votes.domain is None else self._votes.domain.name
 
     @property
     def votes(self) -> LocalVotes:
@@ -148,6 +161,7 @@ class SmoothedClassifier:
             ConfigurationError: If the base classifier is not a function of one image.
             PprsError: If an argument or the image is invalid, or if the base classifier fails.
         """
+        self._check_domain(x)
         if not check:
             self = self._without_check()
         certification = self.start(Sampling(n0, n, alpha, bound, stop), index)
@@ -235,6 +249,7 @@ class SmoothedClassifier:
             PprsError: If an argument or the image is invalid, if the base classifier fails, or if exact arithmetic
                 cannot keep `alpha` with so many samples.
         """
+        self._check_domain(x)
         with checked(self._votes):
             return predict_label(self._votes, x, n=n, alpha=alpha, index=index)
 
@@ -300,6 +315,16 @@ class SmoothedClassifier:
         """Measure the seconds that one noisy sample of the image takes, with noise used for nothing else."""
         return self._votes.seconds_per_sample(x)
 
+    def _check_domain(self, x: torch.Tensor) -> None:
+        """Refuse an input that may be an image or a signal, if nothing says which of them is classified."""
+        if self._votes.domain is None:
+            check_unambiguous(tuple(x.shape))
+
     def _prepare(self, x: torch.Tensor) -> torch.Tensor | QuantisedImage:
         """Validate an image and return it in the form in which noise is added to it."""
-        return self._votes.quantise(check_image(x, self._votes.device))
+        self._check_domain(x)
+        return self._votes.quantise(check_image(x, self._votes.device, self._votes.domain))
+
+
+def _domain_of(partition: Partition | None) -> Domain | None:
+    return None if partition is None else partition.domain
