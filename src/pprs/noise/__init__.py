@@ -58,3 +58,7 @@ __all__ = [
     "are_levels", "as_noise", "describe_levels", "digest_image", "host_rng", "keyed_rng", "noise_of", "parse_noise",
     "quantise", "quantise_signal", "quantised_gaussian", "standard_normal",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -174,3 +174,7 @@ __all__ = [
     "recommend_partition",
     "split_text",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__
