@@ -15,6 +15,7 @@ import torch
 from pprs.app.certification import Request, resolve_partition
 from pprs.app.server.fair_queue import Turn
 from pprs.audit import Attack, Objective, normalize
+from pprs.model.modes import eval_mode
 from pprs.partition import Partition
 from pprs.smoothing.arithmetic import prepare_image
 from pprs.smoothing.voting import PREDICT, chunk_size, noisy_chunk
@@ -75,7 +76,8 @@ def _compute_scores(request: Request, partition: Partition | None, noisy: torch.
     scores = []
     for batch in noisy.split(BATCH):
         inputs = batch.clone() if partition is None else partition.run(batch)[0]
-        scores.append(request.loaded.ready.module(inputs).clone())
+        with eval_mode(request.loaded.ready.module):
+            scores.append(request.loaded.ready.module(inputs).clone())
         turn.give_way()
     return torch.cat(scores)
 

@@ -100,7 +100,11 @@ def is_function(model: Any) -> bool:
 
 
 def _refusal(model: Any) -> ConfigurationError:
-    given = f"the class {model.__name__}, which is not built yet" if isinstance(model, type) else type(model).__name__
+    given = (
+        f"the class {model.__name__}, which is not built yet"
+        if isinstance(model, type)
+        else f"of type {type(model).__name__}"
+    )
     return ConfigurationError(
         f"`model` cannot be {given}: give a text for load_model (a file, a hub id, module:factory), a pprs.Model, a "
         "torch.nn.Module, or a function that maps images [B, C, H, W] to scores",
