@@ -50,7 +50,7 @@ def open_model(model: AnyModel, adapted: str | Path | None = None) -> tuple[Mode
         name = f"{type(model).__module__}.{type(model).__qualname__}"
         opened = Model(model, name, fingerprint=f"{name} {model!r}")
     elif is_function(model):
-        opened = Model(FunctionModule(model), getattr(model, "__qualname__", type(model).__qualname__))
+        opened = Model(FunctionModule(model), describe_network(model))
     else:
         raise _refusal(model)
     if adapted is None:
@@ -92,6 +92,15 @@ def set_num_classes(model: Model, num_classes: int | None) -> Model:
             f"`num_classes` is {num_classes}, and the model has {model.num_classes} classes", parameter="num_classes"
         )
     return replace(model, num_classes=num_classes)
+
+
+def describe_network(network: Network) -> str:
+    """Name a network by its class, or a function by its own name."""
+    return (
+        type(network).__name__
+        if isinstance(network, torch.nn.Module)
+        else getattr(network, "__qualname__", type(network).__name__)
+    )
 
 
 def is_function(model: Any) -> bool:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import copy
 import functools
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import torch
 
 from pprs._support import threads as _threads
+from pprs._support.shown import Shown
 from pprs.errors import PprsError, check_integer, check_type
 from pprs.inputs.domain import IMAGE
 from pprs.inputs.space import describe_shape
-from pprs.model.forms import AnyModel, open_network
+from pprs.model.forms import AnyModel, describe_network, open_network
 from pprs.model.scores import near_ties
 from pprs.patches import double_masking
 from pprs.patches.double_masking import Predictions
@@ -64,7 +65,7 @@ class PatchCertificate:
         )
 
 
-class PatchClassifier:
+class PatchClassifier(Shown):
     """A classifier that looks at an image through masks, so that no patch can be seen through all of them.
 
     A patch is a square of `patch` x `patch` pixels anywhere in the image. Its values may change to any others, while
@@ -118,6 +119,15 @@ class PatchClassifier:
         self._scorer = Scorer(network, classes, batch_size=batch_size, threads=threads, device=device)
         self._check = FirstBatch()
         self._scorer.batch_check = self._check if check else None
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "model": describe_network(self._scorer.model),
+            "classes": self.num_classes,
+            "patch": f"{self._patch}x{self._patch}",
+            "masks": f"{self._masks}x{self._masks}",
+            "fill": self._fill,
+        }
 
     def for_patch(self, patch: int) -> Self:
         """Return the classifier for patches of another size. It shares the network, and what is known about it."""

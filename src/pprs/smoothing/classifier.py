@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import Any
 
 import torch
 
+from pprs._support.shown import Shown
 from pprs.errors import PprsError
 from pprs.inputs.domain import Domain, check_unambiguous, choose_domain
-from pprs.model.forms import AnyModel, open_network
+from pprs.model.forms import AnyModel, describe_network, open_network
 from pprs.noise import AnyNoise, Noise, QuantisedImage, as_noise
 from pprs.partition import AnyPartition, Partition, as_partition
 from pprs.progress import Progress, as_progress, stage
@@ -23,7 +25,7 @@ from pprs.smoothing.sampling import Sampling
 from pprs.smoothing.votes import count_votes
 
 
-class SmoothedClassifier:
+class SmoothedClassifier(Shown):
     """The majority vote of a base classifier under noise, with a partition applied to every noisy sample.
 
     With `partition=None` this is plain randomized smoothing (Cohen et al. 2019).
@@ -92,6 +94,16 @@ class SmoothedClassifier:
         self._votes.domain = choose_domain(domain, shape, _domain_of(self._votes.partition))
         self._check = FirstBatch()
         self._votes.batch_check = self._check if check else None
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "model": describe_network(self.model),
+            "classes": self.num_classes,
+            "noise": self.noise,
+            "partition": self.partition or "none",
+            "arithmetic": self._votes.arithmetic,
+            "of": None if self._votes.domain is None else self._votes.domain.plural,
+        }
 
     @property
     def model(self) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -14,11 +14,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from pprs._support.shown import Shown
 from pprs.errors import ConfigurationError, PprsError, check_integer, suggest
 from pprs.noise import Noise, Quantisation
 from pprs.smoothing.bounds import check_samples, clopper_pearson_lower, min_samples_to_certify, two_sided_bounds
@@ -29,7 +30,7 @@ OPTIMISM = 3.0  # standard deviations above the expected votes; an image that ne
 
 
 @dataclass(frozen=True)
-class Sampling:
+class Sampling(Shown):
     """How to sample each image: n0 samples select the class, and n more estimate its probability.
 
     Args:
@@ -56,6 +57,9 @@ class Sampling:
         for name in ("n0", "n"):
             object.__setattr__(self, name, check_integer(getattr(self, name), name))
         check_samples(self.n0, self.n, self.alpha, self.bound, anytime=self.anytime)
+
+    def _facts(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
 
     @property
     def anytime(self) -> bool:
