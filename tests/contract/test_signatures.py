@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +36,7 @@ OTHER_DEFAULTS = {(LabelSets.predict_dataset, "seed")}  # by default that of the
 def test_keywords(call: Callable[..., Any]) -> None:
     given = inspect.signature(call).parameters
     shared = [name for name in given if name not in OWN[call]]
-    assert [name for name in SHARED if name in given] == shared
+    assert [name for name in SHARED if name in shared] == shared
     assert given.keys() >= {"data", "images", "out", "runner", "progress", "split", "classes"}
     for name in shared:
         own, usual = given[name], SHARED[name]
@@ -196,3 +197,26 @@ def test_the_number_of_classes_is_asked_for(model: Any, message: str) -> None:
     assert caught.value.parameter == "num_classes"
     with pytest.raises(PprsError, match="`num_classes` is 4, and the model has 3 classes"):
         pprs.SmoothedClassifier(Model(label_net(), "net", 3), 4, 0.5)
+
+
+GIVEN = {"n0": 5, "n": 60, "alpha": 0.01, "bound": "two-sided", "stop": "radius:0.25"}
+SAMPLED: dict[str, Callable[..., Any]] = {
+    "certify": lambda **sampling: pprs.SmoothedClassifier(label_net(), 3, 0.5).certify(X, **sampling),
+    "certify_batch": lambda **sampling: list(
+        pprs.SmoothedClassifier(label_net(), 3, 0.5).certify_batch(IMAGES[:2], **sampling)
+    ),
+    "certify_dataset": lambda **sampling: rows_of(
+        certify_dataset(label_net(), IMAGES[:2], noise=0.5, **sampling, **QUIET)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_sampling_is_given_as_a_whole_or_by_its_fields(name: str) -> None:
+    assert {field.name for field in dataclasses.fields(pprs.Sampling)} == GIVEN.keys()
+    assert SAMPLED[name](**GIVEN) == SAMPLED[name](sampling=pprs.Sampling(**GIVEN))
+    with pytest.raises(PprsError, match="`n` and `sampling` are given: put everything into `sampling`") as caught:
+        SAMPLED[name](n=60, sampling=pprs.Sampling())
+    assert caught.value.parameter == "sampling"
+    with pytest.raises(PprsError, match=r"give pprs.Sampling\(n=1000\)"):
+        SAMPLED[name](sampling=1000)

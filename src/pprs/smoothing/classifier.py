@@ -139,13 +139,14 @@ class SmoothedClassifier(Shown):
         self,
         x: torch.Tensor,
         *,
-        n0: int = 100,
-        n: int = 10_000,
-        alpha: float = 0.001,
+        n0: int | None = None,
+        n: int | None = None,
+        alpha: float | None = None,
         index: int = 0,
-        bound: str = "one-sided",
+        bound: str | None = None,
         stop: str | None = None,
         check: bool = True,
+        sampling: Sampling | None = None,
         progress: bool | Progress | None = None,
     ) -> Certificate:
         """Return a label and a radius within which no perturbation changes it, or abstain.
@@ -154,16 +155,17 @@ class SmoothedClassifier(Shown):
 
         Args:
             x: The image [C, H, W], with values in [0, 1].
-            n0: The number of noisy samples that select the class.
-            n: The number of further samples that estimate the probability of that class.
-            alpha: The failure probability.
+            n0: The number of noisy samples that select the class, 100 by default.
+            n: The number of further samples that estimate the probability of that class, 10,000 by default.
+            alpha: The failure probability, 0.001 by default.
             index: Keys the noise of this image. Use a different index for each image of a data set.
-            bound: "one-sided" assigns all the remaining probability to a single other class. "two-sided" also bounds
-                the probability of every other class from above.
+            bound: "one-sided", the default, assigns all the remaining probability to a single other class. "two-sided"
+                also bounds the probability of every other class from above.
             stop: A rule for stopping before all `n` samples are drawn, without weakening the guarantee.
                 "radius:0.25,0.5" stops once it is decided whether the image is certified at these radii, "width:0.02"
                 once the radius is known to that precision, and "abstain" once a certificate is very unlikely.
             check: Whether to check the base classifier, if this classifier does so at all.
+            sampling: All of `n0`, `n`, `alpha`, `bound` and `stop` in one object, instead of one by one.
             progress: True to show a progress bar, or a `Progress` object to report to.
 
         Returns:
@@ -176,9 +178,9 @@ class SmoothedClassifier(Shown):
         self._check_domain(x)
         if not check:
             self = self._without_check()
-        certification = self.start(Sampling(n0, n, alpha, bound, stop), index)
-        reporter = as_progress(progress)
-        with checked(self._votes), stage(reporter, "certify", n0 + n, "samples"):
+        sampling = Sampling.of(sampling, n0=n0, n=n, alpha=alpha, bound=bound, stop=stop)
+        certification, reporter = self.start(sampling, index), as_progress(progress)
+        with checked(self._votes), stage(reporter, "certify", sampling.n0 + sampling.n, "samples"):
             certification.select(x, reporter.advance)  # the class with the most of n0 votes
             certification.estimate(x, reporter.advance)  # its vote count among n fresh samples, and the lower bound
         return certification.certificate()  # the radius at that bound, or an abstention if it is at most 1/2
@@ -187,12 +189,13 @@ class SmoothedClassifier(Shown):
         self,
         images: Iterable[torch.Tensor],
         *,
-        n0: int = 100,
-        n: int = 10_000,
-        alpha: float = 0.001,
+        n0: int | None = None,
+        n: int | None = None,
+        alpha: float | None = None,
         indices: Iterable[int] | None = None,
-        bound: str = "one-sided",
+        bound: str | None = None,
         stop: str | None = None,
+        sampling: Sampling | None = None,
         progress: bool | Progress | None = None,
     ) -> Iterator[Certificate]:
         """Yield one certificate per image, each as soon as it is complete.
@@ -202,12 +205,13 @@ class SmoothedClassifier(Shown):
 
         Args:
             images: A tensor [B, C, H, W] or any iterable of images [C, H, W].
-            n0: The number of noisy samples that select the class.
-            n: The number of further samples that estimate the probability of that class.
-            alpha: The failure probability of each certificate.
+            n0: The number of noisy samples that select the class, 100 by default.
+            n: The number of further samples that estimate the probability of that class, 10,000 by default.
+            alpha: The failure probability of each certificate, 0.001 by default.
             indices: One index per image, which keys its noise. Defaults to the positions of the images.
             bound: "one-sided" or "two-sided", as in `certify`.
             stop: A rule for stopping early, as in `certify`.
+            sampling: All of `n0`, `n`, `alpha`, `bound` and `stop` in one object, instead of one by one.
             progress: True to show a progress bar, or a `Progress` object to report to.
 
         Yields:
@@ -216,6 +220,7 @@ class SmoothedClassifier(Shown):
         Raises:
             PprsError: If there are fewer indices than images, or for any reason given in `certify`.
         """
+        sampling = Sampling.of(sampling, n0=n0, n=n, alpha=alpha, bound=bound, stop=stop)
         keys = None if indices is None else iter(indices)
         reporter, total = as_progress(progress), len(images) if isinstance(images, Sized) else 0
         with stage(reporter, "certify", total, "images"):
@@ -225,7 +230,7 @@ class SmoothedClassifier(Shown):
                     raise PprsError(
                         f"`indices` ended after {position} images. Give one index per image.", parameter="indices"
                     )
-                yield self.certify(x, n0=n0, n=n, alpha=alpha, index=index, bound=bound, stop=stop)
+                yield self.certify(x, index=index, sampling=sampling)
                 reporter.advance(1)
 
     def start(self, sampling: Sampling, index: int = 0, checkpoint: Checkpoint | None = None) -> Certification:
