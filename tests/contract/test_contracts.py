@@ -25,8 +25,8 @@ from pprs import (
     Shifts,
     Slic,
     Soft,
-    _threads,
 )
+from pprs._support import threads as _threads
 from pprs.certify.guarantee import CertifyAnswer
 from pprs.errors import PprsError
 from pprs.model import Model
