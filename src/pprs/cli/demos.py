@@ -14,6 +14,7 @@ import typer
 from pprs.adaptation import adapt
 from pprs.certify.dataset import certify_dataset
 from pprs.cli import load_command
+from pprs.cli.compilation import compile_ahead
 from pprs.cli.console import RunSummary, console, exit_if_failed, print_summary, progress, say
 from pprs.cli.report import print_report
 from pprs.cli.segment import ABSTAINED
@@ -104,6 +105,10 @@ class Certify(RunsDemo):
     }
     adapted_way = "slic"
     limit, n, budget, adapted_with = 100, 500, "1m", 1000
+
+    def present(self, model: str, out: Path, page: Path, *, adapting: bool) -> None:
+        compile_ahead(channels=1)  # while the first way needs no kernels of partitions
+        super().present(model, out, page, adapting=adapting)
 
     def certify(self, model: str, way: str, folder: Path, adapted: Path | None) -> Run:
         def run(images: range) -> Run:
