@@ -1,5 +1,5 @@
-# make demo   set up, then: train, certify, and a report to open
-# make test   set up, then everything that CI runs
+# make demo   set up the package and what it runs, then: certify, and a report to open
+# make test   set up the rest, then everything that CI runs
 # make quick  the fast tests, which need neither a browser nor Ray
 # make check  ruff and mypy only;  make bench  speed and memory, as ratios
 # make docs   the documentation site, in site/
@@ -10,6 +10,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+DEMO := $(VENV)/.demo
 READY := $(VENV)/.ready
 TESTS ?= tests src
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
@@ -20,7 +21,7 @@ SITE := site
 
 .PHONY: demo docs dist test quick identity reproduce-check check lint bench clean
 
-demo: $(READY)
+demo: $(DEMO)
 	$(BIN)/pprs demo
 
 docs: $(READY)
@@ -61,8 +62,12 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks
 
-$(READY): pyproject.toml constraints.txt
+$(DEMO): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[report]'
+	touch $@
+
+$(READY): $(DEMO)
 	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[test]'
 # Only its files of time series are read. It requires an older numba than everything else does.
 	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --no-deps aeon
