@@ -3,6 +3,7 @@
 # make quick  the fast tests, which need neither a browser nor Ray
 # make check  ruff and mypy only;  make bench  speed and memory, as ratios
 # make docs   the documentation site, in site/
+# make screenshots  the pictures of the app in docs, with Chromium; a test says when they are of an older version
 # make dist   sdist and wheel in dist/, with the pinned build backend; the wheel is then installed elsewhere and used
 # make identity  check that rows, old runs, keys and committed figures are unchanged
 # make reproduce-check  check the committed results: manifest against rows, and figures drawn again byte for byte
@@ -19,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 SITE := site
 
-.PHONY: demo docs dist test quick identity reproduce-check check lint bench clean
+.PHONY: demo docs screenshots dist test quick identity reproduce-check check lint bench clean
 
 demo: $(DEMO)
 	$(BIN)/pprs demo
@@ -30,6 +31,9 @@ docs: $(READY)
 	  echo "  $(BIN)/pip install --constraint constraints.txt --editable '.[docs]'"; exit 1; }
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --site-dir $(SITE)
 	@echo "Open $(SITE)/index.html in a browser. It works offline."
+
+screenshots: $(READY)
+	$(BIN)/python tests/app/screenshots.py docs
 
 # The wheel is built from the sdist, in an environment of its own, so that no file of this folder can slip in.
 dist: $(READY)
