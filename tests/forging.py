@@ -409,7 +409,7 @@ class ForgeryContract:
     replay: ClassVar[int | None] = 99  # what is answered again when everything is
     replay_damaged: ClassVar[int | None] = None
     named: ClassVar[str] = "binding|row|counts|failed image"  # what a message names, if not the field
-    every_reader: ClassVar[bool] = False  # whether all readers read all damaged values
+    always: ClassVar[int] = 0  # how many of the readers read all damaged values, not only one of each field
     least: ClassVar[tuple[int, int]] = (80, 80)  # forgeries, and refusals of damaged runs
 
     @classmethod
@@ -474,7 +474,7 @@ class ForgeryContract:
                 RUN.write(run, forgery.document)
             except (sqlite3.Error, OverflowError, TypeError):  # no file can hold it
                 continue
-            for read in readers if self.every_reader or "'garbage'" in forgery.what else readers[:1]:
+            for read in readers if "'garbage'" in forgery.what else readers[: 1 + self.always]:
                 try:
                     read()
                 except PprsError as error:

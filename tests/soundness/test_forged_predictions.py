@@ -38,7 +38,7 @@ def predict(folder: Path, out: str, model: torch.nn.Module = MODEL) -> Run:
 
 
 class TestForgedPredictions(ForgeryContract):
-    kind, model, expected, variants, every_reader = "predict", MODEL, EXPECTED, VARIANTS, True
+    kind, model, expected, variants, always = "predict", MODEL, EXPECTED, VARIANTS, 1
 
     @classmethod
     def make_runs(cls, folder: Path) -> None:
@@ -49,4 +49,4 @@ class TestForgedPredictions(ForgeryContract):
         predict(folder, "other-run", OTHER)
 
     def readers(self, run: Path, scratch: Path) -> list[Callable[[], object]]:
-        return [lambda: write_report([run], scratch / "page.html")]
+        return [lambda kind=kind: write_report([run], scratch / f"page.{kind}") for kind in ("md", "html")]

@@ -57,7 +57,7 @@ def predict(folder: Path, out: str, model: torch.nn.Module = MODEL) -> Run:
 
 
 class TestForgedSets(ForgeryContract):
-    kind, model, expected, variants, every_reader = "predict-set", MODEL, EXPECTED, VARIANTS, True
+    kind, model, expected, variants, always = "predict-set", MODEL, EXPECTED, VARIANTS, 1
 
     @classmethod
     def make_runs(cls, folder: Path) -> None:
@@ -66,7 +66,7 @@ class TestForgedSets(ForgeryContract):
         predict(folder, "other-run", OTHER)
 
     def readers(self, run: Path, scratch: Path) -> list[Callable[[], object]]:
-        return [lambda: write_report([run], scratch / "page.html")]
+        return [lambda kind=kind: write_report([run], scratch / f"page.{kind}") for kind in ("md", "html")]
 
     @pytest.mark.parametrize("key", ["radius", "threshold", "seed", "score", "dim"])
     def test_a_calibration_in_a_run_cannot_be_edited(self, key: str, folder: Path, tmp_path: Path) -> None:
