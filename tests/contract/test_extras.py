@@ -63,7 +63,6 @@ NEEDS = {  # the extra -> a command that needs it
     "photos": [*DIGITS, "--data", "builtin:cat", "--out", "d"],
     "signals": [*CERTIFY, "--model", "builtin:gunpoint", "--data", "builtin:GunPoint", "--out", "e"],
     "ray": [*DIGITS, *IMAGES[-2:], "--runner", "ray", "--out", "f"],
-    "app": ["app"],
 }
 
 
@@ -80,7 +79,7 @@ def test_what_an_extra_brings_is_named_where_it_is_missing(tmp_path: Path) -> No
     (tmp_path / "images").mkdir()
     for i in range(2):
         Image.fromarray(np.full((28, 28), 100 * i, np.uint8)).save(tmp_path / "images" / f"{i}.png")
-    commands = [*WORKS, *NEEDS.values(), [*IMAGES, "--model", "nobody/nothing"]]
+    commands = [*WORKS, *NEEDS.values(), [*IMAGES, "--model", "nobody/nothing", "--out", "g"]]
     done = subprocess.run(
         [sys.executable, "-c", HIDE + WALK, json.dumps(sorted(EXTRAS)), json.dumps(commands)],
         cwd=tmp_path, capture_output=True, text=True, timeout=280,

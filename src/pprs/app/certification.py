@@ -28,7 +28,8 @@ from pprs.report import figures
 from pprs.report.lines import draw_signal
 from pprs.smoothing.arithmetic import prepare_image
 from pprs.smoothing.certificate import Certificate
-from pprs.smoothing.classifier import Certification, SmoothedClassifier
+from pprs.smoothing.certification import Certification
+from pprs.smoothing.classifier import SmoothedClassifier
 from pprs.smoothing.memory import check_memory
 from pprs.smoothing.sampling import Sampling
 from pprs.smoothing.voting import noisy_chunk

@@ -16,6 +16,7 @@ import torch
 from pprs.app.requests import Request
 from pprs.app.server.fair_queue import Turn
 from pprs.audit import Attack, Objective, normalize
+from pprs.model.modes import eval_mode
 from pprs.partition import Partition
 from pprs.smoothing.arithmetic import prepare_image
 from pprs.smoothing.voting import PREDICT, chunk_size, noisy_chunk
@@ -78,7 +79,8 @@ def _compute_scores(
     scores = []
     for batch in noisy.split(BATCH):
         inputs = batch.clone() if partition is None else partition.run(batch)[0]
-        scores.append(request.loaded.ready.module(inputs).clone())
+        with eval_mode(request.loaded.ready.module):
+            scores.append(request.loaded.ready.module(inputs).clone())
         turn.give_way()
     return torch.cat(scores)
 

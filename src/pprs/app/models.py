@@ -14,7 +14,8 @@ from pprs.data import open_dataset
 from pprs.errors import ConfigurationError
 from pprs.inputs.domain import SIGNAL
 from pprs.model import Model
-from pprs.runs.subject import find_usable, open_model
+from pprs.model.forms import open_model
+from pprs.runs.subject import find_usable
 from pprs.segmentation.data import SCENES, open_masked
 
 

@@ -125,8 +125,9 @@ class Request(Generic[S]):
         """Return the smoothed classifier of a method."""
         partition = self.methods[method].partition
         return SmoothedClassifier(
-            self.loaded.ready.module, self.loaded.num_classes, self.noise, partition, seed=self.seed
-        )
+            self.loaded.ready.module, self.loaded.num_classes, self.noise, partition, seed=self.seed,
+            domain=self.domain.name,
+        )  # fmt: skip
 
     def key(self, method: int) -> tuple[object, ...]:
         """Return what a certificate of this method depends on, apart from the settings of the guarantee."""

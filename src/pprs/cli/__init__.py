@@ -16,7 +16,7 @@ from pprs.errors import MissingPackageError
 # Each command is the function of the same name in `pprs.cli.NAME`, which is imported when the command is used. A hyphen
 # in a command is an underscore there.
 COMMANDS = {
-    "demo": "Train a small classifier, certify it with and without superpixels, and write a report.",
+    "demo": "Certify a small classifier with and without superpixels, and write a report.",
     "certify": "Certify images: each gets a label, and an L2 radius within which it cannot change.",
     "patch": "Certify that no change inside any one square patch can alter a label.",
     "predict": "Predict labels with the smoothed classifier, abstaining where the vote is too close.",

@@ -99,8 +99,7 @@ def _make_table(
     pyarrow = import_pyarrow()
     kinds = {**{column.name: column.arrow for column in columns}, **settings}
     schema = pyarrow.schema([(name, pyarrow.type_for_alias(kind)) for name, kind in kinds.items()])
-    table: pyarrow.Table = pyarrow.Table.from_pylist(list(records), schema=schema)
-    return table
+    return pyarrow.Table.from_pylist(list(records), schema=schema)
 
 
 def write_parquet(table: pyarrow.Table, out: Path, **options: Any) -> None:
