@@ -361,6 +361,17 @@ def test_sampling_ends_only_where_the_rule_is_checked() -> None:
     assert "before its last vote" in str(check_row(dataclasses.replace(row, stopped="hopeless"), early))
 
 
+def test_a_row_has_the_counts_of_all_classes_of_the_run() -> None:
+    settings = RunSettings(noise_text="gaussian:sigma=0.5", n0=10, n=3000, alpha=0.01, num_classes=2)
+    row = path_row(np.ones(3000, bool), settings)
+    assert check_row(row, settings) == []
+    for counts in ((*row.counts, 0), (3000,)):
+        forged = dataclasses.replace(row, counts=counts, selected=counts.index(3000), prediction=counts.index(3000))
+        assert f"it has the counts of {len(counts)} classes" in str(check_row(forged, settings))
+    alone = dataclasses.replace(row, counts=(3000,), selected=0, prediction=0)
+    assert "it has the counts of 1 classes" in str(check_row(alone, dataclasses.replace(settings, num_classes=1)))
+
+
 def test_an_earlier_bound_cannot_be_one_that_would_have_ended_sampling() -> None:
     settings = RunSettings(noise_text="gaussian:sigma=0.5", n0=10, n=3000, alpha=0.01, num_classes=2, stop="radius:0.6")
     row = path_row(np.random.default_rng(1).random(3000) < 0.93, settings)
