@@ -62,6 +62,10 @@ def test_holm_agrees_with_statsmodels(golden: Path) -> None:
     assert sum(sum(case["rejected"]) for case in cases) > 100
 
 
+def test_a_p_value_equal_to_the_threshold_is_significant() -> None:
+    assert least_significant_count(np.array([50]), 50, TAU, float(p_values(50, TAU)[50])) == 50
+
+
 def test_p_values_are_never_below_the_exact_ones() -> None:
     from mpmath import mp, mpf
 
