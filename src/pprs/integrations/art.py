@@ -8,20 +8,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from pprs._support.extras import extra
 from pprs.audit.gradient import pull_back
 from pprs.errors import ConfigurationError
-from pprs.integrations import MissingPackageError
 from pprs.noise import AnyNoise, Gaussian, as_noise
 from pprs.partition import AnyPartition, as_partition
 from pprs.progress import as_progress, stage
 from pprs.smoothing.classifier import SmoothedClassifier
 from pprs.smoothing.voting import ATTACK, check_image, noisy_chunk
 
-try:
+with extra():
     from art.estimators.certification.randomized_smoothing import PyTorchRandomizedSmoothing
     from art.preprocessing.standardisation_mean_std.pytorch import StandardisationMeanStdPyTorch
-except ImportError as error:
-    raise MissingPackageError("the Adversarial Robustness Toolbox") from error
 
 Array = npt.NDArray[Any]
 Values = TypeVar("Values", Array, torch.Tensor)

@@ -10,9 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-from huggingface_hub import HfApi
-
+from pprs._support.extras import extra
 from pprs.errors import ConfigurationError, DamagedError, PprsError
 from pprs.inputs.domain import IMAGE, SIGNAL, domain_of_any
 from pprs.integrations import card_plain
@@ -24,6 +22,10 @@ from pprs.runs import Run, RunFrame, describe_chance, digest_run, list_runs, ope
 from pprs.runs.provenance import CERTIFY
 from pprs.smoothing.certificate import state_arithmetic
 from pprs.verification import Verification, verify_run
+
+with extra():
+    import yaml
+    from huggingface_hub import HfApi
 
 TASKS = {IMAGE: "image-classification", SIGNAL: "time-series-classification"}  # in the hub's words
 BEGIN, END = "<!-- pprs: begin -->", "<!-- pprs: end -->"  # around the section, so that it can be replaced

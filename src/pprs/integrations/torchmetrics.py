@@ -11,18 +11,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from pprs._support.extras import extra
 from pprs.errors import ConfigurationError, check_type
 from pprs.inputs.space import Space
-from pprs.integrations import MissingPackageError
 from pprs.metrics import credited_radii
 from pprs.runs import Run, open_run, read_frame
 from pprs.smoothing.certificate import Certificate, state_arithmetic
 from pprs.smoothing.sampling import decided_radii
 
-try:
+with extra():
     from torchmetrics import Metric
-except ImportError as error:
-    raise MissingPackageError("torchmetrics") from error
 
 Results = Run | str | Path | Certificate | Iterable[Certificate]
 Targets = int | Sequence[int] | npt.NDArray[Any] | torch.Tensor
@@ -233,7 +231,8 @@ class CertifiedAccuracy(_CertificateMetric):
         Returns:
             The figure and the axes.
         """
-        import matplotlib.pyplot as plt  # takes a second to import
+        with extra():
+            import matplotlib.pyplot as plt  # takes a second to import
 
         ax = ax or plt.figure().add_subplot()
         shares = self.compute() if val is None else val

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pprs._support.extras import extra
 from pprs._support.shown import to_html
 from pprs.errors import ConfigurationError, DamagedError, PprsError
 from pprs.runs import remote
@@ -96,7 +97,8 @@ class Run(ABC):
         A column that is called otherwise there than in a row, such as `predict`, has the row's name too, with the
         row's values: `prediction` is missing where the classifier abstains.
         """
-        import pandas  # takes half a second
+        with extra():
+            import pandas  # takes half a second
 
         outcomes = self.checked_outcomes()
         table = to_arrow(outcomes, self.settings, self.fair_order(), self.guarantee, self.failures()).to_pandas()
