@@ -15,20 +15,23 @@ class PprsError(Exception):
         message: Cause and remedy.
         parameter: Name of the argument to change, if there is one.
         index: Index of the image that the error is about, if there is one.
+        noun: What the input is called in the message, if the message need not be reworded for signals.
 
     >>> str(PprsError("the image is empty", index=17))
     'image 17: the image is empty'
     """
 
-    def __init__(self, message: str, *, parameter: str | None = None, index: int | None = None) -> None:
+    def __init__(
+        self, message: str, *, parameter: str | None = None, index: int | None = None, noun: str | None = None
+    ) -> None:
         super().__init__(message)
-        self.message, self.parameter, self.index = message, parameter, index
+        self.message, self.parameter, self.index, self.noun = message, parameter, index, noun
 
     def __str__(self) -> str:
-        return self.message if self.index is None else f"image {self.index}: {self.message}"
+        return self.message if self.index is None else f"{self.noun or 'image'} {self.index}: {self.message}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (type(self), self.message, self.parameter, self.index)
+        return _restore, (type(self), self.message, self.parameter, self.index, self.noun)
 
 
 class ConfigurationError(PprsError):
@@ -43,8 +46,10 @@ class DamagedError(PprsError):
     """Something stored is not what was written: it cannot be read, or it does not follow from what stands beside it."""
 
 
-def _restore(kind: type[PprsError], message: str, parameter: str | None, index: int | None) -> PprsError:
-    return kind(message, parameter=parameter, index=index)
+def _restore(
+    kind: type[PprsError], message: str, parameter: str | None, index: int | None, noun: str | None = None
+) -> PprsError:
+    return kind(message, parameter=parameter, index=index, noun=noun)
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

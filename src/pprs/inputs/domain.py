@@ -66,7 +66,8 @@ class Domain(ABC):
     def check(self, x: torch.Tensor) -> None:
         """Raise an error unless a tensor is a valid clean input."""
         if x.ndim != self.ndim:
-            raise PprsError(f"expected one {self.name} {self.axes}, got shape {tuple(x.shape)}.{_hint(tuple(x.shape))}")
+            shape = tuple(x.shape)
+            raise PprsError(f"expected one {self.name} {self.axes}, got shape {shape}.{_hint(shape)}", noun="input")
         self.check_shape(tuple(x.shape))
         self.check_values(x)
 
@@ -224,7 +225,9 @@ def domain_of(shape: Shape) -> Domain:
     for domain in DOMAINS.values():
         if len(shape) == domain.ndim:
             return domain
-    raise PprsError(f"expected one image [C, H, W] or one signal [C, T], got shape {tuple(shape)}.{_hint(shape)}")
+    raise PprsError(
+        f"expected one image [C, H, W] or one signal [C, T], got shape {tuple(shape)}.{_hint(shape)}", noun="input"
+    )
 
 
 def _hint(shape: Shape) -> str:
@@ -267,6 +270,7 @@ def check_unambiguous(shape: Shape) -> None:
             f"the shape {tuple(shape)} may be that of a grey image without its channel axis, or of a signal of "
             f'{shape[0]} channels. Pass x[None] for the image, or create the classifier with `domain`="signal".',
             parameter="domain",
+            noun="input",
         )
 
 
