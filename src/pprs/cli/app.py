@@ -87,7 +87,7 @@ def app(
     options.set_threads(threads)
     compile_ahead(channels=1 if model is None else 3)
     listener = serve.bind(port, serve.ALL_INTERFACES if expose else serve.LOCALHOST)
-    models = make_models(model, data, split=split, classes=classes, adapted=adapted, engine=engine, progress=progress)
+    models = make_models(model, data, split=split, classes=classes, adapted=adapted, engine=engine)
     if expose:
         progress.message(
             "WARNING: --expose. Anyone who can reach this machine can open the app, use its processors, and see the "
@@ -95,7 +95,7 @@ def app(
         )
     url = f"http://localhost:{listener.getsockname()[1]}"
     serve.serve(
-        Context(models.catalog, runs, models.segmenter, models.signals),
+        Context(models.images, runs, models.segmenters, models.signals),
         listener,
         local=not expose,
         ready=lambda: progress.message(f"open {url} in a browser, and stop the app with Ctrl-C"),

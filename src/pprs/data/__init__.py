@@ -154,3 +154,7 @@ __all__ = [
     "read_image",
     "to_tensor",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

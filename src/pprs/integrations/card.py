@@ -10,14 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from pprs._support.extras import extra
 from pprs.errors import ConfigurationError, DamagedError, PprsError
 from pprs.inputs.domain import IMAGE, SIGNAL, domain_of_any
 from pprs.integrations import card_plain
 from pprs.metrics import Summary, summarize, usual_radii
-from pprs.model import Model
+from pprs.model.forms import AnyModel
 from pprs.progress import Progress
 from pprs.report.table import Table, escape_markdown, format_percent, format_radius
 from pprs.runs import Run, RunFrame, describe_chance, digest_run, list_runs, open_run, read_frames
@@ -84,7 +82,7 @@ def make_card(
     *,
     radii: Sequence[float] | None = None,
     replay: int = 0,
-    model: str | Model | torch.nn.Module | None = None,
+    model: AnyModel | None = None,
     adapted: str | Path | None = None,
     data: Any = None,
     classes: str | Path | None = None,

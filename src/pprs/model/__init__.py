@@ -63,21 +63,27 @@ def load_model(spec: str) -> Model:
             - any of these with `+adapted:A.safetensors`, an adaptation written by `pprs adapt`
 
     Returns:
-        The model. Fields that its source does not specify are None.
+        The model, in eval mode unless it is code. Fields that its source does not specify are None.
 
     Raises:
         PprsError: If the text names no known kind of model, or if the model cannot be loaded.
     """
     base, mark, overlay = spec.rpartition(ADAPTED)
     if mark:
-        return apply_overlay(load_model(base), load_overlay(overlay))
+        model = load_model(base)
+        adapted = apply_overlay(model, load_overlay(overlay))
+        adapted.module.train(model.module.training)
+        return adapted
     for source in SOURCES:
         if source.claims(spec):
             try:
-                return source.load(spec)
+                model = source.load(spec)
             except PprsError as error:
                 # Keep the error's type: a worker that lacks a file must not end a run that other workers can continue.
                 raise type(error)(f"`model` {spec}: {error.message}", parameter="model") from error
+            if source is not Factory:  # which may return a network that is in use elsewhere
+                model.module.eval()
+            return model
     raise ConfigurationError(f'cannot tell what kind of model "{spec}" is. Give {FORMS}.', parameter="model")
 
 

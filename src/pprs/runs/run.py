@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pprs._support.extras import extra
+from pprs._support.shown import to_html
 from pprs.errors import ConfigurationError, DamagedError, PprsError
 from pprs.runs import remote
 from pprs.runs.binding import Binding
@@ -111,12 +112,19 @@ class Run(ABC):
         return len(self.keys())
 
     def __repr__(self) -> str:
+        counts, method = self._describe()
+        return f"<Run {self.path}: {counts}{f', {method}' if method else ''}>"
+
+    def _repr_html_(self) -> str:
+        counts, method = self._describe()
+        return to_html("Run", {"path": self.path, "result": counts, "method": method or None})
+
+    def _describe(self) -> tuple[str, str]:
         promised, rows, failed = 0.0, 0, len(self.failures())
         for row in self.iter_rows():
             promised, rows = promised + self.guarantee.tally(row), rows + 1
         counts = self.guarantee.describe_run(rows + failed, promised) + (f", {failed} failed" if failed else "")
-        method = self.guarantee.describe_method(self.settings)
-        return f"<Run {self.path}: {counts}{f', {method}' if method else ''}>"
+        return counts, self.guarantee.describe_method(self.settings)
 
 
 class StoredRun(Run):
