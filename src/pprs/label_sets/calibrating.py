@@ -71,7 +71,7 @@ def calibrate(subject: Subject, request: SetRequest, progress: Progress) -> tupl
     confirm_unchanged(votes)
     settings = replace(settings, dim=scored.dim)
     calibration = Calibration(settings, sorted_scores(scored.scores), tuple(sorted(scored.digests)), binding)
-    calibration.threshold  # noqa: B018  refuses too few images
+    calibration.check_enough()
     return calibration, votes
 
 

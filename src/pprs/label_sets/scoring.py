@@ -14,7 +14,7 @@ from pprs.data.wrap import as_image_set
 from pprs.errors import ConfigurationError, PprsError, check_integer, check_type
 from pprs.inputs.domain import SIGNAL
 from pprs.label_sets.calibration import check_promise
-from pprs.label_sets.scores import Floats, check_score, conformal_scores
+from pprs.label_sets.scores import Floats, conformal_scores, find_score
 from pprs.label_sets.settings import SetSettings
 from pprs.model import Model
 from pprs.model.identity import identify
@@ -55,11 +55,19 @@ class SetRequest:
         check_type(self.noise, Noise, "noise", 'pprs.Gaussian(0.25) or "gaussian:sigma=0.25"')
         check_type(self.partition, Partition | None, "partition", 'pprs.Slic() or "slic:n_segments=100"')
         check_promise(self.radius, self.alpha, self.noise)
-        check_score(self.score)
+        find_score(self.score)
         check_integer(self.seed, "seed")
         Arithmetic.of(self.arithmetic, self.noise)
         if self.options.autocast or self.options.channels_last:
             raise ConfigurationError("label sets are calibrated without `autocast` and `channels_last`")
+
+    @classmethod
+    def of(cls, settings: SetSettings, threads: int | None) -> SetRequest:
+        """Return how saved label sets were calibrated."""
+        return cls(
+            settings.noise, settings.partition, settings.radius, settings.alpha, settings.score, settings.randomised,
+            settings.seed, settings.arithmetic, EngineOptions(settings.engine, settings.device, threads=threads),
+        )  # fmt: skip
 
 
 class FunctionModule(torch.nn.Module):
@@ -73,20 +81,43 @@ class FunctionModule(torch.nn.Module):
         return self.function(x)
 
 
-def open_any_model(model: AnyModel, num_classes: int | None, adapted: str | Path | None) -> tuple[Model, str | None]:
-    """Return the model with its number of classes, and the text that opens it again, if there is one."""
+@dataclass(frozen=True)
+class BoundModel:
+    """The model of label sets.
+
+    Attributes:
+        model: The model, with its number of classes.
+        text: Text that opens it again, if there is one.
+        pixels: What noise is added to.
+        unrestricted: The model before it was restricted to some labels, which is the same if it was not.
+    """
+
+    model: Model
+    text: str | None
+    pixels: str
+    unrestricted: Model
+
+    @classmethod
+    def of(cls, subject: Subject) -> BoundModel:
+        """Return the model of a subject."""
+        return cls(subject.model, subject.model_text, subject.pixels, subject.model)
+
+
+def open_any_model(model: AnyModel, num_classes: int | None, adapted: str | Path | None, pixels: str) -> BoundModel:
+    """Return the model with its number of classes."""
     if isinstance(model, str | Path | Model | torch.nn.Module) or not callable(model):
         opened, text = open_model(model if isinstance(model, Model | torch.nn.Module) else str(model), adapted)
     else:
         name = getattr(model, "__qualname__", type(model).__qualname__)
         opened, text = Model(FunctionModule(model), name), None
-    if num_classes is None:
-        return opened, text
-    if check_integer(num_classes, "num_classes", 2) != (opened.num_classes or num_classes):
-        raise ConfigurationError(
-            f"`num_classes` is {num_classes}, and the model has {opened.num_classes} classes", parameter="num_classes"
-        )
-    return replace(opened, num_classes=num_classes), text
+    if num_classes is not None:
+        if check_integer(num_classes, "num_classes", 2) != (opened.num_classes or num_classes):
+            raise ConfigurationError(
+                f"`num_classes` is {num_classes}, and the model has {opened.num_classes} classes",
+                parameter="num_classes",
+            )
+        opened = replace(opened, num_classes=num_classes)
+    return BoundModel(opened, text, pixels, opened)
 
 
 def reopen_bound_model(
@@ -94,12 +125,8 @@ def reopen_bound_model(
     model: str | Model | torch.nn.Module | None,
     adapted: str | Path | None,
     path: str | Path,
-) -> tuple[Model, Model]:
-    """Open the model of saved label sets, and check that it is the one that they were calibrated with.
-
-    Returns:
-        The model, and the model before it was restricted to some labels, which is the same if it was not.
-    """
+) -> BoundModel:
+    """Open the model of saved label sets, and check that it is the one that they were calibrated with."""
     net, overlay = reopen_model(settings.model, model, adapted)
     assert net is not None  # since the settings name one
     try:
@@ -122,7 +149,8 @@ def reopen_bound_model(
             parameter="model",
         )
     opened = replace(opened, class_names=settings.class_names)
-    return opened, opened if settings.labels is None else unrestricted
+    unrestricted = opened if settings.labels is None else unrestricted
+    return BoundModel(opened, settings.model, settings.pixels, unrestricted)
 
 
 def open_votes(
@@ -196,20 +224,12 @@ def score_images(
     phase: int,
     score: str,
     randomised: bool,
-    on_failure: Callable[[int, Exception], None] | None = None,
 ) -> Iterator[tuple[int, Floats]]:
-    """Yield the index and the score of every label for each prepared image, from one noisy sample of it.
-
-    An image that cannot be classified is left out and passed to `on_failure`. Without that, its error is raised.
-    """
-    for index, outputs in votes.score_once(images, phase, on_failure):
-        try:
-            scores = _to_conformal(votes, index, outputs, phase, score, randomised)
-        except PprsError as error:
-            if on_failure is None:
-                raise
-            on_failure(index, error)
-            continue
+    """Yield the index and the score of every label for each prepared image, from one noisy sample of it."""
+    for index, outputs in votes.score_once(images, phase):
+        u = _draw_uniform(votes.seed, index, phase) if randomised else None
+        with name_image(index):
+            scores = conformal_scores(outputs, score, u)
         yield index, scores
 
 
@@ -217,16 +237,8 @@ def score_image(
     votes: LocalVotes, index: int, x: torch.Tensor | QuantisedImage, phase: int, score: str, randomised: bool
 ) -> Floats:
     """Return the score of every label for a prepared image, from one noisy sample of it."""
-    ((_, outputs),) = votes.score_once([(index, x)], phase)
-    return _to_conformal(votes, index, outputs, phase, score, randomised)
-
-
-def _to_conformal(
-    votes: LocalVotes, index: int, outputs: torch.Tensor, phase: int, score: str, randomised: bool
-) -> Floats:
-    u = _draw_uniform(votes.seed, index, phase) if randomised else None
-    with name_image(index):
-        return conformal_scores(outputs, score, u)
+    ((_, scores),) = score_images(votes, [(index, x)], phase, score, randomised)
+    return scores
 
 
 def check_size(x: torch.Tensor | QuantisedImage, dim: int) -> None:

@@ -33,7 +33,7 @@ from pprs.app.tabs.controls import (
     update_options,
 )
 from pprs.label_sets import SetRequest
-from pprs.label_sets.scores import SCORES
+from pprs.label_sets.scores import SCORES, Aps
 from pprs.noise import Gaussian
 from pprs.runs.engine import EngineOptions
 from pprs.runs.subject import recommend_for_model
@@ -67,7 +67,7 @@ def build_tab(context: Context) -> None:
                     info="How likely a set is to contain the true label, at least.",
                 )  # fmt: skip
                 score = gr.Dropdown(
-                    list(SCORES), value=SCORES[0], label="Score",
+                    list(SCORES), value=Aps.name, label="Score",
                     info="How badly a label fits. Sets of aps are never empty.",
                 )  # fmt: skip
                 images = gr.Number(
