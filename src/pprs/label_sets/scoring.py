@@ -169,10 +169,9 @@ def open_votes(
     Returns:
         What scores noisy images, and what the model is recognised by.
     """
-    options, grey = request.options, torch.full(shape, HALF if len(shape) == SIGNAL.ndim else GREY)
-    subject = Subject(model, as_image_set([grey]), range(1), None, None, pixels)  # of which only the model is asked
-    arithmetic = Arithmetic.of(request.arithmetic, request.noise)
-    trials = trial_inputs(arithmetic.prepare(grey, request.noise), request.noise, request.partition, request.seed)
+    options, arithmetic = request.options, Arithmetic.of(request.arithmetic, request.noise)
+    subject = Subject(model, as_image_set([_grey(shape)]), range(1), None, None, pixels)  # only the model is asked
+    trials = make_trials(shape, request.noise, request.partition, request.seed, arithmetic)
     if isinstance(model.module, FunctionModule):
         options = replace(options, engine="torch")
     session, choice = open_session(
@@ -187,6 +186,17 @@ def open_votes(
     with torch.inference_mode():
         probe = Probe.of(votes.scores(trials.to(votes.device)))
     return votes, Binding({"engine": choice.engine, **identify(model, engine=choice.engine)}, probe)
+
+
+def make_trials(
+    shape: tuple[int, ...], noise: Noise, partition: Partition | None, seed: int, arithmetic: Arithmetic
+) -> torch.Tensor:
+    """Return the inputs by whose scores the model of label sets is recognised, which need no image."""
+    return trial_inputs(arithmetic.prepare(_grey(shape), noise), noise, partition, seed)
+
+
+def _grey(shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.full(shape, HALF if len(shape) == SIGNAL.ndim else GREY)
 
 
 def make_votes(session: Session) -> LocalVotes:
@@ -267,14 +277,3 @@ def name_image(index: int | None) -> Iterator[None]:
         raise
     except PprsError as error:
         raise PprsError(error.message, parameter=error.parameter, index=index) from error
-
-
-def check_label(label: int | None, index: int, num_classes: int) -> int | None:
-    """Return a label, or raise an error if the model has no such class."""
-    if label is not None and label >= num_classes:
-        raise ConfigurationError(
-            f"image {index} has the label {label}, and the model has the classes 0 to {num_classes - 1}. Check the "
-            "labels and `num_classes`.",
-            parameter="data",
-        )
-    return label

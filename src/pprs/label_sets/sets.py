@@ -175,8 +175,8 @@ class LabelSets(CalibratedSets):
         subject = load_subject(self.model, pair_labels(images, labels), pixels=self._bound.pixels)
         return self._calibrate(replace(subject, model_text=self._bound.text), progress)
 
-    def _calibrate(self, subject: Subject, progress: bool | Progress) -> LabelSets:
-        self._state = calibrate(subject, self.request, rename_inputs(as_progress(progress), subject.domain))
+    def _calibrate(self, subject: Subject, progress: bool | Progress, out: str | Path | None = None) -> LabelSets:
+        self._state = calibrate(subject, self.request, rename_inputs(as_progress(progress), subject.domain), out)
         self._bound = BoundModel.of(subject)
         return self
 
@@ -187,6 +187,7 @@ class LabelSets(CalibratedSets):
         request: SetRequest,
         *,
         progress: bool | Progress = False,
+        out: str | Path | None = None,
     ) -> LabelSets:
         """Calibrate with the images of a subject.
 
@@ -194,11 +195,12 @@ class LabelSets(CalibratedSets):
             subject: A model matched with its images.
             request: How to calibrate.
             progress: True to show a progress bar, or a `Progress` object to report to.
+            out: Folder in which scores are kept, so that the same call continues after an interruption.
 
         Returns:
             The calibrated sets.
         """
-        return cls._requested(BoundModel.of(subject), request)._calibrate(subject, progress)
+        return cls._requested(BoundModel.of(subject), request)._calibrate(subject, progress, out)
 
     @classmethod
     def _requested(cls, bound: BoundModel, request: SetRequest) -> LabelSets:

@@ -438,6 +438,9 @@ GUARANTEES: dict[str, str | Guarantee[Any, Any]] = {
     "label-set": "pprs.label_sets.guarantee:LABEL_SET",
 }
 
+# Runs that promise nothing themselves, of which something else is made once they are complete.
+STEPS = {"calibrate": "pprs.label_sets.calibration_run:CALIBRATION"}
+
 
 class UnknownGuaranteeError(ConfigurationError):
     """A run is of a guarantee that nobody here knows."""
@@ -456,6 +459,8 @@ def find_guarantee(name: str, given: Sequence[Guarantee[Any, Any]] = ()) -> Guar
     for guarantee in given:
         if guarantee.name == name:
             return guarantee
+    if name in STEPS:
+        return import_guarantee(STEPS[name])
     if name not in GUARANTEES:
         raise UnknownGuaranteeError(
             f'this run promises "{name}", which this version of pprs does not know. {suggest(name, GUARANTEES)} '
