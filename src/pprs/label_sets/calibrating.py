@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pprs.errors import ConfigurationError, PprsError
-from pprs.inputs.space import FILE, NETWORK
+from pprs.inputs.space import NETWORK
 from pprs.label_sets.calibration import Promise
 from pprs.label_sets.calibration_run import CALIBRATION, find_failure
 from pprs.label_sets.scoring import FunctionModule, SetRequest, confirm_unchanged, open_votes
@@ -39,8 +39,7 @@ def calibrate(
     options = replace(request.options, device=device)
     if isinstance(subject.model.module, FunctionModule):
         options = replace(options, engine="torch")
-    if subject.pixels == FILE:
-        subject = fit_in_memory(subject, Local(), options)
+    subject = fit_in_memory(subject, Local(), options)
     partition = None if request.partition is None else request.partition.bind_files()
     if partition is not None and subject.pixels == NETWORK:
         partition = partition.resolve(request.noise.sigma, tuple(subject.sample.image.shape))

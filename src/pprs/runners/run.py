@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from pprs._support.threads import cpu_count, get_threads, keep_memory
-from pprs.data import View, fair_order
+from pprs.data import fair_order
+from pprs.data.base import PreparedSet
 from pprs.errors import ConfigurationError, PprsError, check_integer, check_type
 from pprs.inputs.space import FILE as FILE_PIXELS
 from pprs.metrics import accuracy_error
@@ -37,7 +38,7 @@ from pprs.runs.session import (
     take_binding,
 )
 from pprs.runs.store import holds_rows
-from pprs.runs.subject import Subject
+from pprs.runs.subject import Subject, find_usable
 from pprs.smoothing.arithmetic import REAL, Arithmetic
 from pprs.smoothing.memory import check_memory
 
@@ -163,8 +164,7 @@ def run_subject(
     options = replace(options, engine=replace(options.engine, device=device), seed=seed)
     if isinstance(options.partition, Partition):
         options = replace(options, partition=options.partition.bind_files())
-    if subject.pixels == FILE_PIXELS:
-        subject = fit_in_memory(subject, options.runner, options.engine)
+    subject = fit_in_memory(subject, options.runner, options.engine, any_pixels=guarantee.may_be_large)
     keep_memory()
     with open_run_folder(options.out, reporter.message, (guarantee,)) as folder:
         scratch = None
@@ -296,6 +296,7 @@ def reopen_answer(guarantee: Guarantee[Any, Any], subject: Subject, settings: An
     engine = EngineOptions(
         settings.engine, Local().check_device(settings.device), None, None, settings.autocast, settings.channels_last
     )
+    subject = fit_in_memory(subject, Local(), engine, any_pixels=guarantee.may_be_large)
     sampled = guarantee.is_sampled
     return open_answer(
         guarantee, subject, settings, engine, reporter, noise=settings.noise if sampled else None,
@@ -326,16 +327,21 @@ def _describe_options(
     }
 
 
-def fit_in_memory(subject: Subject, runner: Runner, options: EngineOptions) -> Subject:
-    """Return the subject with images that are refused if their noisy copies do not fit in memory."""
-    if options.device != "cpu" or not isinstance(subject.data, View):
+def fit_in_memory(subject: Subject, runner: Runner, options: EngineOptions, *, any_pixels: bool = False) -> Subject:
+    """Return the subject with images that are refused if their noisy copies do not fit in memory.
+
+    Images have the size of the network's input, which is not large, unless noise is added to files or `any_pixels`.
+    """
+    if not any_pixels and subject.pixels != FILE_PIXELS:
+        return subject
+    if options.device != "cpu" or not isinstance(subject.data, PreparedSet):
         return subject
     # Workers of Ray may be on other machines, so only the memory of one is certain to be this machine's.
     workers = (runner.workers or cpu_count()) if isinstance(runner, Processes) else 1
     threads = workers * runner.threads if runner.parallel else options.threads or get_threads()
     check = partial(check_memory, threads=threads, batch_size=options.batch_size, pixels=subject.pixels)
     subject = replace(subject, data=subject.data.checked(check))
-    subject.sample  # noqa: B018  refused before the run if none of the first images fits
+    find_usable(subject.data, subject.images)  # refused before the run if none of the first images fits
     return subject
 
 

@@ -208,6 +208,8 @@ class Guarantee(ABC, Generic[S, R]):
         adapted_caveat: What holds for images that the model was adapted with, in sentences.
         allows_gaps: Whether files of earlier versions lack settings, and digests of inputs, that later ones have.
         is_sampled: Whether a row rests on noise that was drawn, so that a replay draws it again.
+        may_be_large: Whether inputs are often so large that their noisy copies may not fit in memory. Those are refused
+            before they are answered, as all are to whose files noise is added.
         can_budget: Whether sampling may end at any time, so that a budget can be spent where it helps.
         legacy: The file of earlier versions, if there is one.
         answered: What an input is that has a row, such as "certified".
@@ -233,6 +235,7 @@ class Guarantee(ABC, Generic[S, R]):
     )
     allows_gaps: ClassVar[bool] = False
     is_sampled: ClassVar[bool] = True
+    may_be_large: ClassVar[bool] = False
     can_budget: ClassVar[bool] = False
     legacy: ClassVar[Legacy | None] = None
 

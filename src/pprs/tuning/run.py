@@ -13,7 +13,7 @@ from pprs._support.files import atomic_write
 from pprs._support.threads import keep_memory
 from pprs.data import Selection
 from pprs.errors import ConfigurationError, PprsError, suggest
-from pprs.inputs.space import FILE, NETWORK, state_pixels
+from pprs.inputs.space import NETWORK, state_pixels
 from pprs.model import Model
 from pprs.noise import Noise, parse_noise
 from pprs.partition import Denoiser, Partition, parse_partition
@@ -118,8 +118,7 @@ def tune(
     _report_adaptation(adapted_subject or subject, noise, reporter)
     if file_denoiser is not None:
         file_denoiser = _resolve_denoiser(file_denoiser, noise, subject)
-    if subject.pixels == FILE:
-        subject = fit_in_memory(subject, Local(), EngineOptions(device=device))
+    subject = fit_in_memory(subject, Local(), EngineOptions(device=device))
     if folder is not None and engine == "auto":
         engine = recorded_engine(folder / MEASUREMENTS)
     keep_memory()
