@@ -29,7 +29,7 @@ from pprs.model.overlay import Overlay, load_overlay, save_overlay
 from pprs.noise import Noise, parse_noise
 from pprs.partition import Partition, parse_partition
 from pprs.progress import Progress, as_progress, duration, rename_inputs
-from pprs.runners import parse_budget
+from pprs.runners import parse_time
 from pprs.runs.subject import find_task, open_data, open_model
 from pprs.segmentation.data import open_masked
 
@@ -90,7 +90,7 @@ def adapt(
     partition = parse_partition(partition) if isinstance(partition, str) else partition
     check_type(noise, Noise, "noise", 'pprs.Gaussian(0.25) or "gaussian:sigma=0.25"')
     check_type(partition, Partition | None, "partition", 'pprs.Slic() or "slic:n_segments=100"')
-    path, seconds, seed = _check_out(out), check_budget(budget), check_integer(seed, "seed")
+    path, seconds, seed = _check_out(out), parse_time(budget, "an adaptation"), check_integer(seed, "seed")
     if method not in METHODS:
         raise ConfigurationError(f'unknown method "{method}". {suggest(str(method), METHODS)}', parameter="method")
     reporter = as_progress(progress)
@@ -126,17 +126,6 @@ def _check_out(out: str | Path) -> Path:
         raise ConfigurationError(f"`out` must end in .safetensors, not {path.name}", parameter="out")
     check_writable(path)
     return path
-
-
-def check_budget(budget: str) -> float:
-    """Return the budget in seconds."""
-    check_type(budget, str, "budget", '"5m"')
-    seconds = parse_budget(budget).seconds
-    if seconds == float("inf"):
-        raise ConfigurationError(
-            f'the `budget` of an adaptation must be a time, such as 5m, not "{budget}"', parameter="budget"
-        )
-    return seconds
 
 
 def _check_method(method: str, model: Model) -> None:

@@ -17,7 +17,6 @@ from pprs.adaptation import BUDGET
 from pprs.adaptation.distillation import distil
 from pprs.adaptation.images import AdaptationImages, read_images
 from pprs.adaptation.problem import Changes, Perturbed, predict_scores
-from pprs.adaptation.run import check_budget
 from pprs.data import Selection
 from pprs.errors import ConfigurationError, PprsError, check_integer, check_type
 from pprs.model import Model
@@ -28,6 +27,7 @@ from pprs.patches.classifier import FILL, MASKS
 from pprs.patches.fills import Fill, describe_masks, parse_fill
 from pprs.patches.masks import MaskGrid
 from pprs.progress import Progress, as_progress
+from pprs.runners import parse_time
 from pprs.runs.subject import count_classes, open_data, open_model
 from pprs.smoothing.voting import ADAPT
 
@@ -105,7 +105,7 @@ def adapt_to_masks(
     """
     fill = parse_fill(fill) if isinstance(fill, str) else fill
     check_type(fill, Fill, "fill", '"diffusion"')
-    path, seconds, seed = _check_out(out), check_budget(budget), check_integer(seed, "seed")
+    path, seconds, seed = _check_out(out), parse_time(budget, "an adaptation"), check_integer(seed, "seed")
     reporter = as_progress(progress)
     image_set = open_data(data, split=split, prefer="train")
     net = open_model(model)[0]

@@ -20,8 +20,9 @@ import pyarrow.parquet
 from pprs._support.files import atomic_write
 from pprs.errors import ConfigurationError, DamagedError, PprsError, suggest
 from pprs.runs.columns import SCALAR, Column, Map, Schema, parse_integers, quote_value
-from pprs.runs.guarantee import GUARANTEES, Guarantee, find_guarantee
+from pprs.runs.guarantee import Guarantee
 from pprs.runs.provenance import CERTIFY, KIND, Provenance
+from pprs.runs.registry import GUARANTEES, find_guarantee
 from pprs.runs.row import ROWS, Failure
 from pprs.runs.settings import RunSettings
 from pprs.runs.size import JSON_FACTOR, TEXT_FACTOR, check_rows_fit, check_size

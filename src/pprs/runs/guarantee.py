@@ -6,7 +6,6 @@ what a summary and a page show. Workers, resumption, verification, reports and e
 
 from __future__ import annotations
 
-import importlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,13 +17,13 @@ import numpy as np
 import torch
 
 from pprs.data import Selection
-from pprs.errors import ConfigurationError, suggest
+from pprs.errors import ConfigurationError
 from pprs.noise import Noise, QuantisedImage, digest_image
 from pprs.partition import Partition
 from pprs.runs.binding import Binding
 from pprs.runs.check import Mismatch, RowCheck
 from pprs.runs.columns import Schema, quote_value
-from pprs.runs.provenance import CERTIFY, Provenance
+from pprs.runs.provenance import Provenance
 from pprs.runs.row import Failure
 from pprs.runs.session import Session
 from pprs.runs.subject import Subject, load_subject
@@ -430,59 +429,3 @@ def same_value(stored: Any, made: Any) -> bool:
     if isinstance(stored, np.ndarray) or isinstance(made, np.ndarray):
         return bool(np.array_equal(stored, made))
     return bool(stored == made)
-
-
-# The guarantees of this package, by the name that a run's file holds, with the place of each.
-GUARANTEES: dict[str, str | Guarantee[Any, Any]] = {
-    CERTIFY: "pprs.certify.guarantee:CERTIFY",
-    "segment": "pprs.segmentation.guarantee:SEGMENT",
-    "patch": "pprs.patches.guarantee:PATCH",
-    "predict": "pprs.prediction.guarantee:PREDICT",
-    "label-set": "pprs.label_sets.guarantee:LABEL_SET",
-}
-
-# Runs that promise nothing themselves, of which something else is made once they are complete.
-STEPS = {"calibrate": "pprs.label_sets.calibration_run:CALIBRATION"}
-
-
-class UnknownGuaranteeError(ConfigurationError):
-    """A run is of a guarantee that nobody here knows."""
-
-
-def find_guarantee(name: str, given: Sequence[Guarantee[Any, Any]] = ()) -> Guarantee[Any, Any]:
-    """Return a guarantee by its name.
-
-    Args:
-        name: The name, as in a run's file.
-        given: Guarantees of the caller's own, which are not in the table.
-
-    Raises:
-        UnknownGuaranteeError: If there is none of this name.
-    """
-    for guarantee in given:
-        if guarantee.name == name:
-            return guarantee
-    if name in STEPS:
-        return import_guarantee(STEPS[name])
-    if name not in GUARANTEES:
-        raise UnknownGuaranteeError(
-            f'this run promises "{name}", which this version of pprs does not know. {suggest(name, GUARANTEES)} '
-            "Upgrade pprs, or give the guarantee itself as `guarantee` if it is your own."
-        )
-    found = GUARANTEES[name]
-    if isinstance(found, str):
-        found = GUARANTEES[name] = import_guarantee(found)
-    return found
-
-
-def import_guarantee(place: str) -> Guarantee[Any, Any]:
-    """Return the guarantee at a place such as "package.module:NAME"."""
-    found = import_place(place)
-    assert isinstance(found, Guarantee), place
-    return found
-
-
-def import_place(place: str) -> Any:
-    """Return what is at a place such as "package.module:name". It is imported only when it is needed."""
-    module, _, attribute = place.partition(":")
-    return getattr(importlib.import_module(module), attribute)

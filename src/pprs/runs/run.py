@@ -16,7 +16,8 @@ from pprs.runs.export import ERROR, read_exported, to_arrow
 from pprs.runs.folder import SUFFIXES
 from pprs.runs.guarantee import Guarantee
 from pprs.runs.row import ROWS, Failure, Row, from_record
-from pprs.runs.store import FILE, Given, RunFile
+from pprs.runs.store import FILE, RunFile
+from pprs.runs.tables import Given
 
 if TYPE_CHECKING:
     import pandas
