@@ -40,7 +40,7 @@ class AlteredData:
         return self[index].image
 
 
-class Interrupting(Silent):
+class InterruptingReports(Silent):
     """Raises KeyboardInterrupt, as Ctrl-C does, once this many passes were reported."""
 
     def __init__(self, reports: int) -> None:

@@ -24,7 +24,15 @@ from pprs.runs import FILE, Failure, Guarantee, Key, Run, RunFile, export, open_
 from pprs.runs.columns import Column
 from pprs.runs.export import FORMATS
 from pprs.runs.registry import import_place
-from pprs.testing.forgery import ALTERED, AlteredData, Interrupting, ListedRun, make_other, other_setting, other_values
+from pprs.testing.forgery import (
+    ALTERED,
+    AlteredData,
+    InterruptingReports,
+    ListedRun,
+    make_other,
+    other_setting,
+    other_values,
+)
 from pprs.testing.store import Resumption, snapshot
 from pprs.verification import Verification, verify_run
 
@@ -129,7 +137,7 @@ class GuaranteeContract(ABC):
         with tempfile.TemporaryDirectory(prefix="pprs-") as name:
             out = Path(name) / "run"
             with pytest.raises(KeyboardInterrupt):
-                self._run(out, progress=Interrupting(COUNT - 1))
+                self._run(out, progress=InterruptingReports(COUNT - 1))
             assert self._stored(self._run(out)) == self._stored(self._finished().run)
 
     def test_failures_are_recorded_and_tried_again(self) -> None:
