@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -52,15 +53,18 @@ def calibrate(
     shape = tuple(subject.sample.image.shape)
     votes, binding = open_votes(subject.model, subject.pixels, request, shape, len(subject.images), progress)
     options = replace(options, engine=binding.identity["engine"])
-    run = run_subject(
-        CALIBRATION, subject, {"score": request.score, "randomised": request.randomised},
-        RunOptions(
-            request.noise, partition, request.seed, out, engine=options, progress=progress, arithmetic=arithmetic,
-        ),
-    )  # fmt: skip
-    confirm_unchanged(votes)
-    request = replace(request, options=options)
-    calibration = _collect(run, subject.images, _describe(subject, request), binding)
+    own = {"score": request.score, "randomised": request.randomised}
+    with tempfile.TemporaryDirectory(prefix="pprs-") as scratch:  # which is gone as soon as the scores are read
+        run = run_subject(
+            CALIBRATION, subject, own,
+            RunOptions(
+                request.noise, partition, request.seed, out or Path(scratch) / "run", engine=options,
+                progress=progress, arithmetic=arithmetic,
+            ),
+        )  # fmt: skip
+        confirm_unchanged(votes)
+        request = replace(request, options=options)
+        calibration = _collect(run, subject.images, _describe(subject, request), binding)
     calibration.check_enough()
     return calibration, votes
 
