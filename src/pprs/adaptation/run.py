@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from pprs._support.threads import keep_memory
@@ -16,17 +15,18 @@ from pprs.adaptation.ladder import AUTO, climb, list_methods
 from pprs.adaptation.problem import Problem
 from pprs.adaptation.work import AdaptationWork, check_out, describe_adaptation
 from pprs.data import ImageSet, Selection
-from pprs.errors import ConfigurationError, PprsError, check_integer, check_type, suggest
+from pprs.errors import ConfigurationError, PprsError, check_integer, suggest
 from pprs.inputs.domain import domain_of_any
 from pprs.model import Model
 from pprs.model.exported import ExportedNetwork
+from pprs.model.forms import AnyModel, open_model
 from pprs.model.onnx import OnnxNetwork
 from pprs.model.overlay import Overlay
-from pprs.noise import Noise, parse_noise
-from pprs.partition import Partition, parse_partition
+from pprs.noise import AnyNoise, as_noise
+from pprs.partition import AnyPartition, as_partition
 from pprs.progress import Progress, as_progress, rename_inputs
 from pprs.runners import parse_time
-from pprs.runs.subject import find_task, open_data, open_model
+from pprs.runs.subject import find_task, open_data
 from pprs.segmentation.data import open_masked
 
 METHODS = (AUTO, "statistics", "bias", "denoiser", "distill")
@@ -34,11 +34,11 @@ BUDGET = "5m"
 
 
 def adapt(
-    model: str | Model | torch.nn.Module,
+    model: AnyModel,
     data: Any,
     *,
-    noise: Noise | str,
-    partition: Partition | str | None = None,
+    noise: AnyNoise,
+    partition: AnyPartition = None,
     out: str | Path,
     method: str = "auto",
     budget: str = BUDGET,
@@ -81,10 +81,7 @@ def adapt(
             method cannot be used with this model, or if `out` holds something else.
     """
     # Arguments are checked before anything is loaded.
-    noise = parse_noise(noise) if isinstance(noise, str) else noise
-    partition = parse_partition(partition) if isinstance(partition, str) else partition
-    check_type(noise, Noise, "noise", 'pprs.Gaussian(0.25) or "gaussian:sigma=0.25"')
-    check_type(partition, Partition | None, "partition", 'pprs.Slic() or "slic:n_segments=100"')
+    noise, partition = as_noise(noise), as_partition(partition)
     path, seconds, seed = check_out(out), parse_time(budget, "an adaptation"), check_integer(seed, "seed")
     if method not in METHODS:
         raise ConfigurationError(f'unknown method "{method}". {suggest(str(method), METHODS)}', parameter="method")

@@ -16,6 +16,7 @@ from pprs.errors import ConfigurationError, PprsError
 from pprs.model import Model
 from pprs.model.adaptation import UNADAPTED, Adaptation, StepRecord
 from pprs.model.changes import Changes
+from pprs.model.modes import eval_mode
 from pprs.model.overlay import Overlay, load_overlay, save_overlay
 from pprs.progress import Progress, duration
 
@@ -115,7 +116,8 @@ class AdaptationWork:
             f"{len(self._images.held_back)} of them held back, for at most {duration(left)}; Ctrl-C keeps finished "
             "steps"
         )
-        take(finished, left, self._add)
+        with eval_mode(self._model.module):
+            take(finished, left, self._add)
         self._write(self.overlay.changes, replace(self.overlay.adaptation, complete=True))
 
     def _list_finished(self) -> list[Step]:

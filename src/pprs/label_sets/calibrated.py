@@ -21,9 +21,10 @@ from pprs.label_sets.evaluation import SetEvaluation, evaluate_run
 from pprs.label_sets.guarantee import LABEL_SET
 from pprs.label_sets.row import LabelSetSettings
 from pprs.label_sets.scores import Floats
-from pprs.label_sets.scoring import BoundModel, FunctionModule, check_size, name_image, reseed, score_images
+from pprs.label_sets.scoring import BoundModel, check_size, name_image, reseed, score_images
 from pprs.label_sets.settings import Calibration, SetSettings, shorten_digest, state_promise
 from pprs.model import Model
+from pprs.model.forms import FunctionModule
 from pprs.noise import QuantisedImage, digest_image
 from pprs.progress import Progress, as_progress, rename_inputs, stage
 from pprs.runners import Local, Runner, RunOptions, run_subject

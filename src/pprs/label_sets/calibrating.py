@@ -12,10 +12,11 @@ from pprs.errors import ConfigurationError, PprsError
 from pprs.inputs.space import NETWORK
 from pprs.label_sets.calibration import Promise
 from pprs.label_sets.calibration_run import CALIBRATION, find_failure
-from pprs.label_sets.scoring import FunctionModule, SetRequest, confirm_unchanged, open_votes
+from pprs.label_sets.scoring import SetRequest, confirm_unchanged, open_votes
 from pprs.label_sets.settings import Calibration, SetSettings, shorten_digest, sorted_scores
 from pprs.model import Model
 from pprs.model.base import Restricted
+from pprs.model.forms import FunctionModule
 from pprs.progress import Progress
 from pprs.runners import Local, RunOptions, fit_in_memory, run_subject
 from pprs.runs import Run

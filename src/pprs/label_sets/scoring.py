@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,21 +11,22 @@ import numpy as np
 import torch
 
 from pprs.data.wrap import as_image_set
-from pprs.errors import ConfigurationError, PprsError, check_integer, check_type
+from pprs.errors import ConfigurationError, PprsError, check_integer
 from pprs.inputs.domain import SIGNAL
 from pprs.label_sets.calibration import check_promise
 from pprs.label_sets.scores import Floats, conformal_scores, find_score
 from pprs.label_sets.settings import SetSettings
 from pprs.model import Model
+from pprs.model.forms import AnyModel, FunctionModule, open_model, set_num_classes
 from pprs.model.identity import identify
 from pprs.model.scores import Probe
-from pprs.noise import Noise, QuantisedImage, keyed_rng
-from pprs.partition import Partition
+from pprs.noise import Noise, QuantisedImage, as_noise, keyed_rng
+from pprs.partition import Partition, as_partition
 from pprs.progress import Progress
 from pprs.runs.binding import Binding
 from pprs.runs.engine import EngineOptions
 from pprs.runs.session import Session, open_session
-from pprs.runs.subject import Subject, open_model, reopen_model
+from pprs.runs.subject import Subject, reopen_model
 from pprs.smoothing.arithmetic import Arithmetic
 from pprs.smoothing.consistency import FirstBatch, check_function_of_one_image
 from pprs.smoothing.voting import LocalVotes, trial_inputs
@@ -33,8 +34,6 @@ from pprs.smoothing.voting import LocalVotes, trial_inputs
 HALF = 0.5  # value of such a signal, on the levels of audio and on decimals
 GREY = 128 / 255  # value of the image by whose scores a model is recognised, on 8-bit and on 16-bit levels
 RANDOM = 1  # keys the random number of an image, where 0 keys its noise
-
-AnyModel = str | Path | Model | torch.nn.Module | Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,8 @@ class SetRequest:
     options: EngineOptions = field(default_factory=EngineOptions)
 
     def __post_init__(self) -> None:
-        check_type(self.noise, Noise, "noise", 'pprs.Gaussian(0.25) or "gaussian:sigma=0.25"')
-        check_type(self.partition, Partition | None, "partition", 'pprs.Slic() or "slic:n_segments=100"')
+        as_noise(self.noise)
+        as_partition(self.partition)
         check_promise(self.radius, self.alpha, self.noise)
         find_score(self.score)
         check_integer(self.seed, "seed")
@@ -68,17 +67,6 @@ class SetRequest:
             settings.noise, settings.partition, settings.radius, settings.alpha, settings.score, settings.randomised,
             settings.seed, settings.arithmetic, EngineOptions(settings.engine, settings.device, threads=threads),
         )  # fmt: skip
-
-
-class FunctionModule(torch.nn.Module):
-    """A function as a module."""
-
-    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.function(x)
 
 
 @dataclass(frozen=True)
@@ -105,24 +93,14 @@ class BoundModel:
 
 def open_any_model(model: AnyModel, num_classes: int | None, adapted: str | Path | None, pixels: str) -> BoundModel:
     """Return the model with its number of classes."""
-    if isinstance(model, str | Path | Model | torch.nn.Module) or not callable(model):
-        opened, text = open_model(model if isinstance(model, Model | torch.nn.Module) else str(model), adapted)
-    else:
-        name = getattr(model, "__qualname__", type(model).__qualname__)
-        opened, text = Model(FunctionModule(model), name), None
-    if num_classes is not None:
-        if check_integer(num_classes, "num_classes", 2) != (opened.num_classes or num_classes):
-            raise ConfigurationError(
-                f"`num_classes` is {num_classes}, and the model has {opened.num_classes} classes",
-                parameter="num_classes",
-            )
-        opened = replace(opened, num_classes=num_classes)
+    opened, text = open_model(model, adapted)
+    opened = set_num_classes(opened, num_classes)
     return BoundModel(opened, text, pixels, opened)
 
 
 def reopen_bound_model(
     settings: SetSettings,
-    model: str | Model | torch.nn.Module | None,
+    model: AnyModel | None,
     adapted: str | Path | None,
     path: str | Path,
 ) -> BoundModel:
@@ -204,7 +182,7 @@ def make_votes(session: Session) -> LocalVotes:
     assert session.noise is not None
     network = session.network
     return LocalVotes(
-        network.function if isinstance(network, FunctionModule) else network, session.num_classes, session.noise,
+        network, session.num_classes, session.noise,
         session.partition, seed=session.seed, threads=session.threads, device=session.device,
         arithmetic=session.arithmetic,
     )  # fmt: skip

@@ -6,14 +6,11 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from pprs.errors import ConfigurationError
 from pprs.inputs.space import NETWORK, check_pixels
 from pprs.label_sets.calibrated import CalibratedSets, pair_labels
 from pprs.label_sets.calibrating import calibrate
 from pprs.label_sets.scoring import (
-    AnyModel,
     BoundModel,
     SetRequest,
     open_any_model,
@@ -21,9 +18,9 @@ from pprs.label_sets.scoring import (
     reopen_bound_model,
 )
 from pprs.label_sets.settings import Calibration
-from pprs.model import Model
-from pprs.noise import Noise, parse_noise
-from pprs.partition import Partition, parse_partition
+from pprs.model.forms import AnyModel
+from pprs.noise import AnyNoise, as_noise
+from pprs.partition import AnyPartition, as_partition
 from pprs.progress import Progress, as_progress, rename_inputs
 from pprs.runs.engine import EngineOptions
 from pprs.runs.subject import Subject, load_subject
@@ -75,10 +72,10 @@ class LabelSets(CalibratedSets):
         self,
         model: AnyModel,
         *,
-        noise: Noise | str,
+        noise: AnyNoise,
         radius: float,
         num_classes: int | None = None,
-        partition: Partition | str | None = None,
+        partition: AnyPartition = None,
         alpha: float = 0.1,
         score: str = "aps",
         randomised: bool = False,
@@ -91,9 +88,8 @@ class LabelSets(CalibratedSets):
         threads: int | None = None,
     ) -> None:
         self.request = SetRequest(
-            parse_noise(noise) if isinstance(noise, str) else noise,
-            parse_partition(partition) if isinstance(partition, str) else partition,
-            radius, alpha, score, randomised, seed, arithmetic, EngineOptions(engine, device, threads=threads),
+            as_noise(noise), as_partition(partition), radius, alpha, score, randomised, seed, arithmetic,
+            EngineOptions(engine, device, threads=threads),
         )  # fmt: skip
         super().__init__(open_any_model(model, num_classes, adapted, check_pixels(pixels)), threads)
 
@@ -105,8 +101,8 @@ class LabelSets(CalibratedSets):
         labels: Any = None,
         *,
         num_classes: int | None = None,
-        noise: Noise | str,
-        partition: Partition | str | None = None,
+        noise: AnyNoise,
+        partition: AnyPartition = None,
         radius: float,
         alpha: float = 0.1,
         score: str = "aps",
@@ -216,7 +212,7 @@ class LabelSets(CalibratedSets):
         cls,
         path: str | Path,
         *,
-        model: str | Model | torch.nn.Module | None = None,
+        model: AnyModel | None = None,
         adapted: str | Path | None = None,
         threads: int | None = None,
         progress: bool | Progress = False,

@@ -21,6 +21,7 @@ from pprs.data import Selection
 from pprs.errors import ConfigurationError, check_integer, check_type
 from pprs.model import Model
 from pprs.model.adaptation import UNADAPTED
+from pprs.model.forms import AnyModel, open_model
 from pprs.model.overlay import Overlay
 from pprs.noise import keyed_rng
 from pprs.patches.classifier import FILL, MASKS
@@ -28,7 +29,7 @@ from pprs.patches.fills import Fill, describe_masks, parse_fill
 from pprs.patches.masks import MaskGrid
 from pprs.progress import Progress, as_progress
 from pprs.runners import parse_time
-from pprs.runs.subject import count_classes, open_data, open_model
+from pprs.runs.subject import count_classes, open_data
 from pprs.smoothing.voting import ADAPT
 
 METHOD = "distill"
@@ -64,7 +65,7 @@ class MaskedProblem(Perturbed):
 
 
 def adapt_to_masks(
-    model: str | Model | torch.nn.Module,
+    model: AnyModel,
     data: Any,
     *,
     patch: int,

@@ -7,11 +7,13 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-import pyarrow
-
+from pprs._support.extras import extra
 from pprs.model.overlay import ADAPTED
 from pprs.runs import Row, Run
 from pprs.runs.export import to_arrow
+
+with extra():
+    import pyarrow
 
 
 def label_groups(labels: list[int], size: int) -> list[list[int]]:

@@ -7,11 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from pprs.data import Selection
 from pprs.errors import ConfigurationError, DamagedError, check_type, suggest
-from pprs.model import Model
+from pprs.model.forms import AnyModel
 from pprs.runners.options import RunOptions
 from pprs.runners.run import run_subject
 from pprs.runs import Guarantee, Run
@@ -19,7 +17,7 @@ from pprs.runs import Guarantee, Run
 
 def run_dataset(
     guarantee: Guarantee[Any, Any],
-    model: str | Model | torch.nn.Module,
+    model: AnyModel,
     data: Any,
     *,
     settings: Mapping[str, Any] | None = None,

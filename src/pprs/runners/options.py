@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pprs.errors import ConfigurationError, check_integer, check_type
-from pprs.noise import Noise, parse_noise
-from pprs.partition import AUTO, Auto, Partition, parse_request
+from pprs.noise import AnyNoise, Noise, as_noise
+from pprs.partition import AUTO, AnyPartition, Auto, Partition, as_partition
 from pprs.progress import Progress
 from pprs.runners.base import Runner
 from pprs.runners.budget import Budget, parse_budget
@@ -49,8 +49,8 @@ class RunOptions:
     def of(
         cls,
         *,
-        noise: Noise | str | None = None,
-        partition: Partition | str | None = None,
+        noise: AnyNoise | None = None,
+        partition: AnyPartition = None,
         seed: int = 0,
         out: str | Path | None = None,
         runner: Runner | None = None,
@@ -67,8 +67,7 @@ class RunOptions:
     ) -> RunOptions:
         """Return the options that the keywords of `certify_dataset` and the like mean."""
         return cls(
-            parse_noise(noise) if isinstance(noise, str) else noise,
-            parse_request(partition) if isinstance(partition, str) else partition,
+            None if noise is None else as_noise(noise), as_partition(partition, auto=True),
             seed, out, runner or Local(), EngineOptions(engine, device, batch_size, threads, autocast, channels_last),
             RunLimits(parse_budget(budget) if isinstance(budget, str) else budget, target_error), progress, arithmetic,
         )  # fmt: skip

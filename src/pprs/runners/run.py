@@ -15,6 +15,7 @@ from pprs.data.base import PreparedSet
 from pprs.errors import ConfigurationError, PprsError, check_integer
 from pprs.inputs.space import FILE as FILE_PIXELS
 from pprs.metrics import accuracy_error
+from pprs.model.modes import eval_mode
 from pprs.noise import Noise
 from pprs.partition import Partition
 from pprs.progress import Progress, as_progress, rename_inputs, stage
@@ -74,7 +75,8 @@ def run_subject(
         options = replace(options, partition=options.partition.bind_files())
     subject = fit_in_memory(subject, options.runner, options.engine, any_pixels=guarantee.may_be_large)
     keep_memory()
-    with open_run_folder(options.out, reporter.message, (guarantee,)) as folder:
+    network = subject.model.module
+    with eval_mode(network), open_run_folder(options.out, reporter.message, (guarantee,)) as folder:
         scratch = None
         if folder is None:
             scratch = tempfile.TemporaryDirectory(prefix="pprs-")

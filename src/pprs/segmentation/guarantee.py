@@ -13,7 +13,7 @@ import torch
 from pprs.data import Selection
 from pprs.errors import ConfigurationError
 from pprs.inputs.space import NETWORK
-from pprs.model import Model
+from pprs.model.forms import AnyModel
 from pprs.noise import Noise, digest_image
 from pprs.runs import Answer, Failure, Guarantee, Key, Known, Question, Run, Session
 from pprs.runs.guarantee import Summary
@@ -63,7 +63,7 @@ class SegmentGuarantee(Guarantee[SegmentationSettings, SegmentationRow]):
 
     def load(
         self,
-        model: str | Model | torch.nn.Module,
+        model: AnyModel,
         data: Any,
         *,
         split: str | None = None,
