@@ -19,6 +19,7 @@ from pprs.label_sets.calibration import format_level
 from pprs.noise import Gaussian
 from pprs.partition import parse_partition
 from pprs.runs.engine import EngineOptions
+from pprs.runs.folder import remove_run
 from pprs.runs.subject import load_subject
 
 SETS = "Label sets"
@@ -77,7 +78,7 @@ def calibrate(
     """Calibrate sets of labels that contain the true one with probability 1 - alpha, also under attack.
 
     The images must be labelled, like those that sets are wanted for, and not used in training. Each takes one noisy
-    pass.
+    pass. Repeat an interrupted command to continue: scores so far are kept in a folder beside the file.
 
     Example: pprs calibrate --model M.safetensors --data D --sigma 0.25 --radius 0.25 --out sets.json
     """
@@ -90,8 +91,10 @@ def calibrate(
     options.set_threads(threads)
     subject = load_subject(model, data, split=split, classes=classes, labels=labels, pixels=pixels, adapted=adapted)
     chosen = sorted(fair_order(subject.images, seed)[:limit])
-    sets = LabelSets.of_subject(replace(subject, images=chosen), request, progress=progress)
+    scores = out.with_name(f"{out.name}.run")  # so that a calibration that is interrupted continues
+    sets = LabelSets.of_subject(replace(subject, images=chosen), request, progress=progress, out=scores)
     sets.save(out)
+    remove_run(scores)
     calibration = sets.calibration
     count = len(calibration.scores)
     say(

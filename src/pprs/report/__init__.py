@@ -18,8 +18,8 @@ from pprs.report.certify import make_frames_section
 from pprs.report.section import Section, render_sections
 from pprs.report.table import Table
 from pprs.runs import Run, RunFrame, list_runs, open_run, read_frames
-from pprs.runs.guarantee import import_place
 from pprs.runs.provenance import CERTIFY
+from pprs.runs.registry import import_place
 from pprs.smoothing.arithmetic import Arithmetic, prepare_image
 from pprs.smoothing.voting import noisy_chunk
 

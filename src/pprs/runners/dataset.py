@@ -10,7 +10,8 @@ from typing import Any
 from pprs.data import Selection
 from pprs.errors import ConfigurationError, DamagedError, check_type, suggest
 from pprs.model.forms import AnyModel
-from pprs.runners.run import RunOptions, run_subject
+from pprs.runners.options import RunOptions
+from pprs.runners.run import run_subject
 from pprs.runs import Guarantee, Run
 
 

@@ -26,7 +26,8 @@ from pprs._support.extras import extra
 from pprs._support.files import cache_folder
 from pprs.errors import ConfigurationError, MissingPackageError, PprsError
 from pprs.runs.export import export
-from pprs.runs.store import FILE, Given, RunFile, RunWriter
+from pprs.runs.store import FILE, RunFile, RunWriter
+from pprs.runs.tables import Given
 
 ROWS, UPLOADED = "rows.parquet", ".uploaded"  # the latter, beside a local copy, holds the identifier of its upload
 COPY_INTERVAL = 300.0  # seconds between two copies to a url while a run is in progress

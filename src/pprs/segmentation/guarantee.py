@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from pprs._support.threads import get_threads
 from pprs.data import Selection
 from pprs.errors import ConfigurationError
 from pprs.inputs.space import NETWORK
@@ -30,7 +29,6 @@ from pprs.segmentation.subject import open_subject
 from pprs.segmentation.summary import summarise_segmentation
 from pprs.smoothing.arithmetic import Arithmetic
 from pprs.smoothing.certificate import round_down
-from pprs.smoothing.memory import check_memory
 from pprs.smoothing.voting import OnSamples, check_image
 
 
@@ -42,8 +40,6 @@ class SegmentAnswer(Answer):
         self.scorer = segmenter.votes
 
     def answer(self, question: Question, on_passes: OnSamples) -> SegmentationCertificate:
-        votes = self.segmenter.votes
-        check_memory(question.image, threads=votes.threads or get_threads(), batch_size=votes.batch_size)
         return self.segmenter.certify(question.image, self.sampling, index=question.index, on_samples=on_passes)
 
     def digest(self, image: torch.Tensor) -> str:
@@ -58,6 +54,7 @@ class SegmentGuarantee(Guarantee[SegmentationSettings, SegmentationRow]):
     verb = "segment"
     promise = "labels of pixels, all at once"
     task = "image-segmentation"
+    may_be_large = True
     settings = SegmentationSettings
     schema = SEGMENTATION_ROWS
     legacy = LEGACY
