@@ -76,10 +76,11 @@ class AudioFolder(Signals):
     ) -> None:
         super().__init__([], labels, names)
         self._root, self._files, self._lengths = root, files, lengths
-        first, self.sample_rate = read_audio(files[0])
+        # Empty files are refused one by one, and do not decide what the others must be like.
+        first, self.sample_rate = read_audio(next((file for file in files if probe_audio(file)[1]), files[0]))
         self._channels, self._length = first.shape
         if lengths != "refuse":
-            sizes = [probe_audio(file)[1] for file in files]
+            sizes = [size for size in (probe_audio(file)[1] for file in files) if size] or [0]
             self._length = max(sizes) if lengths == "pad" else min(sizes)
 
     def __len__(self) -> int:
@@ -92,6 +93,8 @@ class AudioFolder(Signals):
         path = self._files[index]
         signal, rate = read_audio(path)
         name = path.relative_to(self._root)
+        if not signal.size:
+            raise PprsError(f"{name} is empty. Remove it, or record it again.", parameter="data", index=index)
         if rate != self.sample_rate:
             raise PprsError(
                 f"{name} has a sample rate of {rate} Hz, and the first file one of {self.sample_rate} Hz. Resample it.",

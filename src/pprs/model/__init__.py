@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import Protocol
 
+from pprs._support.files import suggest_files
 from pprs.errors import ConfigurationError, PprsError
 from pprs.model.base import Model
 from pprs.model.efficientnet import EfficientNetLite0
@@ -34,6 +36,7 @@ class Source(Protocol):
 SOURCES: tuple[type[Source], ...] = (
     EfficientNetLite0, Onnx, Exported, Weights, Torchvision, Timm, HuggingFace, Factory,
 )  # fmt: skip
+NAMES = ("efficientnet-lite0",)  # of models that are one word
 FORMS = (
     "M.safetensors (from `pprs train`), M.onnx, M.pt2 (torch.export), a folder or hub id of Hugging Face "
     "transformers (org/name), torchvision:NAME, timm:NAME, "
@@ -74,7 +77,8 @@ def load_model(spec: str) -> Model:
             except PprsError as error:
                 # Keep the error's type: a worker that lacks a file must not end a run that other workers can continue.
                 raise type(error)(f"`model` {spec}: {error.message}", parameter="model") from error
-    raise ConfigurationError(f'cannot tell what kind of model "{spec}" is. Give {FORMS}.', parameter="model")
+    missing = "" if os.path.exists(spec) else f" There is no such file or folder.{suggest_files(spec, NAMES)}"
+    raise ConfigurationError(f'cannot tell what kind of model "{spec}" is.{missing} Give {FORMS}.', parameter="model")
 
 
 __all__ = ["FORMS", "SOURCES", "Model", "Preprocess", "Source", "load_model"]
