@@ -103,7 +103,7 @@ def suggest_files(text: str, others: Iterable[str] = ()) -> str:
     """
     path, others = Path(text), list(others)
     try:
-        beside = [file.name for file in itertools.islice(path.parent.iterdir(), MAX_LISTED)]
+        beside = [file.name for file in itertools.islice(path.parent.iterdir(), MAX_LISTED) if file != path]
     except OSError:
         beside = []
     whole = [name for name in others if name.endswith(f":{text}")]

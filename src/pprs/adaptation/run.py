@@ -30,6 +30,7 @@ from pprs.noise import Noise, parse_noise
 from pprs.partition import Partition, parse_partition
 from pprs.progress import Progress, as_progress, duration, rename_inputs
 from pprs.runners import parse_budget
+from pprs.runs.session import warn_of_strong_noise
 from pprs.runs.subject import find_task, open_data, open_model
 from pprs.segmentation.data import open_masked
 
@@ -206,6 +207,7 @@ def _describe(
 
 def _warn(problem: Problem, data: ImageSet, progress: Progress) -> None:
     """Warn of images that say little about the classifier."""
+    warn_of_strong_noise(problem.noise.sigma, problem.images[0], progress)
     if strange := find_strange_classes(data, problem.model):
         progress.message(f"warning: {strange}")
     labels = problem.clean_scores.argmax(1).unique().tolist() if problem.model.task != "segment" else []

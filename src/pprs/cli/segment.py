@@ -15,7 +15,7 @@ from pprs.cli.options import Panel
 from pprs.data import Selection
 from pprs.errors import ConfigurationError
 from pprs.noise import noise_of
-from pprs.partition import parse_partition
+from pprs.partition import Partition, parse_partition
 from pprs.report import make_report
 from pprs.runners import RunOptions
 from pprs.segmentation import SegmentationSampling
@@ -114,7 +114,7 @@ def segment(
     Example: pprs segment --model scenes.safetensors --data builtin:scenes --sigma 0.25 --limit 20 --out runs/scenes
     """
     # Invalid options are reported before anything is loaded.
-    sampling = SegmentationSampling(tau, n0, n, alpha, parse_partition(groups))
+    sampling = SegmentationSampling(tau, n0, n, alpha, _parse_groups(groups))
     if show is not None and show.suffix not in (".png", ".svg"):
         raise ConfigurationError(f"`show` must end in .png or .svg, not {show.name}", parameter="show")
     run_on = options.make_runner(runner, workers, address, gpus_per_worker, False, threads, device)
@@ -135,3 +135,11 @@ def segment(
         say(f"wrote {show}")
     chosen = set(run.images or ())
     exit_if_failed([failure for failure in run.failures() if failure.idx in chosen], outcome=ABSTAINED)
+
+
+def _parse_groups(text: str) -> Partition | None:
+    """Parse the groups of pixels, and name their own flag in errors."""
+    try:
+        return parse_partition(text)
+    except ConfigurationError as error:
+        raise ConfigurationError(error.message, parameter="groups") from error

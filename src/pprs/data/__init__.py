@@ -65,6 +65,10 @@ def open_dataset(spec: str, *, split: str | None = None, classes: Path | None = 
 
 
 def _open(spec: str, split: str | None, prefer: str) -> ImageSet:
+    if not spec.strip():
+        raise ConfigurationError("`data` is empty: give a file, a folder or a name", parameter="data")
+    if "://" in spec:
+        raise ConfigurationError(f"`data` cannot be read from {spec}: download it first", parameter="data")
     found = signals.open_signals(spec, split, prefer)
     if found is not None:
         return found

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pprs.data.arrays import NPZ_NAMES, Array, read_npz
+from pprs.data.arrays import NPZ_NAMES, Array, list_names, read_npz
 from pprs.data.base import ImageSet, name_file
 from pprs.errors import ConfigurationError, PprsError, suggest
 
@@ -298,7 +298,7 @@ def holds_signals(path: Path) -> bool:
 def open_signal_npz(path: Path) -> Signals:
     """Open a `.npz` file with signals [N, C, T] or [N, T] under `signals`, and optional labels under y or label."""
     values, labels, names = read_npz(path, (SIGNAL_NAMES, *NPZ_NAMES[1:]))
-    return signals_from_arrays(values, labels, str(path), None if names is None else tuple(map(str, names)))
+    return signals_from_arrays(values, labels, str(path), list_names(names, str(path)))
 
 
 def signals_from_arrays(values: Any, labels: Any, source: str, class_names: tuple[str, ...] | None = None) -> Signals:

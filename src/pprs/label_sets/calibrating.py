@@ -24,6 +24,7 @@ from pprs.model.base import Restricted
 from pprs.noise import QuantisedImage, digest_image
 from pprs.progress import Progress, stage
 from pprs.runners import Local, fit_in_memory
+from pprs.runs.session import warn_of_strong_noise
 from pprs.runs.subject import Subject
 from pprs.smoothing.voting import CALIBRATE, LocalVotes, check_image
 
@@ -36,6 +37,7 @@ def calibrate(subject: Subject, request: SetRequest, progress: Progress) -> tupl
     partition = None if request.partition is None else request.partition.bind_files()
     if partition is not None and subject.pixels == NETWORK:
         partition = partition.resolve(request.noise.sigma, tuple(subject.sample.image.shape))
+    warn_of_strong_noise(request.noise.sigma, subject.sample.image, progress)
     for text in subject.list_mismatches(request.noise, partition):
         progress.message(f"warning: {text}")
     arithmetic = subject.fix_arithmetic(request.noise, request.arithmetic)

@@ -35,6 +35,7 @@ from pprs.runs.session import (
     open_session,
     report_adaptation,
     take_binding,
+    warn_of_strong_noise,
 )
 from pprs.runs.store import holds_rows
 from pprs.runs.subject import Subject
@@ -120,7 +121,9 @@ class RunOptions:
         if guarantee.is_sampled:
             check_type(self.noise, Noise, "noise", 'pprs.Gaussian(0.25) or "gaussian:sigma=0.25"')
             return
-        for name, value in (("noise", self.noise), ("partition", self.partition)):
+        drawn = {"noise": self.noise, "partition": self.partition, "seed": self.seed or None}
+        drawn["arithmetic"] = None if self.arithmetic == "auto" else self.arithmetic
+        for name, value in drawn.items():
             if value is not None:
                 raise ConfigurationError(
                     f"`{name}` does not apply here: {guarantee.noun} draws no noise. Leave it out.", parameter=name
@@ -158,6 +161,7 @@ def run_subject(
     """
     options.check(guarantee)
     reporter = rename_inputs(as_progress(options.progress), subject.domain)
+    guarantee.check_data(subject, reporter)
     device = options.runner.check_device(options.engine.device)
     seed = check_integer(options.seed, "seed")  # it may be an integer of another kind
     options = replace(options, engine=replace(options.engine, device=device), seed=seed)
@@ -225,6 +229,7 @@ def open_work(
     noise, arithmetic, engine = options.noise, REAL, options.engine
     choice = options.partition
     if noise is not None:
+        warn_of_strong_noise(noise.sigma, subject.sample.image, reporter)
         choice = choose_partition(subject, noise, options.partition, recorded, reporter)
         arithmetic = choose_run_arithmetic(Arithmetic.of(options.arithmetic, noise), subject, noise, recorded)
     if recorded is not None and engine.engine == "auto":

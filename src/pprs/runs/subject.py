@@ -177,6 +177,12 @@ def load_subject(
     _check_sample_rate(net, image_set)
     if net.num_classes is None:
         net = replace(net, num_classes=count_classes(net, find_usable(image_set, indices).image))
+    if net.num_classes is not None and net.num_classes < 2:
+        raise ConfigurationError(
+            f"`model` {net.source} has a single score, but a certificate compares at least two classes. For a binary "
+            "classifier with the score s, return the scores -s and s.",
+            parameter="model",
+        )
     order = _match_classes(net, image_set)
     names = net.class_names or image_set.class_names
     if labels is None:
