@@ -25,8 +25,8 @@ from pprs import (
     Shifts,
     Slic,
     Soft,
-    _threads,
 )
+from pprs._support import threads as _threads
 from pprs.certify.guarantee import CertifyAnswer
 from pprs.errors import PprsError
 from pprs.model import Model
@@ -52,7 +52,8 @@ from pprs.partition import (
 from pprs.partition.base import Averaged
 from pprs.runners import Done, Failed, Item, Local, LocalExecution, Runner, Work
 from pprs.runs import Row
-from pprs.smoothing.classifier import Certification, SmoothedClassifier
+from pprs.smoothing.certification import Certification
+from pprs.smoothing.classifier import SmoothedClassifier
 from pprs.smoothing.sampling import Sampling
 from pprs.testing import ModelSourceContract, NoiseContract, PartitionContract, RunnerContract
 

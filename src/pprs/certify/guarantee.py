@@ -18,7 +18,8 @@ from pprs.runs.settings import RunSettings
 from pprs.runs.subject import Subject
 from pprs.smoothing.arithmetic import Arithmetic
 from pprs.smoothing.certificate import Certificate, round_down
-from pprs.smoothing.classifier import Certification, SmoothedClassifier
+from pprs.smoothing.certification import Certification
+from pprs.smoothing.classifier import SmoothedClassifier
 from pprs.smoothing.sampling import Sampling, check_certifiable, max_radius, min_samples_for_radius
 from pprs.smoothing.voting import LocalVotes, OnSamples, VoteSource, check_image
 

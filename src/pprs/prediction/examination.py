@@ -15,7 +15,7 @@ from pprs.errors import ConfigurationError, PprsError
 from pprs.noise import Quantisation
 from pprs.prediction.row import PredictedRow, PredictionSettings
 from pprs.runs import Run, open_run
-from pprs.smoothing.classifier import decide_label
+from pprs.smoothing.certification import decide_label
 
 
 @dataclass(frozen=True)

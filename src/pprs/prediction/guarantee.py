@@ -15,7 +15,8 @@ from pprs.runs.subject import Subject
 from pprs.smoothing.arithmetic import Arithmetic
 from pprs.smoothing.bounds import clopper_pearson_interval
 from pprs.smoothing.certificate import Prediction, confidence, state_label_arithmetic
-from pprs.smoothing.classifier import SmoothedClassifier, predict_label, reduce_alpha
+from pprs.smoothing.certification import predict_label, reduce_alpha
+from pprs.smoothing.classifier import SmoothedClassifier
 from pprs.smoothing.voting import LocalVotes, OnSamples, VoteSource, check_image
 
 

@@ -19,7 +19,7 @@ from pprs.runs.provenance import Provenance
 from pprs.runs.row import Failure
 from pprs.smoothing.bounds import check_alpha
 from pprs.smoothing.certificate import Prediction
-from pprs.smoothing.classifier import decide_label, reduce_alpha
+from pprs.smoothing.certification import decide_label, reduce_alpha
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from pprs.runs.session import Session
 from pprs.runs.subject import Subject, load_subject
 from pprs.smoothing.arithmetic import Arithmetic
 from pprs.smoothing.bounds import clopper_pearson_interval
-from pprs.smoothing.classifier import Certification
+from pprs.smoothing.certification import Certification
 from pprs.smoothing.voting import OnSamples, Scorer, VoteSource, check_image
 
 S = TypeVar("S", bound=Provenance)

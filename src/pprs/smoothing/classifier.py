@@ -2,58 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import Any
 
-import numpy as np
 import torch
 
-from pprs.errors import ConfigurationError, PprsError
-from pprs.noise import Noise, Quantisation, QuantisedImage, digest_image
-from pprs.partition import Partition
+from pprs._support.shown import Shown
+from pprs.errors import PprsError
+from pprs.inputs.domain import Domain, check_unambiguous, choose_domain
+from pprs.model.forms import AnyModel, describe_network, open_network
+from pprs.noise import AnyNoise, Noise, QuantisedImage, as_noise
+from pprs.partition import AnyPartition, Partition, as_partition
 from pprs.progress import Progress, as_progress, stage
 from pprs.smoothing.arithmetic import Arithmetic
-from pprs.smoothing.bounds import binomial_test, check_alpha
 from pprs.smoothing.certificate import Certificate, Counts, Prediction
+from pprs.smoothing.certification import Certification, Checkpoint, check_number, predict_label
 from pprs.smoothing.consistency import FirstBatch, check_function_of_one_image, checked
-from pprs.smoothing.sampling import Evidence, Sampling, check_certifiable
-from pprs.smoothing.voting import (
-    ESTIMATE,
-    PREDICT,
-    SELECT,
-    LocalVotes,
-    OnSamples,
-    Votes,
-    VoteSource,
-    check_count,
-    check_image,
-    count_votes,
-    error_context,
-    trial_inputs,
-)
+from pprs.smoothing.local_votes import LocalVotes
+from pprs.smoothing.samples import PREDICT, check_image, error_context, trial_inputs
+from pprs.smoothing.sampling import Sampling
+from pprs.smoothing.votes import count_votes
 
 
-class Checkpoint(Protocol):
-    """The stored state of a certification that was interrupted."""
-
-    @property
-    def selected(self) -> int: ...
-    @property
-    def counts(self) -> Sequence[int]: ...
-    @property
-    def p_lower(self) -> float: ...
-    @property
-    def p_upper(self) -> float | None: ...
-    @property
-    def mean_segments(self) -> float | None: ...
-    @property
-    def image_digest(self) -> str | None: ...
-
-
-class SmoothedClassifier:
+class SmoothedClassifier(Shown):
     """The majority vote of a base classifier under noise, with a partition applied to every noisy sample.
 
     With `partition=None` this is plain randomized smoothing (Cohen et al. 2019).
@@ -63,11 +35,12 @@ class SmoothedClassifier:
     `torch.nn.Module` is called only from the caller's thread.
 
     Args:
-        model: The base classifier. It maps images [B, C, H, W], float32 in about [0, 1] plus noise, to scores
-            [B, num_classes]. A `torch.nn.Module` is moved to `device` and put in eval mode.
-        num_classes: The number of classes, at least 2.
-        noise: The noise added to the image, such as `Gaussian(0.25)`.
-        partition: The partition applied to each noisy sample before the base classifier, such as `Slic()`.
+        model: The base classifier: text for `load_model`, a `pprs.Model`, a `torch.nn.Module` or a function. It maps
+            images [B, C, H, W], float32 in about [0, 1] plus noise, to scores [B, num_classes]. A `torch.nn.Module` is
+            moved to `device`, and is in eval mode while it is called.
+        num_classes: The number of classes, at least 2, if the model does not say.
+        noise: The noise added to the image, such as `Gaussian(0.25)`, "gaussian:sigma=0.25" or 0.25.
+        partition: The partition applied to each noisy sample before the base classifier, such as `Slic()` or "slic".
         seed: The random seed.
         batch_size: The number of noisy samples per call of the base classifier. By default it depends on the image
             size and the device. Vote counts do not depend on it.
@@ -82,6 +55,8 @@ class SmoothedClassifier:
             for which it holds. Give one of the others for a single classifier.
         check: Whether to check that the base classifier is a function of one image, as every certificate assumes: on
             the first batch, before its votes are counted, and that it is still the same one afterwards.
+        domain: "image" for images [C, H, W], "signal" for signals [C, T]. By default what the model's input shape or
+            the partition says, and else either, as the shape of an input says.
 
     Raises:
         PprsError: If `num_classes`, `seed`, `batch_size` or `threads` is out of range.
@@ -98,10 +73,10 @@ class SmoothedClassifier:
 
     def __init__(
         self,
-        model: Callable[[torch.Tensor], torch.Tensor],
-        num_classes: int,
-        noise: Noise,
-        partition: Partition | None = None,
+        model: AnyModel,
+        num_classes: int | None = None,
+        noise: AnyNoise | None = None,
+        partition: AnyPartition = None,
         *,
         seed: int = 0,
         batch_size: int | None = None,
@@ -109,13 +84,26 @@ class SmoothedClassifier:
         device: str | torch.device = "cpu",
         arithmetic: str | Arithmetic = "auto",
         check: bool = True,
+        domain: str | None = None,
     ) -> None:
+        network, classes, shape = open_network(model, num_classes)
         self._votes = LocalVotes(
-            model, num_classes, noise, partition, seed=seed, batch_size=batch_size, threads=threads, device=device,
-            arithmetic=arithmetic,
+            network, classes, as_noise(noise), as_partition(partition), seed=seed, batch_size=batch_size,
+            threads=threads, device=device, arithmetic=arithmetic,
         )  # fmt: skip
+        self._votes.domain = choose_domain(domain, shape, _domain_of(self._votes.partition))
         self._check = FirstBatch()
         self._votes.batch_check = self._check if check else None
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "model": describe_network(self.model),
+            "classes": self.num_classes,
+            "noise": self.noise,
+            "partition": self.partition or "none",
+            "arithmetic": self._votes.arithmetic,
+            "of": None if self._votes.domain is None else self._votes.domain.plural,
+        }
 
     @property
     def model(self) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -138,6 +126,11 @@ class SmoothedClassifier:
         return self._votes.partition
 
     @property
+    def domain(self) -> str | None:
+        """Whether it classifies images or signals: "image", "signal", or None if nothing says so."""
+        return None if self._votes.domain is None else self._votes.domain.name
+
+    @property
     def votes(self) -> LocalVotes:
         """The source of its votes, which adds noise, partitions, classifies and counts."""
         return self._votes
@@ -146,13 +139,14 @@ class SmoothedClassifier:
         self,
         x: torch.Tensor,
         *,
-        n0: int = 100,
-        n: int = 10_000,
-        alpha: float = 0.001,
+        n0: int | None = None,
+        n: int | None = None,
+        alpha: float | None = None,
         index: int = 0,
-        bound: str = "one-sided",
+        bound: str | None = None,
         stop: str | None = None,
         check: bool = True,
+        sampling: Sampling | None = None,
         progress: bool | Progress | None = None,
     ) -> Certificate:
         """Return a label and a radius within which no perturbation changes it, or abstain.
@@ -161,16 +155,17 @@ class SmoothedClassifier:
 
         Args:
             x: The image [C, H, W], with values in [0, 1].
-            n0: The number of noisy samples that select the class.
-            n: The number of further samples that estimate the probability of that class.
-            alpha: The failure probability.
+            n0: The number of noisy samples that select the class, 100 by default.
+            n: The number of further samples that estimate the probability of that class, 10,000 by default.
+            alpha: The failure probability, 0.001 by default.
             index: Keys the noise of this image. Use a different index for each image of a data set.
-            bound: "one-sided" assigns all the remaining probability to a single other class. "two-sided" also bounds
-                the probability of every other class from above.
+            bound: "one-sided", the default, assigns all the remaining probability to a single other class. "two-sided"
+                also bounds the probability of every other class from above.
             stop: A rule for stopping before all `n` samples are drawn, without weakening the guarantee.
                 "radius:0.25,0.5" stops once it is decided whether the image is certified at these radii, "width:0.02"
                 once the radius is known to that precision, and "abstain" once a certificate is very unlikely.
             check: Whether to check the base classifier, if this classifier does so at all.
+            sampling: All of `n0`, `n`, `alpha`, `bound` and `stop` in one object, instead of one by one.
             progress: True to show a progress bar, or a `Progress` object to report to.
 
         Returns:
@@ -180,11 +175,12 @@ class SmoothedClassifier:
             ConfigurationError: If the base classifier is not a function of one image.
             PprsError: If an argument or the image is invalid, or if the base classifier fails.
         """
+        self._check_domain(x)
         if not check:
             self = self._without_check()
-        certification = self.start(Sampling(n0, n, alpha, bound, stop), index)
-        reporter = as_progress(progress)
-        with checked(self._votes), stage(reporter, "certify", n0 + n, "samples"):
+        sampling = Sampling.of(sampling, n0=n0, n=n, alpha=alpha, bound=bound, stop=stop)
+        certification, reporter = self.start(sampling, index), as_progress(progress)
+        with checked(self._votes), stage(reporter, "certify", sampling.n0 + sampling.n, "samples"):
             certification.select(x, reporter.advance)  # the class with the most of n0 votes
             certification.estimate(x, reporter.advance)  # its vote count among n fresh samples, and the lower bound
         return certification.certificate()  # the radius at that bound, or an abstention if it is at most 1/2
@@ -193,12 +189,13 @@ class SmoothedClassifier:
         self,
         images: Iterable[torch.Tensor],
         *,
-        n0: int = 100,
-        n: int = 10_000,
-        alpha: float = 0.001,
+        n0: int | None = None,
+        n: int | None = None,
+        alpha: float | None = None,
         indices: Iterable[int] | None = None,
-        bound: str = "one-sided",
+        bound: str | None = None,
         stop: str | None = None,
+        sampling: Sampling | None = None,
         progress: bool | Progress | None = None,
     ) -> Iterator[Certificate]:
         """Yield one certificate per image, each as soon as it is complete.
@@ -208,12 +205,13 @@ class SmoothedClassifier:
 
         Args:
             images: A tensor [B, C, H, W] or any iterable of images [C, H, W].
-            n0: The number of noisy samples that select the class.
-            n: The number of further samples that estimate the probability of that class.
-            alpha: The failure probability of each certificate.
+            n0: The number of noisy samples that select the class, 100 by default.
+            n: The number of further samples that estimate the probability of that class, 10,000 by default.
+            alpha: The failure probability of each certificate, 0.001 by default.
             indices: One index per image, which keys its noise. Defaults to the positions of the images.
             bound: "one-sided" or "two-sided", as in `certify`.
             stop: A rule for stopping early, as in `certify`.
+            sampling: All of `n0`, `n`, `alpha`, `bound` and `stop` in one object, instead of one by one.
             progress: True to show a progress bar, or a `Progress` object to report to.
 
         Yields:
@@ -222,6 +220,7 @@ class SmoothedClassifier:
         Raises:
             PprsError: If there are fewer indices than images, or for any reason given in `certify`.
         """
+        sampling = Sampling.of(sampling, n0=n0, n=n, alpha=alpha, bound=bound, stop=stop)
         keys = None if indices is None else iter(indices)
         reporter, total = as_progress(progress), len(images) if isinstance(images, Sized) else 0
         with stage(reporter, "certify", total, "images"):
@@ -231,7 +230,7 @@ class SmoothedClassifier:
                     raise PprsError(
                         f"`indices` ended after {position} images. Give one index per image.", parameter="indices"
                     )
-                yield self.certify(x, n0=n0, n=n, alpha=alpha, index=index, bound=bound, stop=stop)
+                yield self.certify(x, index=index, sampling=sampling)
                 reporter.advance(1)
 
     def start(self, sampling: Sampling, index: int = 0, checkpoint: Checkpoint | None = None) -> Certification:
@@ -267,6 +266,7 @@ class SmoothedClassifier:
             PprsError: If an argument or the image is invalid, if the base classifier fails, or if exact arithmetic
                 cannot keep `alpha` with so many samples.
         """
+        self._check_domain(x)
         with checked(self._votes):
             return predict_label(self._votes, x, n=n, alpha=alpha, index=index)
 
@@ -285,7 +285,7 @@ class SmoothedClassifier:
         Raises:
             PprsError: If an argument or the image is invalid, or if the base classifier fails.
         """
-        _check_number(n)
+        check_number(n)
         with error_context(x, index, self.partition):
             return count_votes(self._votes, self._prepare(x), n, index, phase).counts
 
@@ -332,239 +332,16 @@ class SmoothedClassifier:
         """Measure the seconds that one noisy sample of the image takes, with noise used for nothing else."""
         return self._votes.seconds_per_sample(x)
 
+    def _check_domain(self, x: torch.Tensor) -> None:
+        """Refuse an input that may be an image or a signal, if nothing says which of them is classified."""
+        if self._votes.domain is None:
+            check_unambiguous(tuple(x.shape))
+
     def _prepare(self, x: torch.Tensor) -> torch.Tensor | QuantisedImage:
         """Validate an image and return it in the form in which noise is added to it."""
-        return self._votes.quantise(check_image(x, self._votes.device))
+        self._check_domain(x)
+        return self._votes.quantise(check_image(x, self._votes.device, self._votes.domain))
 
 
-def predict_label(
-    source: VoteSource, x: torch.Tensor, *, n: int, alpha: float, index: int, on_samples: OnSamples | None = None
-) -> Prediction:
-    """Return the label that most of n samples have, or abstain, as `SmoothedClassifier.predict` does."""
-    check_alpha(alpha)
-    _check_number(n)
-    with error_context(x, index, source.partition):
-        image = source.quantise(check_image(x, source.device))
-        quantisation = _quantisation_of(image)
-        try:
-            level = reduce_alpha(alpha, source.noise, n, image.numel(), quantisation)
-        except ConfigurationError as error:  # other images may be smaller or on other levels
-            raise PprsError(error.message, parameter=error.parameter) from error
-        counts = count_votes(source, image, n, index, PREDICT, on_samples).counts
-    prediction, p_value = decide_label(counts, level)
-    return Prediction(
-        prediction,
-        counts,
-        p_value,
-        n,
-        alpha,
-        arithmetic="real" if quantisation is None else "exact",
-        levels=None if quantisation is None else quantisation.levels,
-        shape=tuple(image.shape),
-        moved=0.0 if quantisation is None else quantisation.moved,
-        image_digest=digest_image(image),
-    )
-
-
-def reduce_alpha(alpha: float, noise: Noise, n: int, dim: int, quantisation: Quantisation | None) -> float:
-    """Return alpha without the probability that exact arithmetic draws another sample than the exact distribution."""
-    return alpha if quantisation is None else quantisation.reduced_alpha(alpha, noise.sigma, n, dim)
-
-
-def decide_label(counts: Counts, level: float) -> tuple[int | None, float]:
-    """Return the label with the most votes, and the p-value of the test that it is no likelier than the second.
-
-    The label is None if the test does not separate the two at this level.
-
-    >>> decide_label(np.array([5, 60, 35]), 0.001)[0], decide_label(np.array([0, 90, 10]), 0.001)[0]
-    (None, 1)
-    """
-    second, first = np.argsort(counts, kind="stable")[-2:]
-    p_value = binomial_test(int(counts[first]), int(counts[first] + counts[second]))
-    return (int(first) if p_value <= level else None), p_value
-
-
-def _check_number(n: int) -> None:
-    if n < 1:
-        raise PprsError(f"`n` must be at least 1, not {n}", parameter="n")
-
-
-def _quantisation_of(image: torch.Tensor | QuantisedImage) -> Quantisation | None:
-    """Return the levels of a prepared image, or None in real arithmetic."""
-    return image.quantisation if isinstance(image, QuantisedImage) else None
-
-
-class Certification:
-    """The certification of one image in steps: select, estimate, bound, abstain.
-
-    It can be paused after any chunk of samples and resumed later, in this process with `advance` or from a checkpoint.
-
-    Args:
-        source: Counts the votes on noisy samples.
-        sampling: How many samples to draw, the failure probability, the bound and the stop rule.
-        index: Keys the noise of this image.
-        checkpoint: The state of an earlier, interrupted certification of the same image, from which to resume.
-    """
-
-    def __init__(
-        self, source: VoteSource, sampling: Sampling, index: int = 0, checkpoint: Checkpoint | None = None
-    ) -> None:
-        self._source, self.sampling, self._index, self._checkpoint = source, sampling, index, checkpoint
-        # The votes and the evidence from them are replaced together, so that an interruption cannot separate them.
-        self._state: tuple[Votes, Evidence] | None = None
-        self._image: torch.Tensor | QuantisedImage | None = None  # as it was certified
-
-    @property
-    def stopped(self) -> str | None:
-        """Why sampling ended: "n" (all samples are drawn) or the stop rule's reason. None if it has not ended."""
-        return None if self._state is None else self._state[1].stopped
-
-    @property
-    def samples(self) -> int:
-        """The number of votes counted so far."""
-        counts = (self._checkpoint.counts if self._checkpoint else ()) if self._state is None else self._state[0].counts
-        return int(sum(counts))
-
-    @property
-    def begun(self) -> bool:
-        """Whether enough is known for a certificate: the class is selected and at least one vote counted."""
-        return self._state is not None and self.samples > 0
-
-    @property
-    def possible_gain(self) -> float:
-        """An optimistic estimate of how much the remaining samples can enlarge the radius."""
-        return 0.0 if self._state is None else self._state[1].optimistic_radius() - self._state[1].radius
-
-    def advance(
-        self, x: torch.Tensor, pause: Callable[[int], bool] | None = None, on_samples: OnSamples | None = None
-    ) -> None:
-        """Select the class if necessary, then draw samples until the certification is complete or paused.
-
-        Args:
-            x: The image [C, H, W], the same at every call.
-            pause: Called with the number of samples after every chunk. Sampling pauses when it returns True.
-            on_samples: Called with the number of new samples after every chunk.
-
-        Raises:
-            PprsError: If the image is invalid or the base classifier fails.
-        """
-        if self._state is None:
-            self.select(x, on_samples)
-        if self.stopped is None:
-            self.estimate(x, on_samples, pause)
-
-    def select(self, x: torch.Tensor, on_samples: OnSamples | None = None) -> None:
-        """Select the class with the most of `n0` votes, or restore the selection of the checkpoint.
-
-        Args:
-            x: The image [C, H, W].
-            on_samples: Called with the number of new samples after every chunk.
-
-        Raises:
-            PprsError: If the image is invalid, the base classifier fails, or the sampling can never certify the image.
-        """
-        source, sampling, checkpoint = self._source, self.sampling, self._checkpoint
-        with self._check_image(x) as image:
-            quantisation = _quantisation_of(image)
-            problem = (source.noise, image.numel(), source.num_classes)
-            try:
-                check_certifiable(sampling, *problem, quantisation)
-            except ConfigurationError as error:  # other images of a run may be smaller or on other levels
-                raise PprsError(error.message, parameter=error.parameter) from error
-            if checkpoint is None:
-                selected = int(count_votes(source, image, sampling.n0, self._index, SELECT, on_samples).counts.argmax())
-                votes = Votes.none(source.num_classes)
-            else:
-                if checkpoint.image_digest not in (None, digest_image(image)):
-                    raise ConfigurationError(
-                        "this is not the image whose votes were stored: its content has changed since", parameter="data"
-                    )
-                selected, counts = checkpoint.selected, np.array(checkpoint.counts, np.int64)
-                mean = checkpoint.mean_segments
-                votes = Votes(counts, None if mean is None else round(mean * int(counts.sum())))
-            evidence = Evidence(sampling, *problem, selected, quantisation)
-            if checkpoint is not None:
-                evidence.restore(checkpoint.counts, checkpoint.p_lower, checkpoint.p_upper)
-            self._state = votes, evidence
-
-    def estimate(
-        self, x: torch.Tensor, on_samples: OnSamples | None = None, pause: Callable[[int], bool] | None = None
-    ) -> None:
-        """Count the votes of fresh samples and bound the selected class's probability until sampling stops or pauses.
-
-        After a pause, samples that other threads are already working on are counted too, so that none is drawn twice.
-
-        Args:
-            x: The image [C, H, W].
-            on_samples: Called with the number of new samples after every chunk.
-            pause: Called with the number of samples after every chunk. Sampling pauses when it returns True.
-
-        Raises:
-            PprsError: If no class is selected yet, the image is invalid, or the base classifier fails.
-        """
-        if self._state is None:
-            raise PprsError("no class is selected yet: call `select` or `advance` first")
-        paused = threading.Event()
-        with self._check_image(x) as image, contextlib.closing(self._fresh_votes(image, paused)) as chunks:
-            for chunk in chunks:
-                assert self._state is not None
-                votes, evidence = self._state[0] + chunk, copy.copy(self._state[1])
-                evidence.add(votes.counts.tolist())
-                self._state = votes, evidence
-                if on_samples is not None:
-                    on_samples(int(chunk.counts.sum()))
-                if evidence.stopped is not None:
-                    return
-                if pause is not None and not paused.is_set() and pause(self.samples):
-                    paused.set()
-            if not paused.is_set() and self._state is not None:
-                check_count(self._state[0], self.sampling.n)
-
-    def _fresh_votes(self, image: torch.Tensor | QuantisedImage, paused: threading.Event) -> Generator[Votes]:
-        samples, eager = range(self.samples, self.sampling.n), self.sampling.stop is None
-        return self._source.votes(image, samples, self._index, ESTIMATE, eager=eager, more=lambda: not paused.is_set())
-
-    @contextlib.contextmanager
-    def _check_image(self, x: torch.Tensor) -> Iterator[torch.Tensor | QuantisedImage]:
-        with error_context(x, self._index, self._source.partition):
-            self._image = self._source.quantise(check_image(x, self._source.device))
-            yield self._image
-
-    def certificate(self) -> Certificate:
-        """Return the certificate that the samples drawn so far prove.
-
-        Returns:
-            A certified radius if the lower bound is above 1/2 (or, if two-sided, above the upper bound of every other
-            class) and rounding to 16 bits does not use up the radius, otherwise an abstention.
-
-        Raises:
-            PprsError: If no sample has been drawn yet.
-        """
-        if self._state is None or self._image is None or not self.begun:
-            raise PprsError("no sample has been drawn yet: call `advance` first")
-        source, sampling, n, (votes, evidence) = self._source, self.sampling, self.samples, self._state
-        shape = tuple(self._image.shape)
-        quantisation = _quantisation_of(self._image)
-        return Certificate(
-            prediction=evidence.selected if evidence.certified else None,
-            radius=evidence.radius if evidence.certified else 0.0,
-            p_lower=evidence.p_lower,
-            counts=votes.counts,
-            selected=evidence.selected,
-            n0=sampling.n0,
-            n=n,
-            alpha=sampling.alpha,
-            shape=shape,
-            noise=str(source.noise),
-            partition=str(source.resolve(shape) or "none"),
-            mean_segments=None if votes.segments is None else votes.segments / n,
-            bound=sampling.bound,
-            p_upper=evidence.p_upper,
-            n_max=sampling.n,
-            stop=sampling.stop,
-            stopped=evidence.stopped or "budget",
-            arithmetic="real" if quantisation is None else "exact",
-            levels=None if quantisation is None else quantisation.levels,
-            moved=0.0 if quantisation is None else quantisation.moved,
-            image_digest=digest_image(self._image),
-        )
+def _domain_of(partition: Partition | None) -> Domain | None:
+    return None if partition is None else partition.domain
