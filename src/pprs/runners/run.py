@@ -121,8 +121,9 @@ class RunOptions:
         if guarantee.is_sampled:
             check_type(self.noise, Noise, "noise", 'pprs.Gaussian(0.25) or "gaussian:sigma=0.25"')
             return
-        drawn = {"noise": self.noise, "partition": self.partition, "seed": self.seed or None}
-        drawn["arithmetic"] = None if self.arithmetic == "auto" else self.arithmetic
+        arithmetic = None if self.arithmetic == "auto" else self.arithmetic
+        drawn: dict[str, object] = {"noise": self.noise, "partition": self.partition, "arithmetic": arithmetic}
+        drawn["seed"] = self.seed or None
         for name, value in drawn.items():
             if value is not None:
                 raise ConfigurationError(
@@ -228,6 +229,8 @@ def open_work(
 ) -> Work:
     """Open everything that answers the inputs of a subject: arithmetic, partition, engine, network and its check."""
     noise, arithmetic, engine = options.noise, REAL, options.engine
+    if recorded is None and (positions := subject.describe_positions()) is not None:
+        reporter.message(positions)
     choice = options.partition
     if noise is not None:
         warn_of_strong_noise(noise.sigma, subject.sample.image, reporter)
