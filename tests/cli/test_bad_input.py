@@ -15,6 +15,8 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import pprs as package
+from pprs.cli import load_command
+from pprs.cli.train import parse_training_noise
 from pprs.data import open_dataset
 from pprs.model.huggingface import is_hub_id
 from tests.helpers import Record, pprs
@@ -257,6 +259,8 @@ def test_names_with_spaces_and_letters_of_all_languages_are_no_problem() -> None
     output = pprs(*CERTIFY, "--data", "photos/ein bild ü.png", "--out", "läufe von heute")
     assert "1 of 1 images certified" in output.stdout or "class" in output.stdout
     assert "ein bild ü.png" in pprs("export", "läufe von heute", "--format", "csv").stdout
+    pprs("report", "läufe von heute", "--out", "bericht ü.html")
+    assert "image 0 (ein bild ü.png)" in Path("bericht ü.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("name", "is_there"), [("owner/name", True), ("owner", False), ("photos/name", False)])
@@ -291,6 +295,16 @@ def test_noise_is_compared_with_the_range_of_a_signal(tmp_path: Path) -> None:
         assert any("values that span 100" in text for text in said.messages) == warned
 
 
+@pytest.mark.parametrize("named", ["data", "neither"])
+def test_classes_that_are_matched_by_position_are_named_once(tmp_path: Path, named: str) -> None:
+    names = {"class_names": np.array(["cat", "dog"])} if named == "data" else {}
+    np.savez(tmp_path / "x.npz", x=np.zeros((2, 1, 8, 8), np.uint8), y=np.array([0, 1]), **names)
+    command = (*CERTIFY, "--data", tmp_path / "x.npz", "--out", tmp_path / "run")
+    first, again = (pprs(*command, "--limit", limit).stdout for limit in (1, 2))
+    assert first.count("classes by position: cat=0, dog=1") == (named == "data")
+    assert "classes by position" not in again
+
+
 def test_an_empty_file_does_not_decide_the_length_of_the_others(tmp_path: Path) -> None:
     for i, length in enumerate((0, 100, 100)):
         soundfile.write(tmp_path / f"{i}.wav", np.zeros(length, np.float32), 8000)
@@ -299,3 +313,32 @@ def test_an_empty_file_does_not_decide_the_length_of_the_others(tmp_path: Path) 
         assert data[1].image.shape == (1, 100)
         with pytest.raises(package.PprsError, match=r"0\.wav is empty"):
             data[0]
+
+
+@pytest.mark.parametrize("command", ["certify", "predict", "segment", "calibrate", "adapt", "tune", "train", "show"])
+def test_commands_that_add_noise_take_its_name_and_sigma(command: str) -> None:
+    flags = {flag for option in load_command(command).params for flag in option.opts}
+    assert {"--noise", "--sigma"} <= flags
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ((None, None), None), (("0.25", None), "gaussian:sigma=0.25"), ((None, 0.25), "gaussian:sigma=0.25"),
+        (("exponential", 0.5), "exponential:sigma=0.5"),
+    ],
+)  # fmt: skip
+def test_the_noise_of_a_training(given: tuple[str | None, float | None], expected: str | None) -> None:
+    noise = parse_training_noise(*given)
+    assert (None if noise is None else str(noise)) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "parameter"),
+    [(("0.25", 0.25), "noise"), (("-1", None), "noise"), (("nan", None), "noise"), (("powerlaw", None), "sigma"),
+     (("nothing", 0.5), "noise"), ((None, -1.0), "sigma")],
+)  # fmt: skip
+def test_the_noise_of_a_training_names_what_is_wrong(given: tuple[str | None, float | None], parameter: str) -> None:
+    with pytest.raises(package.PprsError) as caught:
+        parse_training_noise(*given)
+    assert caught.value.parameter == parameter

@@ -89,8 +89,8 @@ class SegmentGuarantee(Guarantee[SegmentationSettings, SegmentationRow]):
         return open_subject(model, data, images=images, split=split, classes=classes, adapted=adapted)
 
     def check_data(self, subject: Subject, progress: Progress) -> None:
-        assert isinstance(subject.data, MaskedSet)
-        check_masks(subject.data, subject.images, progress)
+        if isinstance(subject.data, MaskedSet):
+            check_masks(subject.data, subject.images, progress)
 
     def check_attainable(
         self, subject: Subject, noise: Noise | None, settings: SegmentationSettings, arithmetic: Arithmetic
