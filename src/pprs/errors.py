@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import difflib
 import operator
+import os
+import traceback
 from collections.abc import Iterable
 from typing import Any
+
+DEBUG = "PPRS_DEBUG"  # variable of the environment: 1 shows the tracebacks of errors, for those who debug their model
 
 
 class PprsError(Exception):
@@ -81,8 +85,20 @@ def check_type(value: Any, types: Any, parameter: str, example: str) -> None:
         raise ConfigurationError(f"`{parameter}` cannot be {value!r}: give {example}, for example", parameter=parameter)
 
 
+def is_debugging() -> bool:
+    """Return whether tracebacks of errors were requested, by `--debug` of a command or by PPRS_DEBUG."""
+    return os.environ.get(DEBUG, "0").lower() not in ("", "0", "false", "no", "off")
+
+
+def show_traceback(error: BaseException) -> None:
+    """Print the traceback of an error and of its causes on stderr, if that was requested."""
+    if is_debugging():
+        traceback.print_exception(error)
+
+
 def describe_error(error: BaseException) -> str:
-    """Describe in a line or two why an image failed, without its index."""
+    """Describe in a line or two why an image failed, without its index. Show its traceback if that was requested."""
+    show_traceback(error)
     if isinstance(error, PprsError):
         return error.message
     reason = (str(error).splitlines() or ["no further details"])[0]

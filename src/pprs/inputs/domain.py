@@ -75,6 +75,10 @@ class Domain(ABC):
         """Raise an error unless a clean input is floating point, finite and in range."""
         if not x.is_floating_point():
             raise PprsError(f"the {self.name} must be floating point{self._in_range}, not {x.dtype}. {self.remedy}")
+        if not x.numel():
+            raise PprsError(
+                f"the {self.name} is empty (shape {tuple(x.shape)}). Leave it out, or check how its file was written."
+            )
         if not bool(x.isfinite().all()):
             raise PprsError(self._not_finite)
         self.check_range(float(x.min()), float(x.max()))
