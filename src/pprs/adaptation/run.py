@@ -26,6 +26,7 @@ from pprs.noise import AnyNoise, as_noise
 from pprs.partition import AnyPartition, as_partition
 from pprs.progress import Progress, as_progress, rename_inputs
 from pprs.runners import parse_time
+from pprs.runs.session import warn_of_strong_noise
 from pprs.runs.subject import find_task, open_data
 from pprs.segmentation.data import open_masked
 
@@ -160,6 +161,7 @@ def _with_classes(model: Model, images: AdaptationImages) -> Model:
 
 def _warn(problem: Problem, data: ImageSet, progress: Progress) -> None:
     """Warn of images that say little about the classifier."""
+    warn_of_strong_noise(problem.noise.sigma, problem.images[0], progress)
     if strange := find_strange_classes(data, problem.model):
         progress.message(f"warning: {strange}")
     labels = problem.clean_scores.argmax(1).unique().tolist() if problem.model.task != "segment" else []

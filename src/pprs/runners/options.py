@@ -94,7 +94,10 @@ class RunOptions:
         if guarantee.is_sampled:
             check_type(self.noise, Noise, "noise", 'pprs.Gaussian(0.25) or "gaussian:sigma=0.25"')
             return
-        for name, value in (("noise", self.noise), ("partition", self.partition)):
+        arithmetic = None if self.arithmetic == "auto" else self.arithmetic
+        drawn: dict[str, object] = {"noise": self.noise, "partition": self.partition, "arithmetic": arithmetic}
+        drawn["seed"] = self.seed or None
+        for name, value in drawn.items():
             if value is not None:
                 raise ConfigurationError(
                     f"`{name}` does not apply here: {guarantee.noun} draws no noise. Leave it out.", parameter=name

@@ -39,6 +39,7 @@ from pprs.runs.session import (
     open_session,
     report_adaptation,
     take_binding,
+    warn_of_strong_noise,
 )
 from pprs.runs.store import holds_rows
 from pprs.runs.subject import Subject, find_usable
@@ -68,6 +69,7 @@ def run_subject(
     """
     options.check(guarantee)
     reporter = rename_inputs(as_progress(options.progress), subject.domain)
+    guarantee.check_data(subject, reporter)
     device = options.runner.check_device(options.engine.device)
     seed = check_integer(options.seed, "seed")  # it may be an integer of another kind
     options = replace(options, engine=replace(options.engine, device=device), seed=seed)
@@ -133,8 +135,11 @@ def open_work(
 ) -> Work:
     """Open everything that answers the inputs of a subject: arithmetic, partition, engine, network and its check."""
     noise, arithmetic, engine = options.noise, REAL, options.engine
+    if recorded is None and (positions := subject.describe_positions()) is not None:
+        reporter.message(positions)
     choice = options.partition
     if noise is not None:
+        warn_of_strong_noise(noise.sigma, subject.sample.image, reporter)
         choice = choose_partition(subject, noise, options.partition, recorded, reporter)
         arithmetic = choose_run_arithmetic(Arithmetic.of(options.arithmetic, noise), subject, noise, recorded)
     if recorded is not None and engine.engine == "auto":

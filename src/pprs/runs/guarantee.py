@@ -20,6 +20,7 @@ from pprs.data import Selection
 from pprs.errors import ConfigurationError
 from pprs.noise import Noise, QuantisedImage, digest_image
 from pprs.partition import Partition
+from pprs.progress import Progress
 from pprs.runs.binding import Binding
 from pprs.runs.check import Mismatch, RowCheck
 from pprs.runs.columns import Schema, quote_value
@@ -274,6 +275,9 @@ class Guarantee(ABC, Generic[S, R]):
 
     def check_attainable(self, subject: Subject, noise: Noise | None, settings: S, arithmetic: Arithmetic) -> None:
         """Raise an error before a run if its settings can never promise anything about the first usable input."""
+
+    def check_data(self, subject: Subject, progress: Progress) -> None:
+        """Raise an error before a run if the data of its inputs cannot be what the guarantee needs."""
 
     def list_mismatches(
         self, subject: Subject, noise: Noise | None, partition: Partition | None, settings: S

@@ -105,7 +105,9 @@ def _explained(url: str, action: str, parameter: str | None) -> Iterator[None]:
 
 
 def check_text(path: object, parameter: str) -> None:
-    """Reject a url given as a Path, which loses one of its slashes."""
+    """Reject what no file can be called, and a url given as a Path, which loses one of its slashes."""
+    if "\0" in str(path):
+        raise ConfigurationError(f"`{parameter}` has a null character: {path!r}", parameter=parameter)
     if isinstance(path, Path) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]", path.as_posix()):
         raise ConfigurationError(f"give a url as text, not as a Path: {path}", parameter=parameter)
 

@@ -8,7 +8,7 @@ import json
 import sqlite3
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
@@ -62,12 +62,14 @@ class GuaranteeContract(ABC):
         settings: Settings of its own, as for `run_dataset`.
         options: Other keywords of `run_dataset`, such as `noise`.
         unchecked: Stored columns and own settings, a change of which no verification can find, with the reason.
+        absent: Stored columns without a value in rows of earlier versions. That one was removed is not found.
     """
 
     guarantee: ClassVar[AnyGuarantee]
     settings: ClassVar[Mapping[str, Any]] = {}
     options: ClassVar[Mapping[str, Any]] = {}
     unchecked: ClassVar[Mapping[str, str]] = {}
+    absent: ClassVar[Sequence[str]] = ()
 
     @abstractmethod
     def make_inputs(self, folder: Path) -> tuple[str, str]:
@@ -253,6 +255,9 @@ class GuaranteeContract(ABC):
         )
         stale = sorted(found & self.unchecked.keys())
         assert not stale, f"verification finds changes of {stale}, so they must not be listed in `unchecked`"
+        removed = [column for column in columns if column.field in self.absent]
+        stale = [column.field for column in removed if self._is_found(self._forge_row(column, None))]
+        assert not stale, f"verification finds that {stale} were removed, so they must not be listed in `absent`"
 
     def _own(self) -> list[str]:
         names: list[str] = self.guarantee.settings.own_names()
@@ -285,8 +290,10 @@ class GuaranteeContract(ABC):
         rows = self._finished().run.rows()
         if column.field in self.guarantee.schema.keys:  # one that no row has yet
             return [max(getattr(row, column.field) for row in rows) + 1]
-        others = other_values(column, getattr(rows[0], column.field))
-        return [column.codec.store(other) if other is not None else None for other in others]
+        value = getattr(rows[0], column.field)
+        others = [column.codec.store(other) for other in other_values(column, value)]
+        is_removable = not column.required and value is not None and column.field not in self.absent
+        return [*others, None] if is_removable else others
 
     # ---- what is shown
 

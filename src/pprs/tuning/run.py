@@ -22,7 +22,7 @@ from pprs.partition import Denoiser, Partition, parse_partition
 from pprs.progress import Progress, as_progress, rename_inputs, stage
 from pprs.runners import Local, fit_in_memory, parse_time
 from pprs.runs.engine import EngineChoice, EngineOptions, check_engine
-from pprs.runs.session import check_network, count_adapted_images, open_session
+from pprs.runs.session import check_network, count_adapted_images, open_session, warn_of_strong_noise
 from pprs.runs.subject import Subject, load_subject, open_data
 from pprs.smoothing.arithmetic import Arithmetic
 from pprs.smoothing.voting import BaseClassifier, Scorer
@@ -112,6 +112,7 @@ def tune(
     subject, adapted_subject = _load(open_model(model)[0], opened, labels, selection, pixels, adapted)
     reporter = rename_inputs(reporter, subject.domain)
     check_number_of_images(len(subject.images))
+    warn_of_strong_noise(noise.sigma, subject.sample.image, reporter)
     _report_adaptation(adapted_subject or subject, noise, reporter)
     if file_denoiser is not None:
         file_denoiser = _resolve_denoiser(file_denoiser, noise, subject)

@@ -83,6 +83,8 @@ def verify_run(
     opened = run if isinstance(run, Run) else open_run(run)
     guarantee, findings = opened.guarantee, Findings()
     keys = opened.keys()
+    if not keys and not opened.failures():
+        raise PprsError(f"{opened.path} has no rows yet, so there is nothing to verify. Let it finish at least one.")
     domain = domain_of_any(getattr(row, "shape", None) for row in itertools.islice(opened.iter_rows(), FEW))
     reporter = rename_inputs(as_progress(progress), domain)
     if replay is None:  # an exact claim has no votes, and is only as good as the answer
@@ -172,7 +174,8 @@ def _check_settings(run: Run, findings: Findings) -> bool:
 
 def _list_required(run: Run) -> tuple[str, ...]:
     """Return the settings without which nobody could answer the inputs of a run again. Exported rows lack some."""
-    if run.guarantee.allows_gaps or isinstance(run, ExportedRun):
+    # Files of earlier versions lack some too, and are not bound to their model.
+    if isinstance(run, ExportedRun) or (run.guarantee.allows_gaps and run.binding is None):
         return ()
     drawn = ("noise_text", "partition_text", "seed") if run.guarantee.is_sampled else ()
     return ("model", "model_digest", "num_classes", "engine", *drawn)
