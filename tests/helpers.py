@@ -75,6 +75,7 @@ class Record:
         self.messages: list[str] = []
         self.stages: list[tuple[str, float, str]] = []
         self.done, self.ended = 0.0, 0
+        self.done_in: list[float] = []  # each stage
         self._interrupt_after = interrupt_after
 
     def message(self, text: str) -> None:
@@ -82,9 +83,12 @@ class Record:
 
     def begin(self, title: str, total: float, unit: str) -> None:
         self.stages.append((title, total, unit))
+        self.done_in.append(0.0)
 
     def advance(self, amount: float, note: str = "") -> None:
         self.done += amount
+        if self.done_in:
+            self.done_in[-1] += amount
         if self.done >= self._interrupt_after:
             raise KeyboardInterrupt
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import pprs_process
+from helpers import pprs
 
 from pprs import PprsError, load_model, open_dataset
 from pprs.cli import load_command
@@ -65,11 +65,12 @@ def test_an_unknown_network_is_refused() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.redraw
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_command_makes_the_file(name: str, tmp_path: Path) -> None:
     """Bit by bit on the processor that made it. Others round otherwise, so labels are compared, and weights nearly."""
     _, *arguments = shlex.split(COMMANDS[name])
-    pprs_process(*arguments, cwd=tmp_path)
+    pprs(*arguments, cwd=tmp_path)
     made, kept = load_model(str(tmp_path / f"{name}.safetensors")), load_model(f"builtin:{name}")
     if made.digest() == kept.digest():
         return

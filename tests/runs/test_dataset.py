@@ -278,7 +278,7 @@ def test_bad_input_names_its_parameter(tmp_path: Path) -> None:
     fails("target_error", "between 0 and 0.5", target_error=3.0)
     fails("budget", "single process", budget="10m", runner=pprs.Processes(2))
     for parameter, values in {
-        "noise": (0.25, pprs.Gaussian, None),
+        "noise": (-0.25, True, pprs.Gaussian, None),
         "partition": (pprs.Slic, 4),
         "sampling": ({"n": 100}, 100),
         "runner": ("processes", pprs.Processes),

@@ -177,7 +177,7 @@ def test_patch_certificates_of_a_changed_network_are_not_stored(tmp_path: Path) 
 
 def test_label_sets_of_a_changed_network_are_not_calibrated() -> None:
     data = images(200)
-    with pytest.raises(ConfigurationError, match="not one function"):
+    with pytest.raises(ConfigurationError, match="not one function|not a function of one image"):
         LabelSets.fit(
             Turning(after=500), data.images, data.labels, noise="gaussian:sigma=0.25", radius=0.1, alpha=0.2,
             engine="torch",

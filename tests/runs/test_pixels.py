@@ -21,6 +21,7 @@ from pprs.report import make_report
 from pprs.report.figures import plot_curves
 from pprs.runs import Row
 from pprs.runs.engine import cache_file
+from pprs.runs.frame import read_frame
 from pprs.runs.subject import load_subject
 from pprs.smoothing import memory
 from pprs.smoothing.memory import check_memory, estimate_memory
@@ -290,6 +291,6 @@ def test_a_file_of_16_bits_per_channel_is_not_certified_as_a_file(tmp_path: Path
     assert [row.file_shape for row in run.rows()] == [(3, 16, 16), None, None]
     assert sum("image 1 has 16 bits per channel" in text for text in record.messages) == 1
     assert not any("image 2" in text for text in record.messages)
-    assert str(pprs.metrics.read_frame(run).space) == "the network's 16x16 RGB input"
+    assert str(read_frame(run).space) == "the network's 16x16 RGB input"
     run = pprs.certify_dataset(model, str(tmp_path), images=[0], progress=False, **options)
-    assert str(pprs.metrics.read_frame(run).space) == "your 16x16 RGB files"
+    assert str(read_frame(run).space) == "your 16x16 RGB files"

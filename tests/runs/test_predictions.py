@@ -180,7 +180,7 @@ def test_the_examination_names_what_would_decide(data: Path, tmp_path: Path, run
 
 
 def test_bad_options_are_refused_before_anything_is_loaded() -> None:
-    for name, value in {"n": 0, "alpha": 0.0, "seed": -1, "noise": 3}.items():
+    for name, value in {"n": 0, "alpha": 0.0, "seed": -1, "noise": -3}.items():
         with pytest.raises(PprsError) as caught:
             predict_dataset("no.onnx", "nowhere", **{"noise": NOISE, name: value})
         assert caught.value.parameter == name

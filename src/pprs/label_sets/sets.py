@@ -59,6 +59,7 @@ class LabelSets(CalibratedSets):
         ConfigurationError: If an argument is invalid.
 
     Examples:
+        >>> import torch
         >>> from pprs import Gaussian, LabelSets
         >>> def model(x): return 40 * torch.stack([x.mean((1, 2, 3)), 1 - x.mean((1, 2, 3))], dim=1)
         >>> images = (torch.arange(200)[:, None, None, None].expand(200, 1, 8, 8) + 28) / 255
