@@ -51,7 +51,7 @@ test: lint
 
 # What has been drawn again is noted in tests/golden/redrawn.json, to be committed.
 nightly: test
-	$(BIN)/python -m pytest tests/golden --note-redrawn --fail-on-skip
+	$(BIN)/python -m pytest tests --note-redrawn --fail-on-skip
 
 mutants: $(READY)
 	nice $(BIN)/python -u -m benchmarks.mutants
