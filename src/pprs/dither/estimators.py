@@ -5,14 +5,22 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
+from pprs._support import text as _text
 from pprs.dither.thresholds import GREY, Shown
+from pprs.errors import ConfigurationError
 
 
 class Estimator(ABC):
     """Estimates pictures from what is shown of them. It must use nothing else."""
+
+    name: ClassVar[str]
+
+    def __str__(self) -> str:
+        return _text.to_text(self.name, self)
 
     @abstractmethod
     def estimate(self, shown: Shown) -> torch.Tensor:
@@ -27,7 +35,14 @@ class GaussianEstimator(Estimator):
         sigma: The width of the Gaussian in pixels. None chooses it for the number of levels.
     """
 
+    name = "gauss"
     sigma: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.sigma is not None and not 0 < self.sigma <= 64:
+            raise ConfigurationError(
+                f"the width of an estimator must lie between 0 and 64 pixels, not {self.sigma}", parameter="partition"
+            )
 
     def estimate(self, shown: Shown) -> torch.Tensor:
         values, weights = _read(shown)
@@ -67,3 +82,11 @@ def _blur(x: torch.Tensor, sigma: float) -> torch.Tensor:
         x = torch.nn.functional.conv1d(flat, kernel.view(1, 1, -1), padding=reach).reshape(moved.shape)
         x = x.movedim(-1, axis)
     return x
+
+
+ESTIMATORS: dict[str, type[Estimator]] = {kind.name: kind for kind in (GaussianEstimator,)}
+
+
+def parse_estimator(text: str) -> Estimator:
+    """Return the estimator that a text such as "gauss:sigma=1.5" describes."""
+    return _text.from_text(text, ESTIMATORS, "partition")

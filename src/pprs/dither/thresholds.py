@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 
+from pprs._support import text as _text
 from pprs.dither.templates import CHANNELS, SHARED, Levels, make_template
 from pprs.errors import ConfigurationError
 
@@ -25,6 +27,8 @@ class Dither:
         channels: "shared" if all channels of a pixel have one threshold, else "own".
         seed: The seed of a random template.
     """
+
+    name: ClassVar[str] = "dither"
 
     levels: int = 1020
     template: str = "r2"
@@ -45,9 +49,7 @@ class Dither:
         make_template(self.template, 1, (1, 1, 1), seed=self.seed)
 
     def __str__(self) -> str:
-        return f"dither:levels={self.levels},template={self.template},channels={self.channels}" + (
-            f",seed={self.seed}" if self.seed else ""
-        )
+        return _text.to_text(self.name, self)
 
     def thresholds(self, shape: tuple[int, ...]) -> Levels:
         """Return the thresholds for pictures [C, H, W] or signals [C, T] at offset 0."""
@@ -63,6 +65,11 @@ class Dither:
         while np.gcd(step, self.levels) != 1:
             step += 1
         return np.arange(self.levels, dtype=np.int64) * step % self.levels
+
+
+def parse_dither(text: str) -> Dither:
+    """Return the thresholds that a text such as "dither:levels=1020" describes."""
+    return _text.from_text(text, {Dither.name: Dither}, "noise")
 
 
 @dataclass(frozen=True, eq=False)
