@@ -7,11 +7,13 @@ and with random thresholds like 1/sqrt(S).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
+from pprs.dither.blue_noise import FILE
 from pprs.errors import ConfigurationError, suggest
 from pprs.noise import host_rng
 
@@ -29,7 +31,8 @@ def make_template(name: str, levels: int, shape: tuple[int, ...], *, channels: s
     """Return the thresholds of a picture [C, H, W] or a signal [C, T] at offset 0, each from 0 to levels - 1.
 
     Args:
-        name: "r2" spreads thresholds evenly by steps of the plastic number, "random" draws each by itself.
+        name: "r2" spreads thresholds evenly by steps of the plastic number, "blue" as void-and-cluster does, without
+            the regular pattern, and "random" draws each by itself. Signals have no "blue".
         levels: The number of different thresholds.
         shape: The shape of the picture or signal.
         channels: Whether all channels of a pixel have the same threshold ("shared") or each its own ("own").
@@ -67,4 +70,26 @@ def _make_r2(levels: int, shape: tuple[int, ...], seed: int) -> Levels:
     return np.asarray((parts * np.uint64(levels)) >> np.uint64(20), np.int32)
 
 
-TEMPLATES: dict[str, Callable[[int, tuple[int, ...], int], Levels]] = {"r2": _make_r2, "random": _make_random}
+def _make_blue(levels: int, shape: tuple[int, ...], seed: int) -> Levels:
+    """Repeat the tile of blue noise. Channels of their own are shifted against each other."""
+    if len(shape) != 3:
+        raise ConfigurationError('there is no blue noise for signals. Use the template "r2".', parameter="template")
+    ranks = _read_ranks()
+    side, (count, height, width) = len(ranks), shape
+    tiles = [
+        np.roll(ranks, channel * side // count, (0, 1))[np.arange(height)[:, None] % side, np.arange(width) % side]
+        for channel in range(count)
+    ]
+    return np.asarray(np.stack(tiles) * levels // ranks.size, np.int32)
+
+
+@functools.cache
+def _read_ranks() -> npt.NDArray[np.int64]:
+    return np.load(FILE).astype(np.int64)
+
+
+TEMPLATES: dict[str, Callable[[int, tuple[int, ...], int], Levels]] = {
+    "r2": _make_r2,
+    "blue": _make_blue,
+    "random": _make_random,
+}
