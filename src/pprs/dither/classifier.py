@@ -35,12 +35,20 @@ class DitherVotes(LocalVotes):
     ) -> None:
         Scorer.__init__(self, model, num_classes, batch_size=batch_size, threads=threads, device=device)
         self.dither, self.estimator, self.partition = dither, estimator, None
+        self._estimators: dict[tuple[int, ...], Estimator] = {}
         self._order, self._scale = torch.from_numpy(dither.order()), 0.0
 
     def show(self, values: torch.Tensor, offsets: torch.Tensor) -> Shown:
         """Return what is shown of grey levels [C, H, W] at some offsets."""
         thresholds = torch.from_numpy(self.dither.thresholds(tuple(values.shape)))
         return show(values, thresholds.to(values.device), offsets.to(values.device), self.dither.levels)
+
+    def estimate(self, values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        """Return what the base classifier gets of grey levels [C, H, W] at some offsets."""
+        shape = tuple(values.shape)
+        if shape not in self._estimators:
+            self._estimators[shape] = self.estimator.resolve(self.dither.levels, shape)
+        return self._estimators[shape].estimate(self.show(values, offsets))
 
     def _prepare(self, x: torch.Tensor | QuantisedImage, index: int, phase: int) -> MakeInputs:
         assert isinstance(x, torch.Tensor)
@@ -49,7 +57,7 @@ class DitherVotes(LocalVotes):
         def make(chunks: range, out: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor | None]:
             first = chunks.start * out.shape[1]
             stop = first + min(count, len(chunks) * out.shape[1])
-            return self.estimator.estimate(self.show(values, self._order[first:stop])), None
+            return self.estimate(values, self._order[first:stop]), None
 
         return make
 
@@ -147,7 +155,7 @@ class DitherClassifier:
         """Return a few estimates of an image, on which to try a network."""
         values, _ = to_grey_levels(check_image(x, self.votes.device))
         offsets = torch.linspace(0, self.dither.levels - 1, TRIAL_SIZE).long()
-        return self.votes.estimator.estimate(self.votes.show(values, offsets))
+        return self.votes.estimate(values, offsets)
 
 
 def to_grey_levels(image: torch.Tensor) -> tuple[torch.Tensor, int]:

@@ -12,15 +12,17 @@ import torch
 from pprs._support import text as _text
 from pprs.dither.thresholds import GREY, Shown
 from pprs.errors import ConfigurationError
+from pprs.partition import Partition, parse_partition
+
+JOINT = " + "
 
 
 class Estimator(ABC):
     """Estimates pictures from what is shown of them. It must use nothing else."""
 
-    name: ClassVar[str]
-
-    def __str__(self) -> str:
-        return _text.to_text(self.name, self)
+    def resolve(self, levels: int, shape: tuple[int, ...]) -> Estimator:
+        """Return a copy in which every option has a value for this number of thresholds and pictures of this shape."""
+        return self
 
     @abstractmethod
     def estimate(self, shown: Shown) -> torch.Tensor:
@@ -32,10 +34,10 @@ class GaussianEstimator(Estimator):
     """Normalised Gaussian convolution: the mean of what is known nearby.
 
     Attributes:
-        sigma: The width of the Gaussian in pixels. None chooses it for the number of levels.
+        sigma: The width of the Gaussian in pixels. None chooses it for the number of thresholds.
     """
 
-    name = "gauss"
+    name: ClassVar[str] = "gauss"
     sigma: float | None = None
 
     def __post_init__(self) -> None:
@@ -44,17 +46,55 @@ class GaussianEstimator(Estimator):
                 f"the width of an estimator must lie between 0 and 64 pixels, not {self.sigma}", parameter="partition"
             )
 
+    def __str__(self) -> str:
+        return _text.to_text(self.name, self)
+
+    def resolve(self, levels: int, shape: tuple[int, ...]) -> GaussianEstimator:
+        return GaussianEstimator(default_width(levels)) if self.sigma is None else self
+
     def estimate(self, shown: Shown) -> torch.Tensor:
         values, weights = _read(shown)
-        sigma = self.sigma or default_sigma(shown.levels)
+        sigma = self.sigma or default_width(shown.levels)
         total = _blur(weights * values, sigma)
         known = _blur(weights, sigma)
         return (total / known.clamp_min(1e-6)).clamp_(0, 1)
 
 
-def default_sigma(levels: int) -> float:
-    """Return a width that keeps the number of known values under the Gaussian about the same."""
-    return 0.5 * math.sqrt(max(levels, GREY) / GREY)
+@dataclass(frozen=True)
+class PartitionedEstimator(Estimator):
+    """An estimate that is averaged over a partition of it, such as superpixels.
+
+    Attributes:
+        first: The estimate that is partitioned.
+        partition: The partition. Options that follow noise follow the error of the estimate.
+    """
+
+    first: Estimator
+    partition: Partition
+
+    def __str__(self) -> str:
+        return f"{self.first}{JOINT}{self.partition}"
+
+    def resolve(self, levels: int, shape: tuple[int, ...]) -> PartitionedEstimator:
+        partition = self.partition.resolve(expected_error(levels), shape)
+        return PartitionedEstimator(self.first.resolve(levels, shape), partition)
+
+    def estimate(self, shown: Shown) -> torch.Tensor:
+        return self.partition.run(self.first.estimate(shown))[0]
+
+
+def default_width(levels: int) -> float:
+    """Return the width of the Gaussian that suits so many thresholds: 0.5 pixels at 1020."""
+    return round(0.5 * (levels / 1020) ** 0.25, 2)
+
+
+def expected_error(levels: int) -> float:
+    """Return about how far an estimate of a picture is off, by which the options of a partition are chosen.
+
+    It is the root mean square of the error of Gaussian estimates of digits at 510, 1020 and 2040 thresholds: 0.13, 0.17
+    and 0.22.
+    """
+    return min(0.5, 0.13 * (levels / 510) ** 0.37)
 
 
 def _read(shown: Shown) -> tuple[torch.Tensor, torch.Tensor]:
@@ -84,9 +124,13 @@ def _blur(x: torch.Tensor, sigma: float) -> torch.Tensor:
     return x
 
 
-ESTIMATORS: dict[str, type[Estimator]] = {kind.name: kind for kind in (GaussianEstimator,)}
-
-
 def parse_estimator(text: str) -> Estimator:
-    """Return the estimator that a text such as "gauss:sigma=1.5" describes."""
-    return _text.from_text(text, ESTIMATORS, "partition")
+    """Return the estimator that a text describes.
+
+    >>> print(parse_estimator("gauss:sigma=0.5 + slic:n_segments=50"))
+    gauss:sigma=0.5 + slic:n_segments=50,compactness=auto,blur=auto,iterations=2
+    """
+    head, joint, rest = text.partition(JOINT)
+    first = _text.from_text(head, {GaussianEstimator.name: GaussianEstimator}, "partition")
+    partition = parse_partition(rest) if joint else None
+    return first if partition is None else PartitionedEstimator(first, partition)
