@@ -1,8 +1,12 @@
-# make demo   set up, then: train, certify, and a report to open
-# make test   set up, then everything that CI runs
+# make demo   set up the package and what it runs, then: certify, and a report to open
+# make test   set up the rest, then everything that CI runs
+# make nightly  the same, and the redraw of all figures even if nothing that it depends on has changed
+# make mutants  what the tests find: one small mistake at a time in the modules that claims depend on; hours
+# make durations  the table of what the tests take, from the last `make test`
 # make quick  the fast tests, which need neither a browser nor Ray
 # make check  ruff and mypy only;  make bench  speed and memory, as ratios
 # make docs   the documentation site, in site/
+# make screenshots  the pictures of the app in docs, with Chromium; a test says when they are of an older version
 # make dist   sdist and wheel in dist/, with the pinned build backend; the wheel is then installed elsewhere and used
 # make identity  check that rows, old runs, keys and committed figures are unchanged
 # make reproduce-check  check the committed results: manifest against rows, and figures drawn again byte for byte
@@ -10,6 +14,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+DEMO := $(VENV)/.demo
 READY := $(VENV)/.ready
 TESTS ?= tests src
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
@@ -18,9 +23,9 @@ unexport PYTHONDONTWRITEBYTECODE
 
 SITE := site
 
-.PHONY: demo docs dist test quick identity reproduce-check check lint bench clean
+.PHONY: demo docs screenshots dist test nightly mutants durations quick identity reproduce-check check lint bench clean
 
-demo: $(READY)
+demo: $(DEMO)
 	$(BIN)/pprs demo
 
 docs: $(READY)
@@ -29,6 +34,9 @@ docs: $(READY)
 	  echo "  $(BIN)/pip install --constraint constraints.txt --editable '.[docs]'"; exit 1; }
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --site-dir $(SITE)
 	@echo "Open $(SITE)/index.html in a browser. It works offline."
+
+screenshots: $(READY)
+	$(BIN)/python tests/app/screenshots.py docs
 
 # The wheel is built from the sdist, in an environment of its own, so that no file of this folder can slip in.
 dist: $(READY)
@@ -39,7 +47,17 @@ dist: $(READY)
 # Types are checked while the tests begin.
 test: lint
 	$(BIN)/mypy & types=$$!; \
-	$(PYTEST) $(TESTS) --fail-on-skip --durations 20 && wait $$types
+	$(PYTEST) $(TESTS) --fail-on-skip --unless-redrawn --durations 20 --junit-xml build/tests.xml && wait $$types
+
+# What has been drawn again is noted in tests/golden/redrawn.json, to be committed.
+nightly: test
+	$(BIN)/python -m pytest tests/golden --note-redrawn --fail-on-skip
+
+mutants: $(READY)
+	nice $(BIN)/python -u -m benchmarks.mutants
+
+durations:
+	$(BIN)/python -m benchmarks.durations build/tests.xml
 
 quick: $(READY)
 	$(PYTEST) $(TESTS) -m 'not slow and not browser and not ray and not needs_data' --fail-on-skip
@@ -61,8 +79,12 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks
 
-$(READY): pyproject.toml constraints.txt
+$(DEMO): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[report]'
+	touch $@
+
+$(READY): $(DEMO)
 	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[test]'
 # Only its files of time series are read. It requires an older numba than everything else does.
 	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --no-deps aeon

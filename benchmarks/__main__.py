@@ -13,6 +13,7 @@ from benchmarks import (
     engines,
     exact,
     first_use,
+    guarantees,
     noise,
     partitions,
     quality,
@@ -37,6 +38,7 @@ TOPICS = {
     "noise": noise.measure,
     "exact": exact.measure,
     "samples": samples.measure,
+    "guarantees": guarantees.measure,
     "ray": ray.measure,
     "training": training.measure,
 }

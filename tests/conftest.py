@@ -12,10 +12,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import numpy as np
 import pytest
+import redrawn
 import torch
 from filelock import FileLock
 from hypothesis import settings
-from warm_kernels import count_compilations
+from warm_kernels import list_compilations
 
 from pprs._support.threads import cpu_count
 
@@ -36,6 +37,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--fail-on-skip", action="store_true", default=bool(os.environ.get("CI")),
         help="fail if a test is skipped that is not marked needs_data (default where CI is set)",
     )  # fmt: skip
+    parser.addoption(
+        "--unless-redrawn", action="store_true",
+        help="leave out the tests marked redraw if nothing that they depend on has changed since they last passed",
+    )  # fmt: skip
+    parser.addoption(
+        "--note-redrawn", action="store_true",
+        help="run only the tests marked redraw, in this process, and note in tests/golden/redrawn.json that they pass",
+    )  # fmt: skip
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Choose tests by whether they draw again what is committed. What is left out is reported as deselected."""
+    for item in items:
+        if "quick" in getattr(item, "fixturenames", ()):  # the folder of the quick plan
+            item.add_marker("redraw")
+    noting = config.getoption("--note-redrawn")
+    if noting or (config.getoption("--unless-redrawn") and redrawn.is_current()):
+        parts: dict[bool, list[pytest.Item]] = {True: [], False: []}
+        for item in items:
+            parts[bool(item.get_closest_marker("redraw")) == noting].append(item)
+        items[:] = parts[True]
+        config.hook.pytest_deselected(items=parts[False])
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if session.config.getoption("--note-redrawn") and exitstatus == pytest.ExitCode.OK:
+        redrawn.write_note()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -83,19 +111,22 @@ class Compilations:
     """Reports kernels that xdist's workers had to compile, so that they are compiled before the next time."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.names: list[str] = []
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if hasattr(session.config, "workeroutput"):
-            session.config.workeroutput["compilations"] = count_compilations()
+            session.config.workeroutput["compilations"] = list_compilations()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: object) -> None:
-        self.count += getattr(node, "workeroutput", {}).get("compilations", 0)
+        self.names += getattr(node, "workeroutput", {}).get("compilations", [])
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self.count:
-            terminalreporter.line(f"workers compiled {self.count} kernels: add their cases to tests/warm_kernels.py")
+        if self.names:
+            many = len(self.names)
+            terminalreporter.line(f"workers compiled {many} kernels: add their cases to tests/warm_kernels.py")
+        for name in sorted(set(self.names)):
+            terminalreporter.line(f"  {name}")
 
 
 def pytest_configure(config: pytest.Config) -> None:

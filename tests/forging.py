@@ -17,9 +17,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
+import pytest
+
+from pprs import PprsError, verify_run
+from pprs.errors import DamagedError
+from pprs.runs import FILE
 
 Document = dict[str, Any]
 Value = Any
@@ -381,3 +386,112 @@ def check_expectations(expected: Mapping[str, str], document: Document) -> None:
     """Fail if a stored field has no line in the table of expectations, or a line has no field."""
     fields = set(list_fields(document))
     assert not fields - set(expected), f"say what checks these stored fields: {sorted(fields - set(expected))}"
+
+
+# ---- for each kind of run
+
+RUN = SqliteFormat(FILE)
+
+
+class ForgeryContract:
+    """What every kind of run promises of its file: a change is found, or docs/verify.md says that it is not.
+
+    A subclass makes the runs, and says what finds a change of each field.
+    """
+
+    kind: ClassVar[str]  # the command, as in docs/verify.md
+    model: ClassVar[Any]
+    expected: ClassVar[Mapping[str, str]]  # what finds a change of each stored field
+    variants: ClassVar[
+        Mapping[str, Any]
+    ] = {}  # values that a forger would choose, where a small change is not plausible
+    cases: ClassVar[Mapping[str, tuple[str, int]]] = {"run": ("run", 0)}  # the runs to forge, and a row of each
+    replay: ClassVar[int | None] = 99  # what is answered again when everything is
+    replay_damaged: ClassVar[int | None] = None
+    named: ClassVar[str] = "binding|row|counts|failed image"  # what a message names, if not the field
+    always: ClassVar[int] = 0  # how many of the readers read all damaged values, not only one of each field
+    least: ClassVar[tuple[int, int]] = (80, 80)  # forgeries, and refusals of damaged runs
+
+    @classmethod
+    def make_runs(cls, folder: Path) -> None:
+        """Write runs with images of `data.npz`, and for each a run `other-NAME` of another model."""
+        raise NotImplementedError
+
+    def readers(self, run: Path, scratch: Path) -> list[Callable[[], object]]:
+        """What reads a run besides its verification."""
+        raise NotImplementedError
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def folder(cls, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        folder = tmp_path_factory.mktemp("forged")
+        cls.make_runs(folder)
+        return folder
+
+    def verify(self, folder: Path, path: Path, replay: bool) -> Verdict:
+        """Verify a run, with nothing answered again or everything."""
+        chosen = self.replay if replay else 0
+        try:
+            found = verify_run(path, model=self.model, data=str(folder / "data.npz"), replay=chosen, progress=False)
+        except PprsError as error:
+            return Verdict(False, "", error.message)
+        return Verdict(found.ok, str(found))
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if "case" in metafunc.fixturenames:
+            metafunc.parametrize("case", self.cases)
+
+    def test_forgeries_are_found(self, folder: Path, tmp_path: Path, case: str) -> None:
+        name, row = self.cases[case]
+        document, other = RUN.read(folder / name), RUN.read(folder / f"other-{name}")
+        check_expectations(self.expected, document)
+        forgeries = [*forge(document, self.variants, row), *forge_rows(document, other)]
+        assert len(forgeries) > self.least[0]
+
+        def verify(path: Path, replay: bool) -> Verdict:
+            return self.verify(folder, path, replay)
+
+        assert verify(folder / name, True).ok
+        surprises = find_surprises(
+            forgeries, self.expected, lambda forgery: judge(forgery, folder / name, tmp_path, RUN, verify)
+        )
+        if len(self.cases) > 1:  # a field that is not checked may be checked in one of them
+            unchecked = {field for field, word in self.expected.items() if word == UNCHECKED}
+            surprises = [text for text in surprises if text.partition(":")[0] not in unchecked]
+        assert not surprises, "\n\n".join(surprises)
+
+    def test_fields_that_nothing_checks_are_documented(self) -> None:
+        assert documented(self.kind) == {field for field, word in self.expected.items() if word == UNCHECKED}
+
+    def test_damaged_runs_are_refused_with_the_field(self, folder: Path, tmp_path: Path) -> None:
+        """Whoever reads a damaged run says what is wrong, and never fails with an error of Python."""
+        name, _ = next(iter(self.cases.values()))
+        run = shutil.copytree(folder / name, tmp_path / "run")
+        readers = [lambda: self.verify_damaged(folder, run), *self.readers(run, tmp_path)]
+        refused, silent = 0, list[str]()
+        for forgery in damage(RUN.read(run)):
+            try:
+                RUN.write(run, forgery.document)
+            except (sqlite3.Error, OverflowError, TypeError):  # no file can hold it
+                continue
+            for read in readers if "'garbage'" in forgery.what else readers[: 1 + self.always]:
+                try:
+                    read()
+                except PprsError as error:
+                    refused += 1
+                    silent += [f"{forgery}: {text}" for text in self._object_to(forgery, error)]
+        assert not silent, "\n".join(silent)
+        assert refused > self.least[1]
+
+    def verify_damaged(self, folder: Path, run: Path) -> object:
+        data = str(folder / "data.npz")
+        return verify_run(run, model=self.model, data=data, replay=self.replay_damaged, progress=False)
+
+    def _object_to(self, forgery: Forgery, error: PprsError) -> list[str]:
+        """Return what is wrong with the message about a damaged run."""
+        if forgery.field == "settings.guarantee" and "which this version of pprs does not know" in error.message:
+            return []  # as a run of a later version would be
+        if not isinstance(error, DamagedError):  # which commands turn into exit code 1
+            return [f"not a DamagedError: {error}"]
+        is_named = re.search(rf"{forgery.field.rpartition('.')[2]}|{self.named}", error.message)
+        return [] if is_named else [str(error)]

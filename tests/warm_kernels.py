@@ -38,6 +38,7 @@ CASES = [
     *[("slic", channels, 16, batch) for channels in (3, 1) for batch in (40, 1)],
     *[(name, 3, 16, 2) for name in ("quickshift", "median", "nlm", "felzenszwalb", "tv", "gauss", "blur")],
     ("slic/shifts:k=2", 1, 16, 40),
+    ("felzenszwalb", 1, 16, 2),  # averages of grey values with 32-bit labels
     ("noise", 1, 16, 2),
     *[(name, 2, 32, 2) for name in SIGNALS],
 ]
@@ -68,11 +69,16 @@ def compile_case(name: str, channels: int, side: int, batch: int) -> tuple[str, 
     return f"{name}, {'x'.join(map(str, (channels, *sides)))}, batch of {batch}", time.process_time() - began
 
 
-def count_compilations() -> int:
-    """How many kernel functions this process has compiled, not loaded."""
+def list_compilations() -> list[str]:
+    """The kernel functions that this process has compiled, not loaded, with the types of their arguments."""
     modules = [(name, vars(module)) for name, module in sys.modules.items() if name.startswith("pprs.kernels.")]
     functions = [value for name, names in modules for value in names.values() if isinstance(value, Dispatcher)]
-    return sum(sum(function.stats.cache_misses.values()) for function in set(functions))
+    return [
+        f"{function.__module__}.{function.__name__}{types}"
+        for function in set(functions)
+        for types, count in function.stats.cache_misses.items()
+        if count
+    ]
 
 
 def lock_cache() -> None:

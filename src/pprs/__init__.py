@@ -11,13 +11,12 @@ pprs.write_report([run], "report.html")
 
 from __future__ import annotations
 
-import lazy_loader
-
+from pprs._support.lazy import attach_stub
 from pprs._support.moved import find_old_paths
 from pprs._version import __version__ as __version__
 
 # The public names are listed in __init__.pyi. Each is imported when it is first used.
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
 
 find_old_paths(__name__)
-del find_old_paths
+del attach_stub, find_old_paths

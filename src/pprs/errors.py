@@ -35,6 +35,10 @@ class ConfigurationError(PprsError):
     """Invalid settings. This error ends a run, while other errors only fail the image they occur on."""
 
 
+class MissingPackageError(PprsError, ImportError):
+    """A package that a feature needs is not installed. The message names the extra that installs it."""
+
+
 class DamagedError(PprsError):
     """Something stored is not what was written: it cannot be read, or it does not follow from what stands beside it."""
 

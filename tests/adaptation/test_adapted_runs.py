@@ -17,7 +17,7 @@ from networks import IMAGES, make_overlay, save_network
 from pools import make_work
 
 from pprs import Gaussian, Model, Run, Slic, SmoothedClassifier, audit_run, certify_dataset, load_model, verify_run
-from pprs.app.catalog import make_catalog
+from pprs.app.catalog import list_classifiers
 from pprs.errors import ConfigurationError
 from pprs.model.changes import Changes
 from pprs.model.onnx import OnnxNetwork
@@ -244,11 +244,10 @@ def test_reports_say_that_a_network_was_adapted(folder: Path) -> None:
 
 
 def test_the_app_offers_the_adapted_model(folder: Path) -> None:
-    catalog = make_catalog(
-        str(folder / "m.safetensors"), "x.npz", adapted=folder / "a.safetensors", engine="torch", progress=Silent()
-    )
-    assert catalog.names[0] == "m.safetensors, adapted (yours)"
-    loaded = catalog.load(catalog.names[0])
+    path, overlay = str(folder / "m.safetensors"), folder / "a.safetensors"
+    entry = list_classifiers(path, "x.npz", adapted=overlay, engine="torch").first.entry
+    assert entry.name == "m.safetensors, adapted (yours)"
+    loaded = entry.load(Silent())
     assert loaded.model.source == "m.safetensors, adapted"  # without the folders of this machine
     expected = load_model("m.safetensors+adapted:a.safetensors")
     assert torch.equal(loaded.ready.module(IMAGES), expected.module(IMAGES))

@@ -21,9 +21,10 @@ from pprs.adaptation import bias, distillation
 from pprs.adaptation.bias import adapt_bias, match_label_mix
 from pprs.adaptation.criterion import Judgement, judge
 from pprs.adaptation.distillation import distil
-from pprs.adaptation.problem import Adapted, Changes, Problem, eval_mode, predict_scores
+from pprs.adaptation.problem import Adapted, Changes, Problem, predict_scores
 from pprs.adaptation.statistics import adapt_statistics
 from pprs.errors import ConfigurationError
+from pprs.model.modes import eval_mode
 from pprs.progress import Silent
 
 METHODS: dict[str, Callable[..., Changes]] = {

@@ -25,19 +25,14 @@ from helpers import Linear, deep_png, pprs
 from PIL import Image
 
 from pprs._support import threads as _threads
-from pprs.app import cards, certification, comparison, directions, partition_forms
-from pprs.app.catalog import CatalogEntry, ExampleImage, LoadedModel, ModelCatalog, parse_labels
-from pprs.app.certification import (
-    STOP,
-    MethodState,
-    Request,
-    Tile,
-    describe_certificate,
-    iter_states,
-    make_sampling,
-    make_tiles,
-)
+from pprs.app import certification, comparison, directions, partition_forms
+from pprs.app.cards import Answer, Card, Tile, render_answer
+from pprs.app.catalog import parse_labels
+from pprs.app.certification import STOP, MethodState, iter_states, make_sampling, make_tiles
+from pprs.app.networks import Example, ImageEntry, LoadedModel, Networks
+from pprs.app.page import build_page
 from pprs.app.render import render_chart, render_note, render_number
+from pprs.app.requests import ChosenInput, Method, Request
 from pprs.app.search import SearchState, iter_search, render_progress
 from pprs.app.server import cost
 from pprs.app.server.context import Context, Sessions
@@ -47,7 +42,8 @@ from pprs.app.server.guard import HOSTS, Guard
 from pprs.app.server.limits import Limits, check_number, check_partition, read_upload
 from pprs.app.tabs import radius as tab_radius
 from pprs.app.tabs import tune as tab_tune
-from pprs.app.tabs.explore import parse_request
+from pprs.app.tabs.explore import Explore
+from pprs.app.votes import describe_certificate, describe_request, render_states
 from pprs.audit import Objective
 from pprs.data import View, as_image_set, open_dataset
 from pprs.errors import PprsError
@@ -65,9 +61,29 @@ def loaded(digits_model: Path) -> LoadedModel:
 
 
 def make_request(loaded: LoadedModel, n: int = 1000, index: int = 17, sigma: float = 0.25) -> Request:
-    partitions = (None, parse_partition("slic:n_segments=50,blur=3"), parse_partition("grid:size=2"))
-    image = loaded.data[index].image
-    return Request(loaded, image, index, "a digit", Gaussian(sigma), partitions, make_sampling(n, 0.001), 3)
+    partitions = ("slic:n_segments=50,blur=3", "grid:size=2")
+    chosen = ChosenInput(loaded.data[index].image, index, "a digit")
+    return Request(loaded, chosen, make_sampling(n, 0.001), make_methods(*partitions, sigma=sigma), 3)
+
+
+def make_methods(*partitions: str, sigma: float = 0.25) -> tuple[Method, ...]:
+    noise = Gaussian(sigma)
+    return (Method(noise), *(Method(noise, parse_partition(text)) for text in partitions))
+
+
+def parse_request(context: Context, values: tuple[object, ...]) -> Request[Any]:
+    """Return the request of Explore, without waiting for its network on the page."""
+    explore = Explore(context)
+    network, parsed = explore.parse(values)
+    *_, state = network.iter_loading(context.queue, threading.Event())
+    return explore.make_request(network, state.result, parsed)
+
+
+def show_directions(context: Context, norm: float = 0.5, method: str = "RS") -> str:
+    """Return what the tab of a radius shows in the end."""
+    values = control_values()
+    *_, page = tab_radius.iter_directions(Explore(context), "me", norm, method, 0, values, threading.Event())
+    return page
 
 
 @pytest.mark.slow
@@ -75,8 +91,8 @@ def test_certificates_equal_those_of_the_library(loaded: LoadedModel) -> None:
     request = make_request(loaded)
     updates = list(iter_states(request, FairQueue(), threading.Event(), Limits()))
     for i, state in enumerate(updates[-1]):
-        g = SmoothedClassifier(loaded.model.module, 10, request.noise, request.partitions[i], seed=3)
-        assert state.certificate == g.certify(request.image, n0=100, n=1000, alpha=0.001, index=17, stop=STOP)
+        g = SmoothedClassifier(loaded.model.module, 10, request.noise, request.methods[i].partition, seed=3)
+        assert state.certificate == g.certify(request.chosen.values, n0=100, n=1000, alpha=0.001, index=17, stop=STOP)
 
 
 class ChangedByTheBatch(torch.nn.Module):
@@ -91,7 +107,7 @@ def test_near_ties_are_settled_as_in_a_run() -> None:
     image = torch.full((1, 8, 8), 127 / 255)
     loaded = LoadedModel(model, model, "torch", as_image_set(image[None].numpy()))
     options = {"n0": 100, "n": 1000, "alpha": 0.001, "stop": STOP}
-    request = Request(loaded, image, 0, "grey", Gaussian(0.25), (None, None), make_sampling(1000, 0.001), 0)
+    request = Request(loaded, ChosenInput(image, 0, "grey"), make_sampling(1000, 0.001), 2 * make_methods())
     *_, states = iter_states(request, FairQueue(), threading.Event(), Limits())
     alone = SmoothedClassifier(model.module, 3, request.noise, batch_size=1).certify(image, **options)
     unchecked = SmoothedClassifier(model.module, 3, request.noise, check=False)
@@ -105,7 +121,7 @@ def test_a_network_that_is_no_function_of_one_image_is_refused() -> None:
     )
     model, image = Model(network, "batch", 3, None, (1, 8, 8)), torch.full((1, 8, 8), 127 / 255)
     loaded = LoadedModel(model, model, "torch", as_image_set(image[None].numpy()))
-    request = Request(loaded, image, 0, "grey", Gaussian(0.25), (None,), make_sampling(1000, 0.001), 0)
+    request = Request(loaded, ChosenInput(image, 0, "grey"), make_sampling(1000, 0.001), make_methods())
     with pytest.raises(PprsError, match="not a function of one image"):
         list(iter_states(request, FairQueue(), threading.Event(), Limits()))
 
@@ -115,15 +131,15 @@ def test_intermediate_results_are_valid_at_all_times(loaded: LoadedModel, monkey
     """Each update shows the bound of the confidence sequence, never one for a fixed n."""
     monkeypatch.setattr(certification, "UPDATE", 0.0)  # however fast the machine is
     request = make_request(loaded, n=4000)
-    assert request.sampling.anytime
+    assert request.settings.anytime
     updates = iter_states(request, FairQueue(), threading.Event(), Limits())
     certificates = [states[1].certificate for states in updates]
     intermediate = [c for c in certificates if c is not None and c.n < 4000]
     assert intermediate
-    g = SmoothedClassifier(loaded.model.module, 10, request.noise, request.partitions[1], seed=3, threads=1)
-    work = g.start(request.sampling, request.index)
+    g = SmoothedClassifier(loaded.model.module, 10, request.noise, request.methods[1].partition, seed=3, threads=1)
+    work = g.start(request.settings, request.chosen.index)
     for expected in intermediate:
-        work.advance(request.image, lambda total, n=expected.n: total >= n)
+        work.advance(request.chosen.values, lambda total, n=expected.n: total >= n)
         assert work.certificate() == expected
     first = intermediate[0]
     assert first.p_lower < clopper_pearson_lower(int(first.counts[first.selected]), first.n, 0.001)
@@ -199,31 +215,31 @@ def test_descriptions_say_what_is_proved_or_what_would_help(loaded: LoadedModel)
 def control_values(**overrides: object) -> tuple[object, ...]:
     """The values that the page sends, in its order."""
     values: dict[str, object] = {
-        "model": "digits", "example": "a 3", "upload": None, "labels": "", "noise": "gaussian", "sigma": 0.25,
-        "A": ("as text", "", "", "", "", "grid:size=2"), "B": ("as text", "", "", "", "", "none"), "n": 300,
-        "alpha": 0.001, "seed": 0, "pixels": "network",
+        "model": "digits", "example": "a 3", "sigma": 0.25, "upload": None,
+        "A": ("as text", "", "", "", "", "grid:size=2"), "B": ("as text", "", "", "", "", "none"), "pixels": "network",
+        "noise": "gaussian", "n": 300, "alpha": 0.001, "seed": 0, "labels": "",
     }  # fmt: skip
     parts = (value if isinstance(value, tuple) else (value,) for value in (values | overrides).values())
     return tuple(part for value in parts for part in value)
 
 
 def make_context(loaded: LoadedModel) -> Context:
-    examples = (ExampleImage("a 3", 17), ExampleImage("a 2", 6, labels="2,3"))
-    return Context(ModelCatalog([CatalogEntry("digits", lambda: loaded, examples)]), Path())
+    examples = (Example("a 3", 17), Example("a 2", 6, labels="2,3"))
+    return Context(Networks([ImageEntry("digits", lambda job: loaded, examples)]), Path())
 
 
 def test_the_page_recommends_a_partition(loaded: LoadedModel) -> None:
     context, method = make_context(loaded), (partition_forms.RECOMMENDED, "", "", "", "", "")
-    assert context.catalog.get("digits").second == (partition_forms.RECOMMENDED, {})
+    assert context.images.get("digits").entry.second == (partition_forms.RECOMMENDED, {})
     request = parse_request(context, control_values(B=method))
-    assert request.partitions[2] == parse_partition("slic/soft/shifts:k=4")
-    assert [request.name_method(i) for i in range(3)] == ["plain smoothing", "grid:size=2", "slic/soft/shifts:k=4"]
+    assert request.methods[2].partition == parse_partition("slic/soft/shifts:k=4")
+    assert [method.title for method in request.methods] == ["plain smoothing", "grid:size=2", "slic/soft/shifts:k=4"]
     little = parse_request(context, control_values(B=method, sigma=0.02))
-    assert little.partitions[2] is None
-    assert little.name_method(2).startswith("plain smoothing, recommended since under so little noise")
-    assert little.name_method(0) == "plain smoothing"
+    assert little.methods[2].partition is None
+    assert little.methods[2].title.startswith("plain smoothing, recommended since under so little noise")
+    assert little.methods[0].title == "plain smoothing"
     as_text = parse_request(context, control_values(B=("as text", "", "", "", "", "auto")))
-    assert as_text.partitions == request.partitions
+    assert as_text.methods == request.methods
 
 
 def test_the_description_names_the_labels_and_the_image(loaded: LoadedModel, tmp_path: Path) -> None:
@@ -231,16 +247,16 @@ def test_the_description_names_the_labels_and_the_image(loaded: LoadedModel, tmp
     photo = save(tmp_path / "a.png", Image.new("RGB", (400, 300), "red"))
     request = parse_request(context, control_values(upload=str(photo), labels="2,3,5"))
     scope = "the 28x28 grey image that the network takes, made from your 400x300 RGB file"
-    assert f"holds for {scope}" in request.description
-    assert "among 3 of 10 labels" in request.description
+    assert f"holds for {scope}" in describe_request(request)
+    assert "among 3 of 10 labels" in describe_request(request)
     *_, states = iter_states(request, FairQueue(), threading.Event(), Limits())
-    html = cards.render_states(request, states)
+    html = render_states(request, states)
     assert "can alter this label among 3 of 10 labels, with 99.9% confidence" in html
     assert f"{scope}." in html  # the tip
     assert f"to {scope}, can alter this label" in html
     unrestricted = parse_request(context, control_values())
-    assert "among" not in unrestricted.description
-    entry = context.catalog.get("digits")
+    assert "among" not in describe_request(unrestricted)
+    entry = context.images.get("digits").entry
     assert (entry.get_labels("a 3"), entry.get_labels("a 2"), entry.get_labels(None)) == ("", "2,3", "")
 
 
@@ -249,17 +265,17 @@ def test_noise_is_added_to_the_pixels_of_the_file_if_chosen(loaded: LoadedModel,
     photo = save(tmp_path / "a.png", Image.fromarray(digit[0].mul(255).round().byte().numpy()))
     context = make_context(dataclasses.replace(loaded, data=View(loaded.data, loaded.prepare, None, None)))
     request = parse_request(context, control_values(upload=str(photo), pixels="file", labels="3,5"))
-    assert torch.equal(request.image, digit)
+    assert torch.equal(request.chosen.values, digit)
     assert request.scope == "your 84x56 grey file"
     *_, states = iter_states(request, FairQueue(), threading.Event(), Limits())
-    html = cards.render_states(request, states)
+    html = render_states(request, states)
     assert "to your 84x56 grey file can alter this label among 2 of 10 labels" in html
     g = SmoothedClassifier(loaded.model.restricted(["3", "5"]).wrap_file_input(
         loaded.model.restricted(["3", "5"]).module), 2, request.noise)  # fmt: skip
     expected = g.certify(digit, n0=100, n=300, alpha=0.001, stop=STOP)
     assert states[0].certificate == expected
     example = parse_request(context, control_values(pixels="file"))
-    assert torch.equal(example.image, loaded.data[17].image)
+    assert torch.equal(example.chosen.values, loaded.data[17].image)
     large = save(tmp_path / "large.png", Image.new("L", (4000, 3000)))
     parse_request(context, control_values(upload=str(large)))
     with pytest.raises(PprsError, match="4000x3000 file, which is too large"):
@@ -271,6 +287,43 @@ def test_noise_is_added_to_the_pixels_of_the_file_if_chosen(loaded: LoadedModel,
         parse_request(context, control_values(upload=str(deep), pixels="file"))
     with pytest.raises(PprsError, match='not "disk"'):
         parse_request(context, control_values(pixels="disk"))
+
+
+def test_the_page_is_there_before_its_network_which_is_loaded_once(loaded: LoadedModel) -> None:
+    calls, release = [], threading.Event()
+
+    def load(job: Any) -> LoadedModel:
+        calls.append(1)
+        assert release.wait(60)
+        return loaded
+
+    context = make_context(loaded)
+    entry = dataclasses.replace(context.images.first.entry, load=load)
+    context = dataclasses.replace(context, images=Networks([entry]))
+    build_page(context)
+    assert calls == []
+    explore = Explore(context)
+    pages = [explore.show_preview(visitor, control_values()) for visitor in ("me", "you")]
+    for visitor in pages:
+        assert 'data-state="running"' in next(visitor)[0]
+    release.set()
+    for visitor in pages:
+        *_, (shown, _) = visitor
+        assert 'id="images"' in shown
+    assert calls == [1]
+
+
+def test_a_network_that_cannot_be_loaded_is_a_message(loaded: LoadedModel) -> None:
+    def fail(job: Any) -> LoadedModel:
+        raise PprsError("the classes differ. Give others.")
+
+    context = make_context(loaded)
+    entry = dataclasses.replace(context.images.first.entry, load=fail)
+    explore = Explore(dataclasses.replace(context, images=Networks([entry])))
+    *_, (shown, below) = explore.show_preview("me", control_values())
+    assert "the classes differ. Give others." in shown
+    assert below == ""
+    assert list(explore.show_votes("me", control_values(), pressed=True)) == [""]
 
 
 def test_a_certified_radius_belongs_to_its_settings(loaded: LoadedModel) -> None:
@@ -299,17 +352,19 @@ def test_the_best_of_a_search_comes_with_its_noise_and_model(loaded: LoadedModel
     for current in ("digits", "another"):
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # Gradio warns of a value that is not among the choices
-            values = tab_tune.update_controls(context, "grid:size=2", "digits", 0.4, current)
+            explore = Explore(context)
+            values = tab_tune.update_controls(explore, ("grid:size=2", "digits", 0.4), current)
         assert len(values) == len(control_values())
-        assert (values[0], values[4], values[5]) == ("digits", "gaussian", 0.4)
-        assert values[12] == "as text"
-        assert values[17].value == "grid:size=2"
+        assert (values[0], values[2]) == ("digits", 0.4)
+        assert values[10] == "as text"
+        assert values[15].value == "grid:size=2"
+        assert values[17] == "gaussian"
 
 
 def test_html_is_escaped_and_every_number_has_a_tip(loaded: LoadedModel) -> None:
     *_, states = iter_states(make_request(loaded, n=300), FairQueue(), threading.Event(), Limits())
     hostile = MethodState("RS", "<script>", states[0].certificate, states[0].trail, 1.0, "n")
-    html = cards.render_states(make_request(loaded), [hostile, *states[1:]])
+    html = render_states(make_request(loaded), [hostile, *states[1:]])
     assert "<script>" not in html
     assert html.count('class="num"') == html.count("data-tip=")
     assert render_note("<b>", "error").count("<b>") == 0
@@ -346,18 +401,20 @@ class Collector(HTMLParser):
 def test_hostile_names_of_classes_and_images_are_shown_as_text(loaded: LoadedModel) -> None:
     model = dataclasses.replace(loaded.model, class_names=(HOSTILE,) * 10)
     hostile = dataclasses.replace(loaded, model=model, ready=model)
-    request = dataclasses.replace(make_request(hostile, n=300), title=HOSTILE, true_label=0, label_choice=HOSTILE)
+    chosen = ChosenInput(loaded.data[17].image, 17, HOSTILE, label=0)
+    request = dataclasses.replace(make_request(hostile, n=300), chosen=chosen, label_choice=HOSTILE)
     *_, states = iter_states(request, FairQueue(), threading.Event(), Limits())
-    assert_harmless(cards.render_states(request, states), times=10)
+    assert_harmless(render_states(request, states), times=10)
     tile = Tile(HOSTILE, np.zeros((4, 4, 3)), HOSTILE)
-    assert_harmless(cards.render_images([[tile]] * 3, [(HOSTILE, HOSTILE)] * 3), times=3 * 6)
+    card = Card(HOSTILE, HOSTILE, tiles=[tile], chips=[HOSTILE], legend=[(HOSTILE, "red")], notes=[(HOSTILE,)])
+    assert_harmless(render_answer(Answer("x", [card] * 3, [HOSTILE])), times=3 * 9)
     for html in (
         render_number(HOSTILE, HOSTILE, HOSTILE, norm=HOSTILE),
         render_note(HOSTILE, "error"),
         render_chart(b"png", HOSTILE),
     ):
         assert_harmless(html)
-    assert_harmless(tab_radius._render_directions(make_context(hostile), 0.5, "RS", 0, control_values()), times=3)
+    assert_harmless(show_directions(make_context(hostile)), times=3)
 
 
 def test_tiles_show_superpixels(loaded: LoadedModel) -> None:
@@ -372,17 +429,17 @@ def test_a_slow_partition_is_refused_before_it_is_applied_to_a_full_image(
 ) -> None:
     """Wherever a partition would be applied: to tiles, certificates and changed images."""
     partition = parse_partition("tv:weight=0.1,iterations=20000")
-    slow = dataclasses.replace(make_request(loaded), partitions=(None, partition, None))
+    slow = dataclasses.replace(make_request(loaded), methods=(*make_methods(), Method(Gaussian(0.25), partition)))
     shapes = []
     monkeypatch.setattr(TotalVariation, "_filter", lambda self, noisy, out: (shapes.append(noisy.shape), spin(0.3)))
     with FairQueue().take() as turn, pytest.raises(PprsError, match="too long for this page"):
-        make_tiles(dataclasses.replace(slow, image=torch.rand(3, 224, 224)), turn)
+        make_tiles(dataclasses.replace(slow, chosen=ChosenInput(torch.rand(3, 224, 224), 0, "large")), turn)
     assert max(height for _, _, height, _ in shapes) < 32
     monkeypatch.setattr("pprs.app.server.cost.MAX_SECONDS", 0.0)
     with pytest.raises(PprsError, match="too long for this page"):
         list(iter_states(slow, FairQueue(), threading.Event(), Limits()))
     with pytest.raises(PprsError, match="too long for this page"):
-        tab_radius._render_directions(make_context(loaded), 0.5, "RS", 0, control_values())
+        show_directions(make_context(loaded))
 
 
 def spin(seconds: float) -> None:
@@ -408,12 +465,12 @@ import threading, time, signal, os
 from pathlib import Path
 from pprs.app.server import serve
 from pprs.app.server.context import Context
-from pprs.app.catalog import ExampleImage, ModelCatalog, CatalogEntry
+from pprs.app.networks import Example, ImageEntry, Networks
 serve.GRACE = 0.5
-catalog = ModelCatalog([CatalogEntry("none", lambda: None, (ExampleImage("a 3", 17),))])
+networks = Networks([ImageEntry("none", lambda job: None, (Example("a 3", 17),))])
 threading.Thread(target=time.sleep, args=(3600,)).start()
 ready = lambda: threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
-serve.serve(Context(catalog, Path()), serve.bind(0), ready=ready)
+serve.serve(Context(networks, Path()), serve.bind(0), ready=ready)
 """
 
 
@@ -431,7 +488,7 @@ def test_changes_have_exactly_the_given_norm(loaded: LoadedModel) -> None:
             directions.draw_direction(request, 0),
             *(directions.find_worst_direction(request, i, turn) for i in range(3)),
         ):
-            change = directions.shift_image(request, direction, 0.71) - request.image.double()
+            change = directions.shift_image(request, direction, 0.71) - request.chosen.values.double()
             assert float(change.norm()) == pytest.approx(0.71, rel=1e-12)
         assert "there may be worse ones" in direction.how
 
@@ -446,7 +503,7 @@ def test_the_worst_direction_of_a_linear_classifier_is_the_known_one() -> None:
             directions.find_worst_direction(request, 0, turn).vector,
             directions.find_worst_direction(request, 2, turn).vector,
         )
-        assert directions.count_votes(request, 0, request.image.double(), turn)[1] > 32
+        assert directions.count_votes(request, 0, request.chosen.values.double(), turn)[1] > 32
     assert abs(float((plain * w.double() / w.double().norm()).sum())) == pytest.approx(1, abs=1e-6)
     mean = w.double().reshape(1, 14, 2, 14, 2).mean((2, 4), keepdim=True).expand(1, 14, 2, 14, 2).reshape(1, 28, 28)
     assert abs(float((cells * mean / mean.norm()).sum())) == pytest.approx(1, abs=1e-5)
@@ -461,16 +518,16 @@ def test_the_worst_direction_uses_the_gradient_of_filters_and_the_worse_of_two_e
     w = torch.randn(1, 28, 28, generator=torch.Generator().manual_seed(0))
     model = Model(Linear(w, 0.1), "linear", 2, None, (1, 28, 28))
     loaded = LoadedModel(model, model, "torch", open_dataset("builtin:mnist5k"))
-    partitions = (None, parse_partition("gauss:sigma=2"), parse_partition("slic:n_segments=20/soft"))
-    request = dataclasses.replace(make_request(loaded), partitions=partitions)
+    methods = make_methods("gauss:sigma=2", "slic:n_segments=20/soft")
+    request = dataclasses.replace(make_request(loaded), methods=methods)
     with FairQueue().take() as turn:
         plain, gauss, soft = (directions.find_worst_direction(request, i, turn) for i in range(3))
         # The gradient of the margin, value by value: the filter applied to unit impulses.
-        single = partitions[1].apply(torch.eye(784).reshape(784, 1, 28, 28))
+        single = methods[1].partition.apply(torch.eye(784).reshape(784, 1, 28, 28))
         known = (single * w).sum((1, 2, 3)).double().reshape(1, 28, 28)
         assert abs(float((gauss.vector * known / known.norm()).sum())) == pytest.approx(1, abs=1e-4)
         assert "exact gradient of the filter" in gauss.how
-    objective = Objective(request.make_classifier(2), request.image, draws=128)
+    objective = Objective(request.make_classifier(2), request.chosen.values, draws=128)
     noise = objective.draw(256)
     shares = [objective.share(noise, (0.5 * one.vector).float()) for one in (soft, plain)]
     assert shares[0] <= shares[1]
@@ -479,13 +536,13 @@ def test_the_worst_direction_uses_the_gradient_of_filters_and_the_worse_of_two_e
 
 def test_the_tab_says_whether_a_change_is_inside_the_certified_radius(loaded: LoadedModel) -> None:
     request = make_request(loaded, n=300)
-    certificate = request.make_classifier(0).certify(request.image, n=300, index=request.index)
+    certificate = request.make_classifier(0).certify(request.chosen.values, n=300, index=request.chosen.index)
     vector = directions.draw_direction(request, 0).vector
     inside, outside = certificate.radius * 0.99, certificate.radius * 1.01
     assert certificate.radius > 0
     assert "inside the certified radius" in tab_radius.describe_position(certificate, inside * vector)
     assert "outside the certified radius" in tab_radius.describe_position(certificate, outside * vector)
-    page = tab_radius._render_directions(make_context(loaded), 0.5, "RS", 0, control_values())
+    page = show_directions(make_context(loaded))
     assert "Certify these settings" in page
     assert "the certified radius of" not in page
 
@@ -643,18 +700,9 @@ def hold(queue: FairQueue, seconds: float) -> None:
         time.sleep(seconds)
 
 
-def test_a_model_is_loaded_once_and_unknown_models_are_refused(loaded: LoadedModel) -> None:
-    calls = []
-    entry = CatalogEntry("digits", lambda: (calls.append(1), loaded)[1], (ExampleImage("a 3", 17),))
-    catalog = ModelCatalog([entry])
-    workers = [threading.Thread(target=catalog.load, args=("digits",)) for _ in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert calls == [1]
+def test_unknown_models_are_refused(loaded: LoadedModel) -> None:
     with pytest.raises(PprsError, match="unknown model"):
-        catalog.load("os:system")
+        make_context(loaded).images.get("os:system")
 
 
 def test_a_new_task_replaces_the_previous_one() -> None:
@@ -785,9 +833,7 @@ def test_an_upload_whose_files_cannot_be_counted_is_refused(tmp_path: Path, kind
     assert answer(make_guard(through, tmp_path), "POST", "/gradio_api/upload", {"content-type": kind}) == 400
 
 
-def test_exposure_comes_with_a_warning(tmp_path: Path, digits_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copy(digits_model, tmp_path / "digits-1.safetensors")
-    monkeypatch.setenv("PPRS_CACHE", str(tmp_path))
+def test_exposure_comes_with_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[object] = []
     monkeypatch.setattr("pprs.app.server.serve.bind", lambda port, host: (called.append(host), socket.socket())[1])
     monkeypatch.setattr("pprs.app.server.serve.serve", lambda context, listener, local, ready: called.append(local))

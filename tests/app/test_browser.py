@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from browser import PATIENCE, Page, open_browser, resized, run_app, wait_until
 from helpers import pprs
 from PIL import Image
 
+from pprs.app.catalog import DIGIT_EXAMPLES
 from pprs.app.certification import STOP
 from pprs.data import open_dataset
 from pprs.model import load_model
@@ -27,9 +25,6 @@ from pprs.partition import parse_partition
 from pprs.smoothing.certificate import round_down
 from pprs.smoothing.classifier import SmoothedClassifier
 
-PATIENCE = 240.0  # seconds; a busy machine is not a failure
-BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
 PARTITIONS = (None, "slic:n_segments=50,blur=3", "slic/soft/shifts:k=4")
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
@@ -37,126 +32,21 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory, digits_model: Path) -> Iterator[str]:
-    """Start the app on any free port and return its url."""
+    """Start the app with two runs, and return its url."""
     folder = tmp_path_factory.mktemp("page")
-    (folder / "cache").mkdir()
     for name, partition in (("rs", "none"), ("slic", "slic:n_segments=50,blur=3")):
         pprs(
             "certify", "--model", digits_model, "--data", "builtin:mnist5k", "--sigma", 0.25, "--n", 100, "--limit", 6,
             "--partition", partition, "--engine", "torch", "--out", folder / "runs" / name,
         )  # fmt: skip
-    shutil.copy(digits_model, folder / "cache" / "digits-1.safetensors")
-    env = os.environ | {"PPRS_CACHE": str(folder / "cache"), "COLUMNS": "200", "PYTHONUNBUFFERED": "1"}
-    with (folder / "log").open("w") as log:
-        app = subprocess.Popen(
-            [sys.executable, "-m", "pprs", "app", "--port", "0", "--runs", str(folder / "runs"), "--engine", "torch"],
-            env=env, stdout=log, stderr=subprocess.STDOUT, cwd=folder,
-        )  # fmt: skip
-        try:
-            yield wait_until(lambda: find_url(app, folder / "log"), "the url of the page")
-        finally:
-            app.terminate()
-            app.wait(PATIENCE)
-    output = (folder / "log").read_text()
-    assert "Traceback" not in output, output
-
-
-def find_url(app: subprocess.Popen[bytes], log: Path) -> str | None:
-    output = log.read_text()
-    assert app.poll() is None, output
-    return next((word for word in output.split() if word.startswith("http://localhost:")), None)
-
-
-def wait_until(get: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        value = get()
-        if value:
-            return value
-        time.sleep(0.1)
-    raise AssertionError(f"timed out while waiting for {what}")
-
-
-class Page:
-    """A browser window with the page."""
-
-    def __init__(self, driver: Any, url: str) -> None:
-        self.driver = driver
-        driver.get(url)
-
-    def all(self, css: str) -> list[Any]:
-        return list(self.driver.find_elements("css selector", css))
-
-    def one(self, css: str) -> Any:
-        return wait_until(lambda: next(iter(self.all(css)), None), css)
-
-    def text(self, css: str) -> str:
-        """Return the current text, even while the element is being replaced."""
-        text = self.driver.execute_script("return document.querySelector(arguments[0])?.textContent", css)
-        return str(text or "")
-
-    def wait(self, css: str, *words: str) -> str:
-        return str(wait_until(lambda: all(w in self.text(css) for w in words) and self.text(css), f"{words} in {css}"))
-
-    def tab(self, name: str) -> None:
-        """Open a tab as soon as it exists. In a narrow window, it may be in a menu."""
-        wait_until(lambda: self._open_tab(name), name)
-
-    def _open_tab(self, name: str) -> bool:
-        """Click on a tab, and return whether it was there. The page may replace its tabs at any moment."""
-        from selenium.common.exceptions import StaleElementReferenceException
-
-        try:
-            return self._click_tab(name)
-        except StaleElementReferenceException:
-            return False
-
-    def _click_tab(self, name: str) -> bool:
-        shown = [b for b in self.all("button[role=tab]") if b.text == name]
-        if not shown:
-            for menu in self.all(".overflow-menu > button"):
-                if menu.is_displayed():  # while the page is drawn, it exists but is hidden
-                    menu.click()
-            shown = [b for b in self.all(".overflow-dropdown button") if b.text.strip() == name]
-        if shown:
-            shown[0].click()
-        return bool(shown)
-
-    def wait_done(self, *words: str) -> None:
-        """Wait until a certification whose text contains these words has ended."""
-        self.wait("#live[data-state=done]", *words)
-
-    def write(self, css: str, text: str) -> None:
-        from selenium.webdriver.common.keys import Keys
-
-        box = self.one(css)
-        box.send_keys(Keys.CONTROL, "a")
-        box.send_keys(text, Keys.ENTER)
-
-    def numbers(self, method: int) -> tuple[float, int]:
-        """Return the unrounded radius and the number of samples of a method."""
-        big = self.one(f"#m{method} .big .num")
-        return float(big.get_attribute("data-radius")), int(big.get_attribute("data-samples"))
+    with run_app(folder, "--runs", str(folder / "runs")) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(BROWSER)
-    for flag in (
-        "headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "disable-quic", "no-first-run",
-        "disable-background-networking", "disable-component-update", "disable-sync", "window-size=1280,900",
-        f"user-data-dir={tmp_path_factory.mktemp('profile')}",
-    ):  # fmt: skip
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
-    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))
-    try:
+    with open_browser(tmp_path_factory.mktemp("profile")) as browser:
         yield browser
-    finally:
-        browser.quit()
 
 
 @pytest.fixture
@@ -164,23 +54,22 @@ def page(driver: Any, url: str) -> Page:
     return Page(driver, url)
 
 
-def certify_with_library(digits_model: Path, sigma: float) -> list[float]:
-    model, image = load_model(str(digits_model)), open_dataset("builtin:mnist5k")[17].image
+def certify_with_library(sigma: float) -> list[float]:
+    index = DIGIT_EXAMPLES[0][1]
+    model, image = load_model("builtin:digits"), open_dataset("builtin:mnist5k")[index].image
     radii = []
     for text in PARTITIONS:
         g = SmoothedClassifier(model.module, 10, Gaussian(sigma), None if text is None else parse_partition(text))
-        radii.append(g.certify(image, n0=100, n=2000, alpha=0.001, index=17, stop=STOP).radius)
+        radii.append(g.certify(image, n0=100, n=2000, alpha=0.001, index=index, stop=STOP).radius)
     return radii
 
 
-def test_radii_equal_those_of_the_library_and_no_other_host_is_contacted(
-    page: Page, digits_model: Path, url: str
-) -> None:
+def test_radii_equal_those_of_the_library_and_no_other_host_is_contacted(page: Page, url: str) -> None:
     page.wait_done("sigma=0.25", "seed 0")
     assert len(page.all("#images figure")) == 6
     page.write("#sigma input[type=number]", "0.4")
     page.wait_done("sigma=0.4")
-    for i, expected in enumerate(certify_with_library(digits_model, 0.4)):
+    for i, expected in enumerate(certify_with_library(0.4)):
         assert page.numbers(i)[0] == expected
         if expected > 0:
             text = page.text(f"#m{i} .statement")
@@ -256,9 +145,7 @@ def test_other_tabs_a_narrow_window_and_the_keyboard(page: Page) -> None:
     page.wait("#directions", "0.71")
     norms = [float(e.get_attribute("data-delta")) for e in page.all("#directions [data-delta]")]
     assert norms == pytest.approx([0.0, 0.71, 0.71], rel=1e-9)
-    size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
-    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    try:
+    with resized(page.driver, 390, 844):
         assert page.driver.execute_script("return document.documentElement.scrollWidth") <= 390
         page.tab("Compare")
         page.wait("#numbers", "slic", "RS", "image by image")
@@ -284,8 +171,20 @@ def test_other_tabs_a_narrow_window_and_the_keyboard(page: Page) -> None:
             page.one("#signal-canvas canvas").send_keys(key)
         page.wait("#signals", "original: your curve")
         assert page.driver.execute_script("return document.documentElement.scrollWidth") <= 390
-    finally:
-        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_results_follow_the_button_on_a_telephone_and_other_settings_are_folded(driver: Any, url: str) -> None:
+    for width, height, folded in ((1280, 900, False), (390, 844, True)):
+        with resized(driver, width, height):
+            page = Page(driver, url)
+            page.wait_done("seed 0")
+            wait_until(lambda page=page, f=folded: page.is_shown("#partition-A") != f, "the folding")
+            assert not page.is_shown("#labels")
+            top = "return document.querySelector(arguments[0]).getBoundingClientRect().top + window.scrollY"
+            button, images, votes = (driver.execute_script(top, css) for css in ("#go", "#images", "#live"))
+            assert votes < 1100
+            if folded:
+                assert button < images < 700
 
 
 def test_runs_are_compared_and_downloaded(page: Page, tmp_path: Path) -> None:

@@ -15,18 +15,22 @@ import pytest
 import torch
 from test_app import HOSTILE, assert_harmless
 
-from pprs.app import models, segmenters
-from pprs.app.catalog import CatalogEntry, ExampleImage, LoadedModel, ModelCatalog
+from pprs.app import models
 from pprs.app.label_maps import certify_maps
 from pprs.app.label_sets import CalibrationStore, predict_sets, split_images
 from pprs.app.models import make_models
-from pprs.app.networks import Network
+from pprs.app.networks import Example, ImageEntry, LoadedModel, Network, Networks
 from pprs.app.patches import certify_patch, render_patch
-from pprs.app.segmenters import SegmenterEntry
+from pprs.app.requests import Request
+from pprs.app.segmenters import list_segmenters
 from pprs.app.server.context import Context
 from pprs.app.server.fair_queue import FairQueue
 from pprs.app.server.jobs import OUT_OF_TIME, STOPPED, Job
-from pprs.app.tabs import jobs, label_set, patch, segment
+from pprs.app.tabs import jobs
+from pprs.app.tabs.base import Tab
+from pprs.app.tabs.label_set import LabelSet
+from pprs.app.tabs.patch import Patch
+from pprs.app.tabs.segment import Segment
 from pprs.data import as_image_set
 from pprs.errors import PprsError
 from pprs.label_sets import LabelSets, SetRequest
@@ -66,9 +70,9 @@ def segmentation_context(names: tuple[str, str] = ("dark", "bright")) -> Context
     model = Model(Brightness(), "brightness", 2, names, (1, 8, 8), task="segment")
     masked = as_masked_set((images, (images[:, 0] > 0.5).astype(np.int64)))
     loaded = LoadedModel(model, model, "torch", Prepared(masked, model, 2))
-    examples = (ExampleImage("half", 0), ExampleImage("unclear", 1))
-    entry = SegmenterEntry("brightness", lambda job: loaded, examples)
-    return Context(ModelCatalog([]), Path(), Network(entry))
+    examples = (Example("half", 0), Example("unclear", 1))
+    entry = ImageEntry("brightness", lambda job: loaded, examples)
+    return Context(Networks([]), Path(), Networks([entry]))
 
 
 def row_context(names: tuple[str, ...] = ("a", "b", "c", "d")) -> Context:
@@ -78,28 +82,59 @@ def row_context(names: tuple[str, ...] = ("a", "b", "c", "d")) -> Context:
         image[:, 2 * label : 2 * label + 2] = (120 + i) / 255
     model = Model(Means(), "means", 4, names, (1, 8, 8))
     loaded = LoadedModel(model, model, "torch", as_image_set((images, labels)))
-    entry = CatalogEntry("means", lambda: loaded, (ExampleImage("first", 0), ExampleImage("second", 1)))
-    return Context(ModelCatalog([entry]), Path())
+    entry = ImageEntry("means", lambda job: loaded, (Example("first", 0), Example("second", 1)))
+    return Context(Networks([entry]), Path())
 
 
-def values_of_segment(**overrides: Any) -> list[Any]:
-    values = {"example": "half", "upload": None, "sigma": 0.25, "tau": 0.75, "n": 100, "alpha": 0.001, "seed": 3}
-    method = overrides.pop("method", GRID)
-    return [*(values | overrides).values(), *method]
+def values_of(tab: Tab[Any], values: dict[str, Any]) -> list[Any]:
+    """The values that the page sends, in its order."""
+    assert values.keys() == tab.fields.keys()
+    return [part for name in tab.fields for part in ([values[name]] if name != "A" else values[name])]
 
 
-def values_of_sets(**overrides: Any) -> list[Any]:
-    values = {
+def values_of_maps(**overrides: Any) -> dict[str, Any]:
+    return {
+        "model": "brightness", "example": "half", "upload": None, "sigma": 0.25, "tau": 0.75, "n": 100, "alpha": 0.001,
+        "seed": 3, "A": GRID,
+    } | overrides  # fmt: skip
+
+
+def values_of_sets(**overrides: Any) -> dict[str, Any]:
+    return {
         "model": "means", "example": "second", "upload": None, "sigma": 0.25, "radius": 0.1, "alpha": 0.1,
-        "score": "aps", "images": 90, "seed": 0, "file": None,
-    }  # fmt: skip
-    method = overrides.pop("method", GRID)
-    return [*(values | overrides).values(), *method]
+        "score": "aps", "images": 90, "seed": 0, "file": None, "A": GRID,
+    } | overrides  # fmt: skip
 
 
-def values_of_patch(**overrides: Any) -> list[Any]:
+def values_of_patch(**overrides: Any) -> dict[str, Any]:
     values = {"model": "means", "example": "second", "upload": None, "patch": 1, "masks": 3, "fill": "mean"}
-    return list((values | overrides).values())
+    return values | overrides
+
+
+def start_maps(context: Context, **overrides: Any) -> jobs.Start:
+    tab = Segment(context)
+    return tab.start(*values_of(tab, values_of_maps(**overrides)))
+
+
+def start_sets(context: Context, store: CalibrationStore | None = None, **overrides: Any) -> jobs.Start:
+    tab = LabelSet(context, store)
+    return tab.start(*values_of(tab, values_of_sets(**overrides)))
+
+
+def start_patch(context: Context, **overrides: Any) -> jobs.Start:
+    tab = Patch(context)
+    return tab.start(*values_of(tab, values_of_patch(**overrides)))
+
+
+def load(network: Network[Any]) -> LoadedModel:
+    *_, state = network.iter_loading(FairQueue(), threading.Event())
+    assert state.result is not None
+    return state.result
+
+
+def make_request(tab: Tab[Any], values: dict[str, Any]) -> Request[Any]:
+    network, parsed = tab.parse(tuple(values_of(tab, values)))
+    return tab.make_request(network, load(network), parsed)
 
 
 def run(context: Context, start: jobs.Start, subject: str = "test") -> str:
@@ -161,16 +196,16 @@ def test_a_newer_task_replaces_a_job_and_errors_become_messages() -> None:
 def test_visitors_share_a_network_that_is_being_loaded_and_a_failure_can_be_repeated() -> None:
     calls: list[int] = []
     release = threading.Event()
-    loaded = row_context().catalog.load("means")
+    loaded = load(row_context().images.first)
 
-    def load(job: Any) -> LoadedModel:
+    def slow(job: Any) -> LoadedModel:
         calls.append(1)
         if len(calls) == 1:
             raise PprsError("no room left. Delete something.")
         release.wait(60)
         return loaded
 
-    segmenter, queue = Network(SegmenterEntry("slow", load, ())), FairQueue()
+    segmenter, queue = Network(ImageEntry("slow", slow, ())), FairQueue()
     with pytest.raises(PprsError, match="no room left"):
         list(segmenter.iter_loading(queue, threading.Event()))
     halt = threading.Event()
@@ -190,30 +225,29 @@ def test_visitors_share_a_network_that_is_being_loaded_and_a_failure_can_be_repe
 
 def test_label_maps_equal_those_of_the_library() -> None:
     context = segmentation_context()
-    loaded = context.segmenter.entry.load(Silent())
-    request = segment.parse_request(context, loaded, tuple(values_of_segment()))
+    request = make_request(Segment(context), values_of_maps())
     maps = wait_for(Job(lambda job: certify_maps(request, job), FairQueue(), threading.Event()))
     for label_map, partition in zip(maps, (None, "grid:size=2"), strict=True):
         expected = certify_segmentation(
-            Brightness(), request.chosen.image, num_classes=2, noise=Gaussian(0.25), partition=partition, seed=3
+            Brightness(), request.chosen.values, num_classes=2, noise=Gaussian(0.25), partition=partition, seed=3
         )
         assert label_map.certificate == expected
 
 
 def test_the_page_states_that_all_pixels_hold_together() -> None:
     context = segmentation_context()
-    page = run(context, segment.start(context, *values_of_segment()))
+    page = run(context, start_maps(context))
     assert page.count("64 of 64 pixels: no change of L2 norm up to 0.168") == 2
     assert "can alter any of their labels. This holds for all of them together, with 99.9% confidence" in page
     assert "the 8x8 grey image that the network takes" in page
     assert "Both maps hold together with probability at least 99.8%" in page
     assert page.count('class="num"') == page.count("data-tip=")
-    alone = run(context, segment.start(context, *values_of_segment(example="unclear", method=NONE)))
+    alone = run(context, start_maps(context, example="unclear", A=NONE))
     assert "Both maps" not in alone
     assert alone.count("<section") == 2  # the image, and plain smoothing
     assert 'data-certified="32"' in alone  # it abstains at the grey half
     assert "50.0 <small>% abstained" in alone
-    nothing = run(context, segment.start(context, *values_of_segment(sigma=2.0, method=NONE)))
+    nothing = run(context, start_maps(context, sigma=2.0, A=NONE))
     assert "Abstained at all 64 pixels" in nothing
     assert "would help" in nothing
 
@@ -226,54 +260,46 @@ def test_the_page_states_that_all_pixels_hold_together() -> None:
         ({"sigma": 0.0}, "sigma must be between"),
         ({"example": None}, "choose an example, or upload an image"),
         ({"seed": -1}, "the seed must be between"),
-        ({"method": ("as text", "", "", "", "", "denoiser:secret.onnx")}, "reads a file, which this page does not"),
+        ({"A": ("as text", "", "", "", "", "denoiser:secret.onnx")}, "reads a file, which this page does not"),
     ],
 )
 def test_settings_of_label_maps_are_checked(overrides: dict[str, Any], message: str) -> None:
     context = segmentation_context()
-    page = run(context, segment.start(context, *values_of_segment(**overrides)))
+    page = run(context, start_maps(context, **overrides))
     assert 'class="pp error"' in page
     assert message in page
 
 
 def test_hostile_class_names_are_shown_as_text() -> None:
     context = segmentation_context((HOSTILE, "b"))
-    assert_harmless(run(context, segment.start(context, *values_of_segment())))
+    assert_harmless(run(context, start_maps(context)))
     context = row_context((HOSTILE,) * 4)
-    assert_harmless(run(context, label_set.start(context, CalibrationStore(), *values_of_sets())))
-    assert_harmless(run(context, patch.start(context, *values_of_patch())), times=3)
+    assert_harmless(run(context, start_sets(context)))
+    assert_harmless(run(context, start_patch(context)), times=3)
 
 
 def test_the_users_own_network_is_a_classifier_or_labels_pixels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    monkeypatch.setattr(models, "make_catalog", lambda model, data, **options: (model, data))
+    monkeypatch.setattr(models, "list_classifiers", lambda model, data, **options: (model, data))
     images = np.zeros((3, 1, 8, 8), np.float32)
     np.savez(tmp_path / "x.npz", x=images, masks=images[:, 0].astype(np.int64), y=np.arange(3))
-    options: dict[str, Any] = {"engine": "torch", "progress": Silent()}
-    catalog, segmenter, _ = make_models("test_guarantees:Brightness", str(tmp_path / "x.npz"), **options)
+    options: dict[str, Any] = {"engine": "torch"}
+    catalog, segmenters, _ = make_models("test_guarantees:Brightness", str(tmp_path / "x.npz"), **options)
     assert catalog == (None, models.DIGITS)
-    assert segmenter.entry.name == "test_guarantees:Brightness (yours)"
-    assert [e.title for e in segmenter.entry.examples] == ["image 0", "image 1", "image 2"]
-    assert segmenter.entry.load(Silent()).num_classes == 2
-    catalog, segmenter, _ = make_models("test_guarantees:Means", str(tmp_path / "x.npz"), **options)
+    assert segmenters.first.entry.name == "test_guarantees:Brightness (yours)"
+    assert [e.title for e in segmenters.first.entry.examples] == ["image 0", "image 1", "image 2"]
+    assert segmenters.first.entry.load(Silent()).num_classes == 2
+    catalog, segmenters, _ = make_models("test_guarantees:Means", str(tmp_path / "x.npz"), **options)
     assert catalog[0].source == "test_guarantees:Means"
-    assert segmenter.entry.name == "scenes (built-in network)"
+    assert segmenters.first.entry.name == "scenes (built-in network)"
     assert make_models(None, None, **options)[0] == (None, models.DIGITS)
 
 
-def test_the_network_of_the_scenes_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PPRS_CACHE", str(tmp_path))
-    calls: list[Path] = []
-    monkeypatch.setattr(
-        segmenters, "train_and_score_segmenter",
-        lambda data, recipe, source, out, progress: (calls.append(out), out.write_text("weights")),
-    )  # fmt: skip
-    monkeypatch.setattr(segmenters, "load_segmenter", lambda model, *rest: model)
-    for _ in range(2):
-        assert segmenters._load_scenes("torch", Silent()) == str(tmp_path / "scenes-1.safetensors")
-    assert calls == [tmp_path / "scenes-1.safetensors"]
+def test_the_network_of_the_scenes_comes_with_the_package() -> None:
+    loaded = load(list_segmenters("torch").first)
+    assert (loaded.model.source, loaded.num_classes) == ("builtin:scenes", 11)
 
 
 # ---- label sets
@@ -281,7 +307,7 @@ def test_the_network_of_the_scenes_is_trained_once(tmp_path: Path, monkeypatch: 
 
 def test_label_sets_equal_those_of_the_library() -> None:
     context, store = row_context(), CalibrationStore()
-    request = label_set.parse_request(context, tuple(values_of_sets()))
+    request = make_request(LabelSet(context), values_of_sets())
     calibration, others = split_images(request)
     assert not {0, 1} & {*calibration, *others}  # the examples
     assert (len(calibration), len(others), set(calibration) & set(others)) == (90, 28, set())
@@ -293,7 +319,7 @@ def test_label_sets_equal_those_of_the_library() -> None:
         )
         assert one.sets.calibration.scores == expected.calibration.scores
         assert one.sets.settings.promise == expected.settings.promise
-        assert one.labels == expected.predict(request.chosen.image, index=1)
+        assert one.labels == expected.predict(request.chosen.values, index=1)
         assert not one.was_calibrated_with
         assert 1 in one.labels
         assert len(one.evaluation.rows) == 28
@@ -305,36 +331,37 @@ def test_a_calibration_is_used_again_for_another_radius(monkeypatch: pytest.Monk
     monkeypatch.setattr(
         LabelSets, "of_subject", lambda *args, **options: (calls.append(1), of_subject(*args, **options))[1]
     )
-    first = run(context, label_set.start(context, store, *values_of_sets()))
-    second = run(context, label_set.start(context, store, *values_of_sets(radius=0.05)))
+    first = run(context, start_sets(context, store))
+    second = run(context, start_sets(context, store, radius=0.05))
     assert len(calls) == 2  # plain smoothing, and the partition
     assert "change of L2 norm up to 0.1 is made" in first
     assert "change of L2 norm up to 0.05 is made" in second
-    run(context, label_set.start(context, store, *values_of_sets(seed=1)))
+    run(context, start_sets(context, store, seed=1))
     assert len(calls) == 4
 
 
 def test_the_page_states_that_coverage_is_marginal() -> None:
     context = row_context()
-    page = run(context, label_set.start(context, CalibrationStore(), *values_of_sets()))
+    page = run(context, start_sets(context))
     assert "each set contains the true label with probability at least 90%" in page
     assert "It is not promised for each image or each class" in page
     assert page.count("It contains the true label, b.") == 2
     assert page.count("28 <small>other images") == 2
     assert page.count('class="num"') == page.count("data-tip=")
-    few = run(context, label_set.start(context, CalibrationStore(), *values_of_sets(radius=0.5)))
+    few = run(context, start_sets(context, radius=0.5))
     assert "90 calibration images are too few" in few
     assert "The smallest number that would do is 1," in few
     none = row_context()
-    loaded = dataclasses.replace(none.catalog.load("means"), data=as_image_set(np.zeros((2, 1, 8, 8), np.float32)))
-    none.catalog._loaded["means"] = loaded
-    assert "no images to calibrate with" in run(none, label_set.start(none, CalibrationStore(), *values_of_sets()))
+    entry = none.images.first.entry
+    loaded = dataclasses.replace(load(none.images.first), data=as_image_set(np.zeros((2, 1, 8, 8), np.float32)))
+    none = dataclasses.replace(none, images=Networks([dataclasses.replace(entry, load=lambda job: loaded)]))
+    assert "no images to calibrate with" in run(none, start_sets(none))
 
 
 @pytest.fixture(scope="module")
 def calibrated(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The content of a file of label sets."""
-    loaded = row_context().catalog.load("means")
+    loaded = load(row_context().images.first)
     subject = load_subject(loaded.model, loaded.data, images=range(1, 120))
     path = tmp_path_factory.mktemp("sets") / "sets.json"
     request = SetRequest(Gaussian(0.25), parse_partition("grid:size=2"), 0.1, options=EngineOptions("torch"))
@@ -350,12 +377,12 @@ def sets_file(calibrated: str, tmp_path: Path) -> Path:
 
 def test_a_calibration_in_a_file_is_used(sets_file: Path) -> None:
     context = row_context()
-    page = run(context, label_set.start(context, CalibrationStore(), *values_of_sets(file=str(sets_file))))
+    page = run(context, start_sets(context, file=str(sets_file)))
     assert "grid:size=2" in page
     assert "119 calibration images (from your file)" in page
     assert "one of the calibration images, about which nothing is promised" in page
-    values = values_of_sets(file=str(sets_file), example="first")
-    assert "about which nothing" not in run(context, label_set.start(context, CalibrationStore(), *values))
+    other = start_sets(context, file=str(sets_file), example="first")
+    assert "about which nothing" not in run(context, other)
 
 
 def rewrite(path: Path, **changes: object) -> None:
@@ -382,7 +409,7 @@ def rewrite(path: Path, **changes: object) -> None:
 def test_a_hostile_calibration_is_refused(sets_file: Path, changes: dict[str, object], message: str) -> None:
     rewrite(sets_file, **changes)
     context = row_context()
-    page = run(context, label_set.start(context, CalibrationStore(), *values_of_sets(file=str(sets_file))))
+    page = run(context, start_sets(context, file=str(sets_file)))
     assert 'class="pp error"' in page
     assert message in page
     assert str(sets_file) not in page
@@ -393,7 +420,7 @@ def test_a_hostile_calibration_is_refused(sets_file: Path, changes: dict[str, ob
 
 def test_a_certificate_against_patches_equals_that_of_the_library() -> None:
     context = row_context()
-    request = patch.parse_request(context, tuple(values_of_patch()))
+    request = make_request(Patch(context), values_of_patch())
     passes: list[float] = []
 
     class Counting(Job[Any]):
@@ -402,7 +429,7 @@ def test_a_certificate_against_patches_equals_that_of_the_library() -> None:
             super().advance(amount, note)
 
     result = wait_for(Counting(lambda job: certify_patch(request, job), FairQueue(), threading.Event()))
-    expected = PatchClassifier(Means(), 4, 1, 3, "mean").certify(request.chosen.image)
+    expected = PatchClassifier(Means(), 4, 1, 3, "mean").certify(request.chosen.values)
     assert result.certificate == expected
     assert result.certificate.certified
     assert sum(passes) == expected.passes
@@ -414,7 +441,7 @@ def test_a_certificate_against_patches_equals_that_of_the_library() -> None:
 
 def test_a_label_that_is_not_certified_comes_with_the_pair_that_changes_it() -> None:
     context = row_context()
-    request = patch.parse_request(context, tuple(values_of_patch(patch=4, masks=2)))
+    request = make_request(Patch(context), values_of_patch(patch=4, masks=2))
     result = wait_for(Job(lambda job: certify_patch(request, job), FairQueue(), threading.Event()))
     assert not result.certificate.certified
     page = render_patch(request, result)
@@ -423,7 +450,7 @@ def test_a_label_that_is_not_certified_comes_with_the_pair_that_changes_it() -> 
     name = request.loaded.get_class_name(result.certificate.worst_label)
     assert f"Under this pair, the network sees another label: {name}." in page
     visible = ~result.hidden
-    assert torch.equal(result.filled[0][visible], request.chosen.image[0][visible])
+    assert torch.equal(result.filled[0][visible], request.chosen.values[0][visible])
 
 
 @pytest.mark.parametrize(
@@ -437,16 +464,16 @@ def test_a_label_that_is_not_certified_comes_with_the_pair_that_changes_it() -> 
 )
 def test_settings_of_patches_are_checked(overrides: dict[str, Any], message: str) -> None:
     context = row_context()
-    page = run(context, patch.start(context, *values_of_patch(**overrides)))
+    page = run(context, start_patch(context, **overrides))
     assert 'class="pp error"' in page
     assert message in page
 
 
 def test_work_that_is_stopped_proves_nothing() -> None:
     for context, make in (
-        (segmentation_context(), lambda context: segment.start(context, *values_of_segment())),
-        (row_context(), lambda context: label_set.start(context, CalibrationStore(), *values_of_sets())),
-        (row_context(), lambda context: patch.start(context, *values_of_patch())),
+        (segmentation_context(), lambda context: start_maps(context)),
+        (row_context(), lambda context: start_sets(context)),
+        (row_context(), lambda context: start_patch(context)),
     ):
         assert "stopped by you: nothing is shown" in run(context, stop_at_once(make(context)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import threading
 import zipfile
 from pathlib import Path
@@ -15,15 +16,16 @@ import torch
 from test_app import HOSTILE, assert_harmless
 
 from pprs.app import models, signals
-from pprs.app.catalog import LoadedModel, ModelCatalog
 from pprs.app.certification import STOP
-from pprs.app.networks import Network
+from pprs.app.networks import LoadedModel, Networks
+from pprs.app.requests import Request
 from pprs.app.server.context import Context
 from pprs.app.server.cost import measure_chunk
 from pprs.app.server.limits import Limits
 from pprs.app.signal_inputs import format_curve, parse_curve, read_signals, resample_curve
 from pprs.app.signals import Scale, SignalEntry
-from pprs.app.tabs import jobs, signal
+from pprs.app.tabs import jobs
+from pprs.app.tabs.signal import Signal
 from pprs.data import Signals
 from pprs.errors import ConfigurationError, PprsError
 from pprs.model import Model
@@ -58,24 +60,41 @@ def make_context(names: tuple[str, str] = ("first", "second"), rate: int | None 
     model = Model(Halves(), "halves", 2, names, (channels, LENGTH))
     loaded = LoadedModel(model, model, "torch", data)
     entry = SignalEntry(
-        "halves", lambda job: loaded, lambda: data, lambda noise, shape: recommend_partition(noise.sigma, shape), rate
+        "halves",
+        lambda job: loaded,
+        lambda: data,
+        lambda loaded, noise, shape: recommend_partition(noise.sigma, shape),
+        rate,
     )
-    return Context(ModelCatalog([]), Path(), signals=[Network(entry)])
+    return Context(Networks([]), Path(), signals=Networks([entry]))
 
 
 def values_of(**overrides: Any) -> tuple[Any, ...]:
-    values = {
-        "model": "halves", "example": "signal 1", "upload": None, "index": 0, "curve": "", "sigma": 1.0, "n": 500,
-        "alpha": 0.001, "seed": 3,
+    """The values that the page sends, in its order."""
+    values: dict[str, Any] = {
+        "model": "halves", "example": "signal 1", "sigma": 1.0, "canvas": None, "upload": None, "A": BLUR, "curve": "",
+        "index": 0, "n": 500, "alpha": 0.001, "seed": 3,
     }  # fmt: skip
-    method = overrides.pop("method", BLUR)
-    return *(values | overrides).values(), *method
+    values |= overrides
+    return tuple(part for name, value in values.items() for part in (value if name == "A" else [value]))
 
 
 def certify(context: Context, **overrides: Any) -> str:
     """Return what the page shows in the end."""
-    *_, last = jobs.iter_pages(context, "me", "test", signal.start(context, *values_of(**overrides)))
+    *_, last = jobs.iter_pages(context, "me", "test", Signal(context).start(*values_of(**overrides)))
     return last
+
+
+def show_preview(context: Context, **overrides: Any) -> tuple[str, str]:
+    """Return the signals that the page shows, and what stands below them."""
+    *_, shown = Signal(context).show_preview("me", values_of(**overrides))
+    return shown
+
+
+def parse_request(context: Context, **overrides: Any) -> Request[Any]:
+    tab = Signal(context)
+    network, parsed = tab.parse(values_of(**overrides))
+    return tab.make_request(network, None, parsed)
 
 
 def test_radii_equal_those_of_the_library_and_the_claim_has_a_unit() -> None:
@@ -93,19 +112,20 @@ def test_radii_equal_those_of_the_library_and_the_claim_has_a_unit() -> None:
     assert "signal index 1" in page
     assert "image" not in page
     assert page.count('class="num"') == page.count("data-tip=")
-    alone = certify(context, method=NONE)
+    alone = certify(context, A=NONE)
     assert alone.count("<section") == 1
 
 
 def test_the_preview_shows_signal_noise_segments_and_mean_without_the_network() -> None:
     context = make_context()
-    context.signals[0].entry.__dict__["load"] = None
+    context.signals.first.entry.__dict__.update(load=None, hint="Press Certify.")
     recommended = ("recommended (auto)", "", "", "", "", "")
-    shown, hint = signal.show_preview(context, values_of(method=recommended))
+    shown, _ = show_preview(context, A=recommended)
     for caption in ("original: signal 1", "noisy, sigma 1", "segments, before softening", "averaged"):
         assert caption in shown
     assert shown.count("<img") == 4
     assert "slic1d/soft/shifts:k=4" in shown
+    [hint] = Signal(context).show_votes("me", values_of(A=recommended), pressed=False)
     assert "Press Certify" in hint
     assert measure_chunk(parse_partition("changepoint").resolve(1.0, (1, 512)), (1, 512)) > 0
 
@@ -113,7 +133,7 @@ def test_the_preview_shows_signal_noise_segments_and_mean_without_the_network() 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"model": "?"}, "unknown network"),
+        ({"model": "?"}, "unknown model"),
         ({"sigma": 0.0}, "sigma must be between"),
         ({"n": 10}, "the number of samples must be between"),
         ({"seed": -1}, "the seed must be between"),
@@ -122,12 +142,12 @@ def test_the_preview_shows_signal_noise_segments_and_mean_without_the_network() 
         ({"curve": "1, x"}, "&#34;x&#34; is not a number"),
         ({"curve": "1, nan"}, "NaN or infinite"),
         ({"curve": "1"}, "a curve has 2 to 20,000 numbers, not 1"),
-        ({"method": ("as text", "", "", "", "", "slic")}, "signal"),
-        ({"method": ("as text", "", "", "", "", "denoiser:secret.onnx")}, "reads a file, which this page does not"),
+        ({"A": ("as text", "", "", "", "", "slic")}, "signal"),
+        ({"A": ("as text", "", "", "", "", "denoiser:secret.onnx")}, "reads a file, which this page does not"),
     ],
 )
 def test_settings_are_checked(overrides: dict[str, Any], message: str) -> None:
-    for page in (certify(make_context(), **overrides), signal.show_preview(make_context(), values_of(**overrides))[0]):
+    for page in (certify(make_context(), **overrides), show_preview(make_context(), **overrides)[0]):
         assert 'class="pp error"' in page
         assert message in page
 
@@ -163,10 +183,10 @@ def test_uploads_of_all_formats(tmp_path: Path) -> None:
     context = make_context()
     for suffix, path in write_files(tmp_path).items():
         index = 0 if suffix in (".wav", ".flac") else 1
-        request = signal.parse_request(context, values_of(upload=str(path), index=index))
+        request = parse_request(context, upload=str(path), index=index)
         divisor = 4 if suffix in (".wav", ".flac") else 1
-        assert torch.equal(request.image, make_signals()[1].image / divisor), suffix
-        assert request.title == ("signal 1 of your 2" if index else "your signal")
+        assert torch.equal(request.chosen.values, make_signals()[1].image / divisor), suffix
+        assert request.chosen.title == ("signal 1 of your 2" if index else "your signal")
 
 
 def test_uploads_are_checked(tmp_path: Path) -> None:
@@ -201,14 +221,12 @@ def test_uploads_are_checked(tmp_path: Path) -> None:
     }
     for name, message in expected.items():
         context = make_context(rate=16_000 if name == "x.wav" else None)
-        page, _ = signal.show_preview(context, values_of(upload=str(tmp_path / name)))
+        page, _ = show_preview(context, upload=str(tmp_path / name))
         assert message in page, page
         assert str(tmp_path) not in page
     with pytest.raises(PprsError, match=r"has 0\.0 MB, but at most 0 MB"):
         read_signals(files[".csv"], Limits(signal_bytes=10))
-    assert "with the indices 0 to 1" in signal.show_preview(
-        make_context(), values_of(upload=str(files[".csv"]), index=2)
-    )[0]  # fmt: skip
+    assert "with the indices 0 to 1" in show_preview(make_context(), upload=str(files[".csv"]), index=2)[0]
 
 
 def test_hostile_class_names_are_shown_as_text() -> None:
@@ -217,23 +235,25 @@ def test_hostile_class_names_are_shown_as_text() -> None:
 
 def test_stopping_while_the_network_is_loaded_and_while_it_is_certified() -> None:
     context, release = make_context(), threading.Event()
-    entry = context.signals[0].entry
+    entry = context.signals.first.entry
     loaded = entry.load(Silent())
     entry.__dict__["load"] = lambda job: (release.wait(60), loaded)[1]
-    pages = jobs.iter_pages(context, "me", "test", signal.start(context, *values_of(n=100_000)))
+    pages = jobs.iter_pages(context, "me", "test", Signal(context).start(*values_of(n=100_000)))
     assert 'data-state="running"' in next(pages)
     context.sessions.stop("me", "test")
     *_, last = pages
-    assert "press Certify to wait for it" in last
+    assert "press the button again to wait for it" in last
     release.set()
-    pages = jobs.iter_pages(context, "me", "test", signal.start(context, *values_of(n=100_000)))
+    pages = jobs.iter_pages(context, "me", "test", Signal(context).start(*values_of(n=100_000)))
     next(page for page in pages if "signal-live" in page)
     context.sessions.stop("me", "test")
     *_, last = pages
     assert "stopped by you" in last
 
 
-def test_the_built_in_networks_are_trained_once_and_need_aeon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_built_in_networks_come_with_the_package_or_are_trained_once_and_need_aeon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PPRS_CACHE", str(tmp_path))
     calls: list[tuple[Any, ...]] = []
 
@@ -243,28 +263,33 @@ def test_the_built_in_networks_are_trained_once_and_need_aeon(tmp_path: Path, mo
 
     monkeypatch.setattr(signals, "train_and_score", train)
     monkeypatch.setattr(signals, "load_classifier", lambda *values: values[:2])
-    entry = signals.list_builtin_signals("torch")[0].entry
+    entry, other, *_ = signals.list_builtin_signals("torch")
     assert [e.title for e in entry.examples][:3] == ["signal 0", "signal 25", "signal 50"]
     assert (entry.shape, entry.scale.sigma, entry.scale.max_sigma) == ((1, 150), 0.5, 2.0)
+    assert entry.load(Silent()) == ("builtin:gunpoint", "builtin:GunPoint")
+    assert (calls, entry.hint) == ([], "")
+    assert "The first time, a small network" in other.hint
+    source = other.name.split()[0]
     for _ in range(2):
-        assert entry.load(Silent()) == (str(tmp_path / "gunpoint-1.safetensors"), "builtin:GunPoint")
-    assert calls == [(50, "resnet1d", 60, "builtin:GunPoint")]
+        assert other.load(Silent()) == (str(tmp_path / f"{source.lower()}-1.safetensors"), f"builtin:{source}")
+    [(count, arch, epochs, name)] = calls
+    assert (arch, epochs, name) == ("resnet1d", math.ceil(3000 / count), f"builtin:{source}")
     monkeypatch.setattr(signals.importlib.util, "find_spec", lambda name: None)
     assert signals.list_builtin_signals() == []
     with gr.Blocks() as page:
-        assert signal.build_tab(Context(ModelCatalog([]), Path())) is None
+        Signal(Context(Networks([]), Path())).build()
     assert "pip install &#39;pprs[signals]&#39;" in page.config["components"][-1]["props"]["value"]
 
 
 def test_the_users_own_network_of_signals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    monkeypatch.setattr(models, "make_catalog", lambda model, data, **options: (model, data))
+    monkeypatch.setattr(models, "list_classifiers", lambda model, data, **options: (model, data))
     np.savez(tmp_path / "x.npz", signals=np.stack(make_signals().signals), y=np.arange(8) % 2)
-    options: dict[str, Any] = {"engine": "torch", "progress": Silent()}
-    own, *builtin = models.make_models("test_signal_tab:Halves", str(tmp_path / "x.npz"), **options).signals
-    assert (own.entry.name, own.entry.own) == ("test_signal_tab:Halves (yours)", True)
-    assert own.entry.load(Silent()).num_classes == 2
-    assert len(builtin) == 7
+    options: dict[str, Any] = {"engine": "torch"}
+    networks = models.make_models("test_signal_tab:Halves", str(tmp_path / "x.npz"), **options).signals
+    assert (networks.first.entry.name, networks.first.entry.own) == ("test_signal_tab:Halves (yours)", True)
+    assert networks.first.entry.load(Silent()).num_classes == 2
+    assert len(networks.names) == 8
     net = Model(Halves(), "halves", 2, None, (1, LENGTH))
     with pytest.raises(ConfigurationError, match="takes signals, and there are no default ones"):
         signals.make_own_signals(net, None, split=None, classes=None, **options)

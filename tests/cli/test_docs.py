@@ -162,6 +162,13 @@ def test_every_block_of_the_tutorial_runs_in_an_empty_folder(tmp_path: Path) -> 
         assert (folder / made).is_file(), made
 
 
+def test_the_python_of_the_readme_runs_as_it_stands() -> None:
+    (code,) = [text for language, _, text in blocks(ROOT / "README.md") if language == "python"]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("class 9: no change of L2 norm up to 0.")
+
+
 def test_the_doctor_says_what_the_page_of_questions_shows(tmp_path: Path) -> None:
     shutil.copy(ROOT / "tests/golden/identity/digits.safetensors", tmp_path / "M.safetensors")
     (_, _, commands), (_, _, shown) = list(blocks(DOCS / "questions.md"))[:2]
@@ -266,7 +273,8 @@ def test_make_docs_without_the_extra_says_how_to_install_it(tmp_path: Path) -> N
     # A Python that finds no installed packages.
     (venv / "bin" / "python").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -S "$@"\n')
     (venv / "bin" / "python").chmod(0o755)
-    (venv / ".ready").touch()
+    for stamp in (".demo", ".ready"):  # in the order in which they are made
+        (venv / stamp).touch()
     call = ["make", "docs", f"VENV={venv}"]
     done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode != 0

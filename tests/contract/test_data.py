@@ -4,6 +4,7 @@ import contextlib
 import io
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,8 @@ from PIL import Image
 from pprs import PprsError, open_dataset
 from pprs.data import View, as_image_set
 from pprs.data.depth import find_lost_depth
+from pprs.data.folder import SPLIT_FOLDERS
+from pprs.data.hub import HubSet, _load
 
 
 @pytest.fixture(autouse=True)
@@ -119,6 +122,42 @@ def test_words_in_file_names_are_not_taken_for_splits(tmp_path: Path) -> None:
             make_image(i).save(tmp_path / "split" / split / "car" / f"{i}.png")
     assert len(open_dataset(str(tmp_path / "split"))) == 2
     assert len(open_dataset(str(tmp_path / "split"), prefer="train")) == 6
+
+
+TREES = {
+    "classes": ["b/1.png", "a/2.png", "a/10.png", "B/x.jpg", "train/test_1.png"],
+    "beside classes": ["b/1.png", "a/2.png", "z.png"],
+    "flat": ["z.png", "a.png", "M.png"],
+    "one class": ["cats/z.png", "cats/a.png"],
+    "nested": ["x/a/1.png", "x/b/1.png", "y/a/1.png", ".h/1.png"],
+    "splits": ["train/b/1.png", "train/a/1.png", "test/a/1.png", "test/c/9.png", "test/c/10.png"],
+    "one split": ["val/a/1.png", "val/c/9.png"],
+    "a split in two folders": ["train/b/1.png", "train/a/1.png", "training/b/2.png", "training/a/3.png"],
+    "splits of one class": ["train/b/1.png", "test/b/2.png"],
+    "a class called like a split": ["train/tester/1.png", "train/a/1.png"],
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_folders_are_read_as_the_library_reads_them(name: str, tmp_path: Path) -> None:
+    """Stored runs were made when `datasets` read all folders: order, names, labels and digests must stay."""
+    for seed, file in enumerate(TREES[name]):
+        (tmp_path / "images" / file).parent.mkdir(parents=True, exist_ok=True)
+        make_image(seed).save(tmp_path / "images" / file)
+    root = tmp_path / "images"
+    folders = {Path(file).parts[0] for file in TREES[name] if "/" in file}
+    options: dict[str, Any] = {"data_dir": str(root)}
+    if not folders or not folders <= SPLIT_FOLDERS.keys():
+        files = sorted(str(root / file) for file in TREES[name])
+        options = {"data_files": {"test": files}, "drop_labels": not folders}
+    expected = _load("imagefolder", None, "test", str(root), **options)
+    assert isinstance(expected, HubSet)
+    expected.root = root
+    data = open_dataset(str(root))
+    assert data.class_names == expected.class_names
+    for i in range(len(expected)):
+        assert (data.name_of(i), data.label_of(i)) == (expected.name_of(i), expected.label_of(i))
+    assert (len(data), data.fingerprint()) == (len(expected), expected.fingerprint())
 
 
 def test_flat_folder_has_no_labels(tmp_path: Path) -> None:

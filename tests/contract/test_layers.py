@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -26,7 +27,8 @@ TIERS: dict[str, dict[str, str]] = {
     "mathematics": {"smoothing": "", "training": "smoothing"},
     "runs": {"runs": "", "metrics": "runs", "runners": "runs metrics", "verification": "runs runners"},
     "methods": {
-        "certify": "", "doctor": "", "prediction": "doctor", "report": "prediction", "audit": "report",
+        "dither": "", "certify": "dither", "doctor": "", "prediction": "doctor", "report": "prediction",
+        "audit": "report",
         "label_sets": "audit report", "segmentation": "doctor report", "adaptation": "segmentation",
         "patches": "adaptation report",
     },
@@ -34,7 +36,7 @@ TIERS: dict[str, dict[str, str]] = {
     "faces": {"app": "", "cli": "app", "testing": ""},
 }  # fmt: skip
 ORDER = [name for tier in TIERS.values() for name in tier]
-ROOT_MODULES = ["__init__", "__main__", "_version", "errors", "metrics", "progress"]
+ROOT_MODULES = ["__init__", "__main__", "_version", "errors", "progress"]
 PUBLIC = [
     "Blur", "Certificate", "Exponential", "Felzenszwalb", "Gaussian", "Grid",
     "ImageSet", "LabelSets", "Model", "Partition", "PatchClassifier", "PowerLaw", "PprsError", "Processes",
@@ -154,6 +156,13 @@ def test_public_names() -> None:
     assert len(PUBLIC) <= 36
     for name in PUBLIC:
         assert getattr(pprs, name) is not None
+
+
+@pytest.mark.parametrize("module", [pprs.data, pprs.metrics, pprs.noise, pprs.partition], ids=lambda m: m.__name__)
+def test_public_modules_show_their_public_names_only(module: ModuleType) -> None:
+    assert dir(module) == sorted(module.__all__)
+    assert all(hasattr(module, name) for name in module.__all__)
+    assert not any(isinstance(getattr(module, name), ModuleType) for name in module.__all__)
 
 
 def test_public_names_are_listed_once_and_only_in_the_stub() -> None:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import pprs
 from pprs import metrics
 from pprs.certify.summary import summarise_certification
+from pprs.model.forms import FunctionModule
 from pprs.runs import Row, RunFrame, RunSettings
+from pprs.runs.export import export
 from pprs.smoothing.bounds import clopper_pearson_interval, mean_error
 
 RADII = [0.0, 0.25, 0.5]
@@ -153,3 +158,36 @@ def test_a_summary_credits_only_what_has_the_correct_label() -> None:
 
     assert summarise([0, 1, None, None]) == [0.25, 0.125]  # as in certified accuracy
     assert summarise([None, None]) == [1.0, 0.5]
+
+
+def test_a_run_is_taken_in_every_form_that_a_report_takes(tmp_path: Path) -> None:
+    def scores(x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([x.mean((1, 2, 3)), 1 - x.mean((1, 2, 3))], 1)
+
+    images, folder, sampling = torch.rand(3, 1, 8, 8), tmp_path / "run", pprs.Sampling(n0=5, n=50)
+    run = pprs.certify_dataset(
+        pprs.Model(FunctionModule(scores), "net", 2), (images, [0, 1, 1]), noise=0.25, sampling=sampling, out=folder,
+        progress=False,
+    )  # fmt: skip
+    table = tmp_path / "rows.json"
+    export(run.rows(), run.settings, "json", table)
+    for form in (run, folder, str(folder), table, RunFrame.of(run)):
+        assert metrics.certified_accuracy(form, RADII).tolist() == metrics.certified_accuracy(run, RADII).tolist()
+        assert metrics.average_certified_radius(form) == metrics.average_certified_radius(run)
+        assert metrics.average_certified_radius_error(form) == metrics.average_certified_radius_error(run)
+        assert metrics.certified_f1(form, 0.1) == metrics.certified_f1(run, 0.1)
+        assert metrics.f1_of_certified(form, 0.1) == metrics.f1_of_certified(run, 0.1)
+        assert metrics.summarize(form, RADII).accuracy == metrics.summarize(run, RADII).accuracy
+        assert metrics.radius_difference(form, run).mean == 0.0
+        assert metrics.accuracy_difference(run, form, 0.1).images == 3
+
+
+@pytest.mark.parametrize(("parameter", "call"), [
+    ("results", lambda: metrics.certified_accuracy([run := object(), run], RADII)),
+    ("results", lambda: metrics.average_certified_radius({"radius": 1})),
+    ("other", lambda: metrics.radius_difference([0.5], ["runs/slic"])),
+])  # fmt: skip
+def test_what_is_no_run_is_refused_by_name(parameter: str, call: Callable[[], object]) -> None:
+    with pytest.raises(pprs.PprsError, match=f"^`{parameter}` must be a run, its folder, url or exported rows") as e:
+        call()
+    assert e.value.parameter == parameter

@@ -39,6 +39,7 @@ def test_manifest_lists_the_committed_rows() -> None:
     assert (len(entries), sum(entry.rows for entry in entries)) == (640, 134907)
 
 
+@pytest.mark.redraw
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_committed_results_are_drawn_again_byte_for_byte(tmp_path: Path) -> None:

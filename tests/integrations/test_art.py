@@ -134,7 +134,7 @@ def test_a_network_in_training_mode_is_certified_in_eval_mode() -> None:
     found = again.certify(images(0.9, 0.1), 500)
     assert found[0].tolist() == labels.tolist()
     assert found[1].tolist() == radii.tolist()
-    assert not model.training
+    assert model.training  # as it was
 
 
 def test_a_network_that_depends_on_the_batch_is_refused() -> None:

@@ -15,7 +15,7 @@ from pprs.integrations import MissingPackageError
     ("module", "imported", "name"),
     [
         ("torchmetrics", "torchmetrics", "torchmetrics"),
-        ("art", "art.estimators.certification.randomized_smoothing", "the Adversarial Robustness Toolbox"),
+        ("art", "art.estimators.certification.randomized_smoothing", "art"),
     ],
 )
 def test_a_missing_package_is_named_with_the_extra(
@@ -27,4 +27,6 @@ def test_a_missing_package_is_named_with_the_extra(
         importlib.import_module(f"pprs.integrations.{module}")
     assert isinstance(error.value, MissingPackageError)
     assert isinstance(error.value, pprs.PprsError)
-    assert str(error.value) == f"{name} is not installed. Install it with: pip install 'pprs[integrations]'"
+    assert str(error.value) == (
+        f"this needs {name}, which is not installed. Install it with: pip install 'pprs[integrations]'"
+    )

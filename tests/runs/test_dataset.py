@@ -263,7 +263,7 @@ def test_bad_input_names_its_parameter(tmp_path: Path) -> None:
     fails("data", "map-style Dataset", net, generator())
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(2, 1, 28, 28)))
     fails("data", "not a generator or a DataLoader", net, loader)
-    fails("model", "must be a text", 7, arrays)
+    fails("model", "give a text for load_model", 7, arrays)
     fails("images", r"index 2, but the data has images 0 to 1", images=range(5))
     fails("images", "index -1", images=[-1])
     fails("images", "twice", images=[0, 0])

@@ -18,7 +18,7 @@ from helpers import Record, pprs
 from networks import IMAGES, make_overlay, save_network
 
 from pprs import Processes, Run, Sampling, certify_dataset, open_run, verify_run, write_report
-from pprs.cli import demo_patches
+from pprs.cli import demos
 from pprs.errors import ConfigurationError, DamagedError, PprsError
 from pprs.model import load_model
 from pprs.model.changes import Changes
@@ -456,11 +456,15 @@ def test_the_demo_compares_fills_and_an_adapted_classifier(
     def adapt(model: str, data: str, *, out: Path, **_: object) -> None:
         save_overlay(make_overlay(load_model(model), Changes()), out)
 
-    for name, value in {"LIMIT": 2, "FILLS": ("mean",), "adapt_to_masks": adapt}.items():
-        monkeypatch.setattr(demo_patches, name, value)
-    demo_patches.show_patches(model, data, tmp_path / "demo")
+    monkeypatch.setattr(demos, "adapt_to_masks", adapt)
+    monkeypatch.setattr(demos, "DIGITS", data)
+    shown = demos.Patches()
+    monkeypatch.setattr(demos.Patches, "limit", 2)
+    monkeypatch.setattr(demos.Patches, "ways", {"patch-diffusion": "mean"})
+    (tmp_path / "demo").mkdir()
+    shown.present(model, tmp_path / "demo", tmp_path / "demo" / "report.html", adapting=True)
     assert [run.name for run in sorted((tmp_path / "demo").iterdir())] == [
-        "adapted", "adapted.safetensors", "mean", "report.html",
+        "adapted", "adapted.safetensors", "patch-diffusion", "report.html",
     ]  # fmt: skip
     assert "adapted" in (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
 

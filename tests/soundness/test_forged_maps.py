@@ -3,37 +3,21 @@
 from __future__ import annotations
 
 import re
-import sqlite3
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
-from forging import (
-    ALONE,
-    OPEN,
-    REPLAY,
-    UNCHECKED,
-    Document,
-    Packed,
-    SqliteFormat,
-    Verdict,
-    check_expectations,
-    damage,
-    documented,
-    find_surprises,
-    forge,
-    forge_rows,
-    judge,
-)
+from forging import ALONE, OPEN, REPLAY, RUN, UNCHECKED, Document, ForgeryContract, Packed
 
-from pprs import Grid, PprsError, Slic, verify_run
+from pprs import Grid, Slic, verify_run
 from pprs.data.thumbnail import encode_thumbnail
 from pprs.errors import DamagedError
 from pprs.report import make_report
-from pprs.runs import FILE, Run, open_run
+from pprs.runs import Run, open_run
 from pprs.segmentation import SegmentationSampling
 from pprs.segmentation.run import segment_dataset
 from pprs.segmentation.summary import add_up
@@ -158,48 +142,6 @@ VARIANTS: dict[str, Any] = {
 }
 
 
-def make_verdict(folder: Path) -> Any:
-    def verify(path: Path, replay: bool) -> Verdict:
-        try:
-            found = verify_run(
-                path, model=MODEL, data=str(folder / "data.npz"), replay=99 if replay else 0, progress=False
-            )
-        except PprsError as error:
-            return Verdict(False, "", error.message)
-        return Verdict(found.ok, str(found))
-
-    return verify
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("maps")
-    for name, groups in GROUPS.items():
-        run = segment(folder, name, MODEL, groups)
-        segment(folder, f"other-{name}", OTHER, groups)
-        assert [failure.idx for failure in run.failures()] == [REFUSED]
-        assert 0 < add_up(run).certified_share < 1
-    return folder
-
-
-@pytest.mark.parametrize("name", GROUPS)
-def test_forgeries_of_label_maps_are_found(folder: Path, tmp_path: Path, name: str) -> None:
-    form = SqliteFormat(FILE)
-    document, other = form.read(folder / name), form.read(folder / f"other-{name}")
-    check_expectations(EXPECTED, document)
-    forgeries = [*forge(document, VARIANTS), *forge_rows(document, other)]
-    assert len(forgeries) > 70
-    verify = make_verdict(folder)
-    assert verify(folder / name, True).ok
-    surprises = find_surprises(forgeries, EXPECTED, lambda f: judge(f, folder / name, tmp_path, form, verify))
-    stated = {field for field in EXPECTED if EXPECTED[field] == UNCHECKED}
-    assert not [text for text in surprises if text.partition(":")[0] not in stated], "\n\n".join(surprises)
-
-
-def test_fields_that_nothing_checks_are_documented() -> None:
-    assert documented("segment") == {field for field, word in EXPECTED.items() if word == UNCHECKED}
-
-
 def merge(document: Document, cells: Packed | None = None) -> None:
     """Merge every two groups of a run. Fewer groups mean fewer hypotheses, and so more certified pixels."""
     for row in document["rows"]:
@@ -211,66 +153,49 @@ def merge(document: Document, cells: Packed | None = None) -> None:
             row[name] = replace(row[name], values=tuple(first[cell] for cell in row["cells"].values))
 
 
-def test_merged_groups_are_found(folder: Path) -> None:
-    """Groups that follow from the settings are not read at all, and others are compared when votes are drawn again."""
-    form, verify = SqliteFormat(FILE), make_verdict(folder)
-    document = form.read(folder / "superpixels")
-    assert verify(folder / "superpixels", True).ok
-    merge(document)
-    segment(folder, "merged", MODEL, GROUPS["superpixels"])
-    form.write(folder / "merged", document)
-    found = verify(folder / "merged", True)
-    assert not found.ok
-    assert re.search(r"cells differ at \d+ of 256 pixels", found.text)
-    assert re.search(r"hypotheses is (\d+), and drawing again gives (\d+)", found.text)
-    document = form.read(folder / "groups")
-    assert document["rows"][0]["cells"] is None
-    grid = next(open_run(folder / "groups").iter_rows()).certificate.cells
-    merge(document, Packed(tuple(grid.ravel().tolist()), f"{SIDE}x{SIDE}\n".encode()))
-    form.write(folder / "other-groups", document)
-    with pytest.raises(DamagedError, match='row of image 0 is damaged: "cells" does not match the groups of the run'):
-        open_run(folder / "other-groups").rows()
+class TestForgedMaps(ForgeryContract):
+    kind, model, expected, variants, least = "segment", MODEL, EXPECTED, VARIANTS, (70, 60)
+    cases: ClassVar[dict[str, tuple[str, int]]] = {name: (name, 0) for name in GROUPS}
+    named = "failed image|settings|binding|its key is no index"
 
+    @classmethod
+    def make_runs(cls, folder: Path) -> None:
+        for name, groups in GROUPS.items():
+            run = segment(folder, name, MODEL, groups)
+            segment(folder, f"other-{name}", OTHER, groups)
+            assert [failure.idx for failure in run.failures()] == [REFUSED]
+            assert 0 < add_up(run).certified_share < 1
 
-def test_masks_of_the_networks_own_answer_are_found(folder: Path) -> None:
-    form = SqliteFormat(FILE)
-    document = form.read(folder / "pixels")
-    for row in document["rows"]:
-        row["mask"] = row["selected"]
-    segment(folder, "masks", MODEL)
-    form.write(folder / "masks", document)
-    found = verify_run(folder / "masks", model=MODEL, data=str(folder / "data.npz"), replay=9, progress=False)
-    assert not found.ok
-    assert all("its mask is not that of the data" in str(mismatch) for mismatch in found.mismatches)
+    def readers(self, run: Path, scratch: Path) -> list[Callable[[], object]]:
+        return [lambda: make_report([run]).render("html")]
 
+    def test_merged_groups_are_found(self, folder: Path) -> None:
+        """Groups that follow from the settings are not read at all. Others are compared when votes are drawn again."""
+        document = RUN.read(folder / "superpixels")
+        assert self.verify(folder, folder / "superpixels", True).ok
+        merge(document)
+        segment(folder, "merged", MODEL, GROUPS["superpixels"])
+        RUN.write(folder / "merged", document)
+        found = self.verify(folder, folder / "merged", True)
+        assert not found.ok
+        assert re.search(r"cells differ at \d+ of 256 pixels", found.text)
+        assert re.search(r"hypotheses is (\d+), and drawing again gives (\d+)", found.text)
+        document = RUN.read(folder / "groups")
+        assert document["rows"][0]["cells"] is None
+        grid = next(open_run(folder / "groups").iter_rows()).certificate.cells
+        merge(document, Packed(tuple(grid.ravel().tolist()), f"{SIDE}x{SIDE}\n".encode()))
+        RUN.write(folder / "other-groups", document)
+        with pytest.raises(
+            DamagedError, match='row of image 0 is damaged: "cells" does not match the groups of the run'
+        ):
+            open_run(folder / "other-groups").rows()
 
-def test_damaged_label_maps_are_refused_with_the_field(folder: Path) -> None:
-    segment(folder, "damaged", MODEL)
-    form, refused, silent = SqliteFormat(FILE), 0, []
-    document = form.read(folder / "damaged")
-    for forgery in damage(document):
-        try:
-            form.write(folder / "damaged", forgery.document)
-        except (sqlite3.Error, OverflowError, TypeError):  # no file can hold it
-            continue
-        readers = [
-            lambda: verify_run(folder / "damaged", model=MODEL, data=str(folder / "data.npz"), progress=False),
-            lambda: make_report([folder / "damaged"]).render("html"),
-        ]
-        for read in readers if "'garbage'" in forgery.what else readers[:1]:
-            try:
-                read()
-            except DamagedError as error:
-                refused += 1
-                name = forgery.field.rpartition(".")[2]
-                if not re.search(rf"{name}|failed image|settings|binding|its key is no index", error.message):
-                    silent.append(f"{forgery}: {error}")
-            except PprsError as error:
-                if (
-                    forgery.field == "settings.guarantee"
-                    and "which this version of pprs does not know" in error.message
-                ):
-                    continue  # as a run of a later version would be
-                silent.append(f"{forgery}: not a DamagedError: {error}")
-    assert not silent, "\n".join(silent)
-    assert refused > 60
+    def test_masks_of_the_networks_own_answer_are_found(self, folder: Path) -> None:
+        document = RUN.read(folder / "pixels")
+        for row in document["rows"]:
+            row["mask"] = row["selected"]
+        segment(folder, "masks", MODEL)
+        RUN.write(folder / "masks", document)
+        found = verify_run(folder / "masks", model=MODEL, data=str(folder / "data.npz"), replay=9, progress=False)
+        assert not found.ok
+        assert all("its mask is not that of the data" in str(mismatch) for mismatch in found.mismatches)

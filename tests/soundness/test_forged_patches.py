@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
-from forging import (
-    ALONE,
-    OPEN,
-    REPLAY,
-    UNCHECKED,
-    Json,
-    SqliteFormat,
-    Verdict,
-    check_expectations,
-    damage,
-    documented,
-    find_surprises,
-    forge,
-    forge_rows,
-    judge,
-)
+from forging import ALONE, OPEN, REPLAY, RUN, UNCHECKED, ForgeryContract, Json
 
 from pprs import PprsError, Run, verify_run, write_report
 from pprs.data.thumbnail import encode_thumbnail
-from pprs.errors import DamagedError
 from pprs.patches import certify_patches
 from pprs.patches.doctor import examine
 from pprs.runs import FILE
@@ -165,147 +148,84 @@ VARIANTS: dict[str, Any] = {
 }
 
 
-def make_verdict(folder: Path) -> Any:
-    def verify(path: Path, replay: bool) -> Verdict:
-        try:
-            found = verify_run(
-                path, model=MODEL, data=str(folder / "data.npz"), replay=None if replay else 0, progress=False
-            )
-        except PprsError as error:
-            return Verdict(False, "", error.message)
-        return Verdict(found.ok, str(found))
+class TestForgedPatches(ForgeryContract):
+    kind, model, expected, variants, least = "patch", MODEL, EXPECTED, VARIANTS, (90, 100)
+    cases: ClassVar[dict[str, tuple[str, int]]] = {"certified": ("run", 0), "not certified": ("run", 3)}
+    replay, replay_damaged = None, 1
 
-    return verify
+    @classmethod
+    def make_runs(cls, folder: Path) -> None:
+        run = certify(folder, "run", MODEL)
+        certify(folder, "other-run", OTHER)
+        assert [row.certified for row in run.rows()] == [True, True, True, False, True]
+        assert [failure.idx for failure in run.failures()] == [REFUSED]
 
+    def readers(self, run: Path, scratch: Path) -> list[Callable[[], object]]:
+        return [lambda: write_report([run], scratch / "page.html"), lambda: examine(run)]
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("patches")
-    run = certify(folder, "run", MODEL)
-    certify(folder, "other", OTHER)
-    assert {row.certified for row in run.rows()} == {True, False}
-    assert [failure.idx for failure in run.failures()] == [REFUSED]
-    return folder
+    def test_a_verification_certifies_everything_again_by_default(self, folder: Path, tmp_path: Path) -> None:
+        shutil.copytree(folder / "run", tmp_path / "run")
+        document = RUN.read(tmp_path / "run")
+        document["rows"][0] |= {"plain": 1 - document["rows"][0]["plain"]}
+        RUN.write(tmp_path / "run", document)
+        assert self.verify(folder, tmp_path / "run", False).ok
+        assert "plain is" in self.verify(folder, tmp_path / "run", True).text
 
+    def test_images_are_chosen_at_random_and_the_seed_repeats_the_choice(self, folder: Path) -> None:
+        def verify(seed: int | None = None) -> Any:
+            data = str(folder / "data.npz")
+            return verify_run(folder / "run", model=MODEL, data=data, replay=2, seed=seed, progress=False)
 
-@pytest.mark.parametrize("certified", [True, False])
-def test_forgeries_of_patch_certificates_are_found(folder: Path, tmp_path: Path, certified: bool) -> None:
-    """The first row is certified, and the other is not."""
-    form = SqliteFormat(FILE)
-    document, other = form.read(folder / "run"), form.read(folder / "other")
-    row = [entry["certified"] for entry in document["rows"]].index(certified)
-    check_expectations(EXPECTED, document)
-    forgeries = [*forge(document, VARIANTS, row), *forge_rows(document, other)]
-    assert len(forgeries) > 90
-    verify = make_verdict(folder)
-    assert verify(folder / "run", True).ok
-    surprises = find_surprises(forgeries, EXPECTED, lambda f: judge(f, folder / "run", tmp_path, form, verify))
-    stated = {field for field in EXPECTED if EXPECTED[field] == UNCHECKED}
-    assert not [text for text in surprises if text.partition(":")[0] not in stated], "\n\n".join(surprises)
+        choices = [verify() for _ in range(8)]
+        assert len({found.replayed for found in choices}) > 1
+        assert verify(choices[0].seed) == choices[0]
+        assert "chosen at random with `seed`" in str(choices[0])
 
+    def test_a_run_is_not_continued_with_other_data(self, folder: Path, tmp_path: Path) -> None:
+        certify(folder, "mixed", MODEL)
+        content = (folder / "mixed" / FILE).read_bytes()
+        arrays = dict(np.load(folder / "data.npz"))
+        arrays["x"] = 255 - arrays["x"]
+        np.savez(tmp_path / "other.npz", **arrays)
+        with pytest.raises(PprsError, match="data_fingerprint: "):
+            certify_patches(
+                MODEL, str(tmp_path / "other.npz"), patch=2, masks=3, fill="mean", images=[3, 4], out=folder / "mixed",
+                engine="torch", progress=False,
+            )  # fmt: skip
+        assert (folder / "mixed" / FILE).read_bytes() == content
 
-def test_fields_that_nothing_checks_are_documented() -> None:
-    unchecked = {field for field, word in EXPECTED.items() if word == UNCHECKED}
-    assert documented("patch") == unchecked
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [("num_classes", 0), ("fill", "nothing"), ("masks", 1), ("pixels", "screen"), ("engine", "steam")],
+    )
+    def test_settings_that_make_no_sense_are_named(self, folder: Path, tmp_path: Path, field: str, value: Any) -> None:
+        shutil.copytree(folder / "run", tmp_path / "run")
+        document = RUN.read(tmp_path / "run")
+        document["settings"][field] = Json(value) if isinstance(document["settings"][field], Json) else value
+        RUN.write(tmp_path / "run", document)
+        found = self.verify(folder, tmp_path / "run", True)
+        assert not found.ok
+        assert field in (found.error or found.text)
 
-
-def test_a_verification_certifies_everything_again_by_default(folder: Path, tmp_path: Path) -> None:
-    form, verify = SqliteFormat(FILE), make_verdict(folder)
-    shutil.copytree(folder / "run", tmp_path / "run")
-    document = form.read(tmp_path / "run")
-    document["rows"][0] |= {"plain": 1 - document["rows"][0]["plain"]}
-    form.write(tmp_path / "run", document)
-    assert verify(tmp_path / "run", False).ok
-    assert "plain is" in verify(tmp_path / "run", True).text
-
-
-def test_images_are_chosen_at_random_and_the_seed_repeats_the_choice(folder: Path) -> None:
-    def verify(seed: int | None = None) -> Any:
-        data = str(folder / "data.npz")
-        return verify_run(folder / "run", model=MODEL, data=data, replay=2, seed=seed, progress=False)
-
-    choices = [verify() for _ in range(8)]
-    assert len({found.replayed for found in choices}) > 1
-    assert verify(choices[0].seed) == choices[0]
-    assert "chosen at random with `seed`" in str(choices[0])
-
-
-def test_a_run_is_not_continued_with_other_data(folder: Path, tmp_path: Path) -> None:
-    certify(folder, "mixed", MODEL)
-    content = (folder / "mixed" / FILE).read_bytes()
-    arrays = dict(np.load(folder / "data.npz"))
-    arrays["x"] = 255 - arrays["x"]
-    np.savez(tmp_path / "other.npz", **arrays)
-    with pytest.raises(PprsError, match="data_fingerprint: "):
-        certify_patches(
-            MODEL, str(tmp_path / "other.npz"), patch=2, masks=3, fill="mean", images=[3, 4], out=folder / "mixed",
-            engine="torch", progress=False,
-        )  # fmt: skip
-    assert (folder / "mixed" / FILE).read_bytes() == content
-
-
-def test_damaged_patch_runs_are_refused_with_the_field(folder: Path, tmp_path: Path) -> None:
-    form, run, refused, silent = SqliteFormat(FILE), tmp_path / "run", 0, []
-    shutil.copytree(folder / "run", run)
-    document = form.read(run)
-    readers: list[Callable[[], object]] = [
-        lambda: verify_run(run, model=MODEL, data=str(folder / "data.npz"), replay=1, progress=False),
-        lambda: write_report([run], tmp_path / "page.html"),
-        lambda: examine(run),
-    ]
-    for forgery in damage(document):
-        try:
-            form.write(run, forgery.document)
-        except (sqlite3.Error, OverflowError, TypeError):  # no file can hold it
-            continue
-        for read in readers if "'garbage'" in forgery.what else readers[:1]:
-            try:
-                read()
-            except PprsError as error:
-                refused += 1
-                name = forgery.field.rpartition(".")[2]
-                if not isinstance(error, DamagedError) and name != "guarantee":
-                    silent.append(f"{forgery}: not a DamagedError: {error}")
-                if not re.search(rf"{name}|binding|row|failed image", error.message):
-                    silent.append(f"{forgery}: {error}")
-    assert not silent, "\n".join(silent)
-    assert refused > 100
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("num_classes", 0), ("fill", "nothing"), ("masks", 1), ("pixels", "screen"), ("engine", "steam")],
-)
-def test_settings_that_make_no_sense_are_named(folder: Path, tmp_path: Path, field: str, value: Any) -> None:
-    form = SqliteFormat(FILE)
-    shutil.copytree(folder / "run", tmp_path / "run")
-    document = form.read(tmp_path / "run")
-    document["settings"][field] = Json(value) if isinstance(document["settings"][field], Json) else value
-    form.write(tmp_path / "run", document)
-    found = make_verdict(folder)(tmp_path / "run", True)
-    assert not found.ok
-    assert field in (found.error or found.text)
-
-
-@pytest.mark.parametrize(
-    "statements",
-    [
+    @pytest.mark.parametrize(
+        "statements",
         [
-            "UPDATE rows SET certified = 1, prediction = label, worst_label = label, plain = label",
-            "UPDATE rows SET shape = NULL, image_digest = NULL",
+            [
+                "UPDATE rows SET certified = 1, prediction = label, worst_label = label, plain = label",
+                "UPDATE rows SET shape = NULL, image_digest = NULL",
+            ],
+            ["UPDATE rows SET image_digest=NULL"],
+            ["UPDATE settings SET value='null' WHERE key='engine'"],
+            ["UPDATE settings SET value='null' WHERE key='model_digest'"],
+            ["UPDATE settings SET value='null' WHERE key='fill'"],
+            ["UPDATE settings SET value='null' WHERE key='num_classes'"],
         ],
-        ["UPDATE rows SET image_digest=NULL"],
-        ["UPDATE settings SET value='null' WHERE key='engine'"],
-        ["UPDATE settings SET value='null' WHERE key='model_digest'"],
-        ["UPDATE settings SET value='null' WHERE key='fill'"],
-        ["UPDATE settings SET value='null' WHERE key='num_classes'"],
-    ],
-)
-def test_what_was_removed_is_missed(statements: list[str], folder: Path, tmp_path: Path) -> None:
-    """Nothing of it may switch off a comparison."""
-    shutil.copytree(folder / "run", tmp_path / "run")
-    with closing(sqlite3.connect(tmp_path / "run" / FILE)) as db, db:
-        for statement in statements:
-            assert db.execute(statement).rowcount > 0
-    data = str(folder / "data.npz")
-    assert not verify_run(tmp_path / "run", model=MODEL, data=data, progress=False).ok
+    )
+    def test_what_was_removed_is_missed(self, statements: list[str], folder: Path, tmp_path: Path) -> None:
+        """Nothing of it may switch off a comparison."""
+        shutil.copytree(folder / "run", tmp_path / "run")
+        with closing(sqlite3.connect(tmp_path / "run" / FILE)) as db, db:
+            for statement in statements:
+                assert db.execute(statement).rowcount > 0
+        data = str(folder / "data.npz")
+        assert not verify_run(tmp_path / "run", model=MODEL, data=data, progress=False).ok

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import csv
-import re
-import shutil
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,30 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from forging import (
-    ALONE,
-    OPEN,
-    REPLAY,
-    UNCHECKED,
-    Json,
-    JsonFormat,
-    SqliteFormat,
-    Verdict,
-    check_expectations,
-    damage,
-    documented,
-    find_surprises,
-    forge,
-    forge_rows,
-    judge,
-)
+from forging import ALONE, OPEN, REPLAY, UNCHECKED, ForgeryContract, Json, JsonFormat, Verdict, forge, judge
 from helpers import Linear, pprs
 
-from pprs import PprsError, Run, certify_dataset, open_run, verify_run, write_report
+from pprs import PprsError, Run, certify_dataset, open_run, write_report
 from pprs.data.thumbnail import encode_thumbnail
-from pprs.errors import DamagedError
 from pprs.integrations.card import make_card
-from pprs.runs import FILE, export
+from pprs.runs import export
 from pprs.smoothing.sampling import Sampling
 
 SIDE, REFUSED = 8, 4  # the index of an image that the network refuses
@@ -170,106 +150,50 @@ VARIANTS: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with every table, of `target_error`, and one of another model."""
-    folder = tmp_path_factory.mktemp("forged")
-    run = certify(folder, "run", target_error=0.0001)
-    assert len(run.rows()) == 4
-    assert [failure.idx for failure in run.failures()] == [REFUSED]
-    assert any(row.radius > 0 for row in run.rows())
-    assert len({min(row.counts) for row in run.rows()}) > 1
-    certify(folder, "other", OTHER)
-    return folder
+class TestForgedRuns(ForgeryContract):
+    kind, model, expected, variants, least = "certify", MODEL, EXPECTED, VARIANTS, (90, 100)
 
+    @classmethod
+    def make_runs(cls, folder: Path) -> None:
+        """A run with every table, of `target_error`, and one of another model."""
+        run = certify(folder, "run", target_error=0.0001)
+        assert len(run.rows()) == 4
+        assert [failure.idx for failure in run.failures()] == [REFUSED]
+        assert any(row.radius > 0 for row in run.rows())
+        assert len({min(row.counts) for row in run.rows()}) > 1
+        certify(folder, "other-run", OTHER)
 
-def make_verdict(folder: Path) -> Any:
-    def verify(path: Path, replay: bool) -> Verdict:
-        try:
-            found = verify_run(
-                path, model=MODEL, data=str(folder / "data.npz"), replay=99 if replay else 0, progress=False
-            )
-        except PprsError as error:
-            return Verdict(False, "", error.message)
-        return Verdict(found.ok, str(found))
+    def readers(self, run: Path, scratch: Path) -> list[Callable[[], object]]:
+        return [lambda: make_card([run]), lambda: write_report([run], scratch / "page.html")]
 
-    return verify
+    def test_forgeries_of_exported_rows_are_found(self, folder: Path, tmp_path: Path) -> None:
+        """Rows of json hold all settings. What nothing checks there is a part of what nothing checks in a run."""
+        run = open_run(folder / "run")
+        path, form = tmp_path / "rows.json", JsonFormat()
+        export(run.outcomes(), run.settings, "json", path, run.fair_order())
+        document = form.read(path)
 
+        def verify(path: Path, replay: bool) -> Verdict:
+            return self.verify(folder, path, replay)
 
-def test_forgeries_of_a_run_are_found(folder: Path, tmp_path: Path) -> None:
-    form = SqliteFormat(FILE)
-    document, other = form.read(folder / "run"), form.read(folder / "other")
-    check_expectations(EXPECTED, document)
-    forgeries = [*forge(document, VARIANTS), *forge_rows(document, other)]
-    assert len(forgeries) > 90
-    verify = make_verdict(folder)
-    assert verify(folder / "run", True).ok
-    surprises = find_surprises(
-        forgeries, EXPECTED, lambda forgery: judge(forgery, folder / "run", tmp_path, form, verify)
-    )
-    assert not surprises, "\n\n".join(surprises)
+        assert verify(path, True).ok
+        plain = {f"file.{name}": value.value for name, value in VARIANTS.items() if isinstance(value, Json)}
+        forgeries = list(forge(document, plain))
+        judged = {str(f): judge(f, path, tmp_path / "scratch", form, verify)[0] for f in forgeries}
+        missed = {f.field.removeprefix("file.") for f in forgeries if judged[str(f)] == UNCHECKED}
+        assert missed == {"settings.format", "settings.channels_last", "rows.seconds"}
 
-
-def test_fields_that_nothing_checks_are_documented() -> None:
-    unchecked = {field for field, word in EXPECTED.items() if word == UNCHECKED}
-    assert documented("certify") == unchecked
-
-
-def test_damaged_runs_are_refused_with_the_field(folder: Path, tmp_path: Path) -> None:
-    """Whoever reads a damaged run says what is wrong, and never fails with an error of Python."""
-    form, copied = SqliteFormat(FILE), tmp_path / "run"
-    shutil.copytree(folder / "run", copied)
-    document, data = form.read(copied), str(folder / "data.npz")
-    readers: list[Callable[[], object]] = [
-        lambda: verify_run(copied, model=MODEL, data=data, progress=False),
-        lambda: make_card([copied]),
-        lambda: write_report([copied], tmp_path / "page.html"),
-    ]
-    refused, silent = 0, []
-    for forgery in damage(document):
-        try:
-            form.write(copied, forgery.document)
-        except (sqlite3.Error, OverflowError, TypeError):  # no file can hold it
-            continue
-        for read in readers if "'garbage'" in forgery.what else readers[:1]:
-            try:
-                read()
-            except PprsError as error:
-                refused += 1
-                if not isinstance(error, DamagedError):  # which commands turn into exit code 1
-                    silent.append(f"{forgery}: not a DamagedError: {error}")
-                name = forgery.field.rpartition(".")[2]
-                if not re.search(rf"{name}|binding|row|counts|failed image", str(error)):
-                    silent.append(f"{forgery}: {error}")
-    assert not silent, "\n".join(silent)
-    assert refused > 100
-
-
-def test_forgeries_of_exported_rows_are_found(folder: Path, tmp_path: Path) -> None:
-    """Rows of json hold all settings. What nothing checks there is a part of what nothing checks in a run."""
-    run = open_run(folder / "run")
-    path, form, verify = tmp_path / "rows.json", JsonFormat(), make_verdict(folder)
-    export(run.outcomes(), run.settings, "json", path, run.fair_order())
-    document = form.read(path)
-    assert verify(path, True).ok
-    plain = {f"file.{name}": value.value for name, value in VARIANTS.items() if isinstance(value, Json)}
-    forgeries = list(forge(document, plain))
-    judged = {str(f): judge(f, path, tmp_path / "scratch", form, verify)[0] for f in forgeries}
-    missed = {f.field.removeprefix("file.") for f in forgeries if judged[str(f)] == UNCHECKED}
-    assert missed == {"settings.format", "settings.channels_last", "rows.seconds"}
-
-
-@pytest.mark.parametrize("column", ["correct", "samples", "alpha", "noise", "idx"])
-def test_a_column_that_only_people_read_is_checked(column: str, folder: Path, tmp_path: Path) -> None:
-    run, path = open_run(folder / "run"), tmp_path / "rows.csv"
-    export(run.outcomes(), run.settings, "csv", path)
-    head, first, second, *rest = csv.reader(path.read_text(encoding="utf-8").splitlines())
-    position = head.index(column)
-    second[position] = {"noise": "gaussian:sigma=0.1", "idx": first[position]}.get(column, "1")
-    if column == "correct":
-        second[position] = "1" if second[head.index("predict")] != second[head.index("label")] else "0"
-    with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([head, first, second, *rest])
-    with pytest.raises(PprsError, match=f'row 2, column "{column}"'):
-        open_run(path)
-    assert f'row 2, column "{column}"' in pprs("verify", path, code=1).stderr
+    @pytest.mark.parametrize("column", ["correct", "samples", "alpha", "noise", "idx"])
+    def test_a_column_that_only_people_read_is_checked(self, column: str, folder: Path, tmp_path: Path) -> None:
+        run, path = open_run(folder / "run"), tmp_path / "rows.csv"
+        export(run.outcomes(), run.settings, "csv", path)
+        head, first, second, *rest = csv.reader(path.read_text(encoding="utf-8").splitlines())
+        position = head.index(column)
+        second[position] = {"noise": "gaussian:sigma=0.1", "idx": first[position]}.get(column, "1")
+        if column == "correct":
+            second[position] = "1" if second[head.index("predict")] != second[head.index("label")] else "0"
+        with path.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([head, first, second, *rest])
+        with pytest.raises(PprsError, match=f'row 2, column "{column}"'):
+            open_run(path)
+        assert f'row 2, column "{column}"' in pprs("verify", path, code=1).stderr

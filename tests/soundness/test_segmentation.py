@@ -305,8 +305,8 @@ def test_networks_of_the_other_kind_are_refused() -> None:
         ({"n": 10}, "smallest n that could is"),
         ({"alpha": 0}, "`alpha` must lie between 0 and 1"),
         ({"groups": "blur:size=3"}, "has no segments. Use grid:size=4"),
-        ({"noise": 0.25}, "`noise` cannot be 0.25"),
-        ({"model": "m.onnx"}, "`model` must be a network"),
+        ({"noise": [0.25]}, r"`noise` cannot be \[0.25\]"),
+        ({"model": 3}, "`model` cannot be of type int"),
     ],
 )
 def test_bad_settings(options: dict[str, Any], message: str) -> None:

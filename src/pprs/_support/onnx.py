@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from pprs._support.external_data import external_files
+from pprs._support.extras import extra
 from pprs.errors import PprsError
 
 
 def require_runtime() -> Any:
     """Import ONNX Runtime, or raise an error that says how to install it."""
-    try:
+    with extra():
         import onnxruntime
-    except ImportError:
-        raise PprsError("ONNX Runtime is not installed. Install it with: pip install 'pprs[onnx]'") from None
     return onnxruntime
 
 

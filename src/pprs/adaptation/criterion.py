@@ -11,7 +11,9 @@ import numpy.typing as npt
 import torch
 
 from pprs._support import threads as _threads
-from pprs.adaptation.problem import Changes, Problem, eval_mode, predict_scores
+from pprs.adaptation.problem import Changes, Problem, predict_scores
+from pprs.inputs.domain import domain_of
+from pprs.model.modes import eval_mode
 from pprs.noise import Noise
 from pprs.smoothing.bounds import clopper_pearson_lower, mean_error
 from pprs.smoothing.classifier import SmoothedClassifier
@@ -94,7 +96,10 @@ def judge(problem: Problem, changes: Changes, held_back: torch.Tensor, samples: 
             counts[i] = classifier.counts(held_back[i], n=samples, index=FIRST_INDEX + i, phase=ADAPT)
 
     with eval_mode(net):
-        classifier = SmoothedClassifier(net, classes, problem.noise, problem.partition, seed=problem.seed)
+        domain = domain_of(tuple(held_back.shape[1:])).name
+        classifier = SmoothedClassifier(
+            net, classes, problem.noise, problem.partition, seed=problem.seed, domain=domain
+        )
         _threads.parallel_for(task, len(held_back))
     return summarise_votes(counts, labels, problem)
 

@@ -12,9 +12,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pprs.adaptation.problem import Changes, Perturbed, eval_mode, to_logits
+from pprs.adaptation.problem import Changes, Perturbed, to_logits
 from pprs.adaptation.statistics import copy_network, draw_batches, estimate_statistics, find_batch_norms
 from pprs.errors import ConfigurationError, suggest
+from pprs.model.modes import eval_mode
 from pprs.progress import Progress, stage
 from pprs.training.augment import mirror_images, shift_images
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 
 from pprs.model import Model
 from pprs.model.changes import Adapted, Changes, to_logits
+from pprs.model.modes import eval_mode
 from pprs.noise import Noise, keyed_rng
 from pprs.partition import Partition
 from pprs.smoothing.voting import ADAPT
@@ -87,18 +86,6 @@ def predict_scores(module: torch.nn.Module, images: torch.Tensor) -> torch.Tenso
         return torch.cat([module(batch.clone()).float() for batch in images.split(BATCH)])
 
 
-@contextlib.contextmanager
-def eval_mode(module: torch.nn.Module) -> Iterator[None]:
-    """Set a network to eval mode, and restore the mode of every layer afterwards."""
-    modes = [(layer, layer.training) for layer in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for layer, training in modes:
-            layer.training = training
-
-
 __all__ = [
     "BATCH",
     "Adapted",
@@ -106,7 +93,6 @@ __all__ = [
     "Perturbed",
     "Problem",
     "are_probabilities",
-    "eval_mode",
     "predict_scores",
     "to_logits",
 ]

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from pprs._support.files import check_writable
@@ -24,13 +23,15 @@ from pprs.model import Model
 from pprs.model.adaptation import UNADAPTED, Adaptation, StepRecord
 from pprs.model.changes import Changes
 from pprs.model.exported import ExportedNetwork
+from pprs.model.forms import AnyModel, open_model
+from pprs.model.modes import eval_mode
 from pprs.model.onnx import OnnxNetwork
 from pprs.model.overlay import Overlay, load_overlay, save_overlay
-from pprs.noise import Noise, parse_noise
-from pprs.partition import Partition, parse_partition
+from pprs.noise import AnyNoise, Noise, as_noise
+from pprs.partition import AnyPartition, Partition, as_partition
 from pprs.progress import Progress, as_progress, duration, rename_inputs
 from pprs.runners import parse_budget
-from pprs.runs.subject import find_task, open_data, open_model
+from pprs.runs.subject import find_task, open_data
 from pprs.segmentation.data import open_masked
 
 METHODS = (AUTO, "statistics", "bias", "denoiser", "distill")
@@ -39,11 +40,11 @@ CHECKED = 8  # images on which an adapted network must have finite scores
 
 
 def adapt(
-    model: str | Model | torch.nn.Module,
+    model: AnyModel,
     data: Any,
     *,
-    noise: Noise | str,
-    partition: Partition | str | None = None,
+    noise: AnyNoise,
+    partition: AnyPartition = None,
     out: str | Path,
     method: str = "auto",
     budget: str = BUDGET,
@@ -86,10 +87,7 @@ def adapt(
             method cannot be used with this model, or if `out` holds something else.
     """
     # Arguments are checked before anything is loaded.
-    noise = parse_noise(noise) if isinstance(noise, str) else noise
-    partition = parse_partition(partition) if isinstance(partition, str) else partition
-    check_type(noise, Noise, "noise", 'pprs.Gaussian(0.25) or "gaussian:sigma=0.25"')
-    check_type(partition, Partition | None, "partition", 'pprs.Slic() or "slic:n_segments=100"')
+    noise, partition = as_noise(noise), as_partition(partition)
     path, seconds, seed = _check_out(out), check_budget(budget), check_integer(seed, "seed")
     if method not in METHODS:
         raise ConfigurationError(f'unknown method "{method}". {suggest(str(method), METHODS)}', parameter="method")
@@ -109,7 +107,8 @@ def adapt(
     if not work.complete:
         problem = Problem(net, read.training, noise, partition, seed)
         _warn(problem, image_set, reporter)
-        work.run(problem, seconds)
+        with eval_mode(net.module):
+            work.run(problem, seconds)
     return work.overlay
 
 

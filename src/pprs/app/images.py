@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from pprs.app.catalog import ExampleImage, LoadedModel
+from pprs.app.networks import Example, LoadedModel
+from pprs.app.requests import ChosenInput
 from pprs.app.server.limits import Limits, read_upload
 from pprs.data import View
 from pprs.data.depth import find_lost_depth
@@ -16,35 +16,24 @@ from pprs.errors import PprsError
 from pprs.inputs.space import FILE, NETWORK
 
 
-@dataclass(frozen=True)
-class ChosenImage:
-    """The image that a visitor chose."""
-
-    image: torch.Tensor  # [C, H, W]
-    index: int  # a key of the random noise
-    title: str
-    file_shape: tuple[int, ...] | None  # of the file that the image was prepared from, if known
-    label: int | None = None  # the true one, if known
-
-
 def choose_image(
     limits: Limits,
     loaded: LoadedModel,
-    examples: Sequence[ExampleImage],
+    examples: Sequence[Example],
     example: str | None,
     upload: str | None,
     pixels: str = NETWORK,
-) -> ChosenImage:
+) -> ChosenInput:
     """Return the uploaded image, or else the chosen example."""
     if upload:
         image, file_shape = _open_upload(Path(upload), limits, loaded, pixels)
-        return ChosenImage(image, 0, "your image", file_shape)
+        return ChosenInput(image, 0, "your image", file_shape)
     selected = next((e for e in examples if e.title == example), None)
     if selected is None:
         raise PprsError("choose an example, or upload an image")
     dataset = selected.dataset(loaded)
     sample = (dataset.unprepared() if pixels == FILE and isinstance(dataset, View) else dataset)[selected.index]
-    return ChosenImage(sample.image, selected.index, selected.title, sample.file_shape, sample.label)
+    return ChosenInput(sample.image, selected.index, selected.title, sample.file_shape, sample.label)
 
 
 def _open_upload(

@@ -4,68 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from pprs._support.threads import get_threads
-from pprs.app.cards import COLOURS
-from pprs.app.catalog import LoadedModel
-from pprs.app.certification import NAMES, SIGMA_TIP, Tile
-from pprs.app.images import ChosenImage
-from pprs.app.render import render
-from pprs.app.server.cost import check_cost
+from pprs.app.cards import COLOURS, Answer, Card, Number, Tile, Words, render_answer
+from pprs.app.certification import SIGMA_TIP, check_costs, draw_noisy, show_to_network
+from pprs.app.requests import NAMES, Method, Request
 from pprs.app.server.jobs import Job
-from pprs.noise import Noise
-from pprs.partition import Partition, Recommendation
 from pprs.progress import stage
 from pprs.report import figures
 from pprs.segmentation import SegmentationCertificate, SegmentationSampling, SmoothedSegmenter
 from pprs.segmentation.metrics import Confusion
 from pprs.segmentation.pictures import MAX_LEGEND, palette, render_maps
-from pprs.smoothing.arithmetic import prepare_image
 from pprs.smoothing.certificate import confidence, round_down, state_arithmetic
 from pprs.smoothing.memory import check_memory
-from pprs.smoothing.voting import noisy_chunk
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class MapRequest:
-    """A visitor's request for certified label maps: everything that they depend on."""
+class MapSettings:
+    """The settings of certified label maps."""
 
-    loaded: LoadedModel
-    chosen: ChosenImage
-    mask: torch.Tensor | None  # the true labels, if known; only for display
-    noise: Noise
-    partition: Partition | None
     sampling: SegmentationSampling
-    seed: int
-    recommendation: Recommendation | None = None  # if the partition was left to the page
+    mask: torch.Tensor | None  # the true labels, if known; only for display
 
-    @property
-    def partitions(self) -> tuple[Partition | None, ...]:
-        """The partition of each method. Plain smoothing comes first."""
-        return (None,) if self.partition is None else (None, self.partition)
 
-    @property
-    def scope(self) -> str:
-        """The image whose changes a map is about."""
-        return self.loaded.describe_image(self.chosen.image, self.chosen.file_shape)
-
-    @property
-    def description(self) -> str:
-        """All settings that the maps depend on, in one line."""
-        sampling = self.sampling
-        why = "" if self.partition or not self.recommendation else f"; {self.recommendation}"
-        return (
-            f"{self.chosen.title}; the guarantee holds for {self.scope}; {self.noise}; tau {sampling.tau:g}; seed "
-            f"{self.seed}, image index {self.chosen.index}; {sampling.n0} + {sampling.n:,} samples; alpha "
-            f"{sampling.alpha:g}; engine {self.loaded.engine}{why}"
-        )
+MapRequest: TypeAlias = Request[MapSettings]
 
 
 @dataclass(frozen=True)
@@ -78,122 +47,125 @@ class LabelMap:
 
 def certify_maps(request: MapRequest, job: Job[list[LabelMap]]) -> list[LabelMap]:
     """Certify the map of each method. Each equals that of `certify_segmentation`, after `check_model`."""
-    image = request.chosen.image
-    check_memory(image, threads=get_threads())
-    for partition in request.partitions:
-        check_cost(_resolve(request, partition), tuple(image.shape), job.turn)
-    return [_certify(request, partition, job) for partition in request.partitions]
+    check_memory(request.chosen.values, threads=get_threads())
+    check_costs(request, job.turn)
+    return [_certify(request, method, job) for method in request.methods]
 
 
-def _resolve(request: MapRequest, partition: Partition | None) -> Partition | None:
-    return None if partition is None else partition.resolve(request.noise.sigma, tuple(request.chosen.image.shape))
-
-
-def _certify(request: MapRequest, partition: Partition | None, job: Job[list[LabelMap]]) -> LabelMap:
-    loaded, image, index, sampling = request.loaded, request.chosen.image, request.chosen.index, request.sampling
+def _certify(request: MapRequest, method: Method, job: Job[list[LabelMap]]) -> LabelMap:
+    loaded, chosen, sampling = request.loaded, request.chosen, request.settings.sampling
     segmenter = SmoothedSegmenter(
-        loaded.ready.module, loaded.num_classes, request.noise, partition, seed=request.seed
-    )  # fmt: skip
-    name = "plain smoothing" if partition is None else partition.short
+        loaded.ready.module, loaded.num_classes, method.noise, method.partition, seed=request.seed
+    )
+    name = "plain smoothing" if method.partition is None else method.title
     with stage(job, f"certify with {name}", sampling.n0 + sampling.n, "samples"):
-        segmenter.check_model(image, index=index)
-        certificate = segmenter.certify(image, sampling, index=index, on_samples=job.advance)
-    noisy = noisy_chunk(prepare_image(image, request.noise), request.noise, request.seed, index)[:1].numpy()
-    resolved = _resolve(request, partition)
-    return LabelMap(certificate, (noisy if resolved is None else resolved.apply(noisy))[0])
-
-
-class _LegendEntry(NamedTuple):
-    """A class and its colour."""
-
-    name: str
-    colour: str
-
-
-@dataclass(frozen=True)
-class _MapCard:
-    """The map of one method, ready for display."""
-
-    name: str
-    partition: str
-    colour: str
-    share: str  # of the certified pixels, in percent
-    abstained: str  # in percent
-    certified: int  # pixels
-    pixels: int
-    radius: str
-    statement: str
-    tiles: Sequence[Tile]
-    right: str | None  # share of the pixels that are certified and right, in percent; None if that is unknown
-    wrong: int  # pixels that are certified and wrong
-    exact: dict[str, object]
+        segmenter.check_model(chosen.values, index=chosen.index)
+        certificate = segmenter.certify(chosen.values, sampling, index=chosen.index, on_samples=job.advance)
+    return LabelMap(certificate, show_to_network(method.resolve(request.shape), draw_noisy(request)))
 
 
 def render_label_maps(request: MapRequest, maps: Sequence[LabelMap]) -> str:
     """Render the image, and the map, the shares and the claim of each method."""
-    views = render_maps(
-        maps[0].certificate, request.chosen.image.numpy(), None if request.mask is None else request.mask.numpy()
-    )
-    return render(
-        "maps.html",
-        request=request,
-        tiles=[Tile(name, views[name]) for name in ("image", "mask") if name in views],
-        legend=_make_legend(request, maps),
-        cards=[_make_card(request, label_map, i) for i, label_map in enumerate(maps)],
-        both=confidence(min(1.0, len(maps) * request.sampling.alpha)),
-        radius_tip="Certified radius: no change with an L2 norm up to this radius can alter the label of any certified "
-        "pixel. The norm is the root of the sum of squares over all pixels and channels, with values in [0, 1], of "
-        f"{request.scope}.",
+    return render_answer(
+        Answer(
+            "maps",
+            [_make_image_card(request, maps), *(_make_card(request, one, i) for i, one in enumerate(maps))],
+            [_describe(request, len(maps))],
+            data={"state": "done", "seed": request.seed},
+        )
     )
 
 
-def _make_legend(request: MapRequest, maps: Sequence[LabelMap]) -> list[_LegendEntry]:
-    """Return the classes that occur, or nothing if there are too many to tell apart."""
+def _describe(request: MapRequest, methods: int) -> str:
+    sampling = request.settings.sampling
+    settings = f"tau {sampling.tau:g}; {sampling.n0} + {sampling.n:,} samples; alpha {sampling.alpha:g}"
+    both = (
+        f" Both maps hold together with probability at least {confidence(2 * sampling.alpha)}." if methods > 1 else ""
+    )
+    return (
+        f"{request.describe(settings)}. The claims about all certified pixels of a map hold together: the probability "
+        f"that any of them is false is at most {sampling.alpha:g}.{both} Radii and shares are rounded down."
+    )
+
+
+def _make_image_card(request: MapRequest, maps: Sequence[LabelMap]) -> Card:
+    mask = None if request.settings.mask is None else request.settings.mask.numpy()
+    views = render_maps(maps[0].certificate, request.chosen.values.numpy(), mask)
+    tiles = [Tile(name, views[name]) for name in ("image", "mask") if name in views]
+    return Card(request.chosen.title, tiles=tiles, legend=_make_legend(request, maps))
+
+
+def _make_legend(request: MapRequest, maps: Sequence[LabelMap]) -> list[tuple[str, str]]:
+    """Return the classes that occur with their colours, or nothing if there are too many to tell apart."""
     shown = [label_map.certificate.selected for label_map in maps]
-    if request.mask is not None:
-        shown.append(request.mask.numpy())
+    if request.settings.mask is not None:
+        shown.append(request.settings.mask.numpy())
     labels = [int(label) for label in np.unique(np.concatenate([s.ravel() for s in shown])) if label >= 0]
     if len(labels) > MAX_LEGEND:
         return []
     colours = np.rint(255 * palette(request.loaded.num_classes)).astype(int)
-    return [
-        _LegendEntry(request.loaded.get_class_name(label), "rgb({},{},{})".format(*colours[label])) for label in labels
-    ]
+    return [(request.loaded.get_class_name(label), "rgb({},{},{})".format(*colours[label])) for label in labels]
 
 
-def _make_card(request: MapRequest, label_map: LabelMap, method: int) -> _MapCard:
-    certificate, partition = label_map.certificate, request.partitions[method]
-    views = render_maps(certificate, None, None)
-    seen = "what the network sees" if partition is not None else "a noisy copy"
+def _make_card(request: MapRequest, label_map: LabelMap, i: int) -> Card:
+    certificate, method = label_map.certificate, request.methods[i]
+    seen = "what the network sees" if method.partition is not None else "a noisy copy"
+    return Card(
+        NAMES[i],
+        method.title,
+        COLOURS[i],
+        f"map{i}",
+        headline=_make_headline(request, certificate),
+        statement=(describe_map(certificate, request.scope),),
+        proved=bool(certificate.certified.any()),
+        tiles=[Tile(seen, figures.to_rgb(label_map.seen), SIGMA_TIP), *_make_tiles(certificate)],
+        notes=[_count_pixels(certificate, request.settings.mask)],
+    )
+
+
+def _make_tiles(certificate: SegmentationCertificate) -> list[Tile]:
     captions = (
         ("most frequent label", "The label that each pixel has most often. Nothing is proved about it."),
         ("certified map", "Striped pixels abstain: nothing is claimed about them."),
         ("share of the votes", "How many of the noisy copies agree with that label. White: all of them."),
     )
-    tiles = [
-        Tile(caption, view, tip) for (caption, tip), view in zip(captions, views.values(), strict=True)
-    ]  # fmt: skip
-    right, wrong = None, 0
-    if request.mask is not None:
-        confusion = Confusion.of(certificate.labels, request.mask.numpy(), certificate.num_classes)
-        right = round_down(100 * confusion.accuracy, 1)
-        wrong = int(confusion.table[:, :-1].sum() - np.trace(confusion.table))
-    certified = int(certificate.certified.sum())
-    return _MapCard(
-        name=NAMES[method],
-        partition="plain smoothing" if partition is None else partition.short,
-        colour=COLOURS[method],
-        share=round_down(100 * certified / certificate.labels.size, 1),
-        abstained=f"{100 * certificate.abstained_share:.1f}",
-        certified=certified,
-        pixels=certificate.labels.size,
-        radius=round_down(certificate.radius),
-        statement=describe_map(certificate, request.scope),
-        tiles=[Tile(seen, figures.to_rgb(label_map.seen), SIGMA_TIP), *tiles],
-        right=right,
-        wrong=wrong,
-        exact={"radius": repr(certificate.radius), "samples": certificate.n},
+    views = render_maps(certificate, None, None).values()
+    return [Tile(caption, view, tip) for (caption, tip), view in zip(captions, views, strict=True)]
+
+
+def _make_headline(request: MapRequest, certificate: SegmentationCertificate) -> Words:
+    pixels, certified = certificate.labels.size, int(certificate.certified.sum())
+    tip = f"{certified:,} of {pixels:,} pixels have a certified label. At the others, nothing is claimed."
+    share = Number(round_down(100 * certified / pixels, 1), "% certified", tip, {"certified": certified})
+    if not certified:
+        return share, Number("–", "", "No radius: nothing is proved.")
+    radius_tip = (
+        "Certified radius: no change with an L2 norm up to this radius can alter the label of any certified pixel. The "
+        "norm is the root of the sum of squares over all pixels and channels, with values in [0, 1], of "
+        f"{request.scope}."
     )
+    exact: dict[str, object] = {"radius": repr(certificate.radius), "samples": certificate.n}
+    return share, Number(round_down(certificate.radius), "L2", radius_tip, exact)
+
+
+def _count_pixels(certificate: SegmentationCertificate, mask: torch.Tensor | None) -> Words:
+    """Return the share of the pixels that abstain, and those that are right and wrong if that is known."""
+    abstained = f"{100 * certificate.abstained_share:.1f}"
+    words: list[str | Number] = [
+        Number(abstained, "% abstained", "Share of the pixels about which nothing is claimed.")
+    ]
+    if mask is None:
+        return words
+    confusion = Confusion.of(certificate.labels, mask.numpy(), certificate.num_classes)
+    right = round_down(100 * confusion.accuracy, 1)
+    tip = "Share of the pixels whose certified label is that of the mask."
+    words += [" · ", Number(right, "% certified and right", tip)]
+    wrong = int(confusion.table[:, :-1].sum() - np.trace(confusion.table))
+    if wrong:
+        differ = "certified pixel differs from the mask" if wrong == 1 else "certified pixels differ from the mask"
+        tip = "A certificate proves that a label is stable, not that it is correct."
+        words += [" · ", Number(f"{wrong:,}", differ, tip)]
+    return words
 
 
 def describe_map(certificate: SegmentationCertificate, scope: str) -> str:

@@ -7,15 +7,14 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy.typing as npt
 
-from pprs.app.cards import COLOURS
-from pprs.app.catalog import ExampleImage, LoadedModel
-from pprs.app.certification import NAMES, SIGMA_TIP, Tile
-from pprs.app.images import ChosenImage
-from pprs.app.render import render
+from pprs.app.cards import COLOURS, Answer, Card, Number, Tile, Words, render_answer
+from pprs.app.certification import SIGMA_TIP, check_costs, show_to_network
+from pprs.app.networks import Example, LoadedModel
+from pprs.app.requests import NAMES, Method, Request
 from pprs.app.server.cost import check_cost
 from pprs.app.server.jobs import Job
 from pprs.app.server.limits import check_partition
@@ -25,8 +24,9 @@ from pprs.inputs.space import NETWORK
 from pprs.label_sets import Calibration, LabelSets, SetEvaluation, SetRequest, SetSettings, state_promise
 from pprs.model.overlay import split_adapted
 from pprs.noise import Noise
-from pprs.partition import Partition, Recommendation
+from pprs.partition import Partition
 from pprs.report import figures
+from pprs.runs.engine import EngineOptions
 from pprs.runs.subject import Subject
 from pprs.smoothing.voting import SETS, noisy_chunk
 
@@ -38,18 +38,19 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class SetsRequest:
-    """A visitor's request for label sets: everything that they depend on."""
+class SetsSettings:
+    """The settings of label sets."""
 
     model: str  # its name on the page
-    loaded: LoadedModel
-    examples: Sequence[ExampleImage]  # never used for calibration
-    chosen: ChosenImage
-    methods: tuple[SetRequest, ...]  # plain smoothing first; empty if a file is given
-    images: int = 0  # calibration images
-    seed: int = 0
+    examples: Sequence[Example]  # never used for calibration
+    radius: float
+    alpha: float
+    score: str
+    images: int  # for calibration
     file: Path | None = None  # written by `pprs calibrate`
-    recommendation: Recommendation | None = None  # if the partition was left to the page
+
+
+SetsRequest: TypeAlias = Request[SetsSettings]
 
 
 @dataclass(frozen=True)
@@ -86,38 +87,49 @@ class CalibrationStore:
 
 def predict_sets(request: SetsRequest, store: CalibrationStore, job: Job[list[ShownSet]]) -> list[ShownSet]:
     """Calibrate unless that was done before, and predict the set of the image by each method."""
-    if request.file is not None:
-        sets = open_sets(request.file, request.loaded, job)
+    settings = request.settings
+    if settings.file is not None:
+        sets = open_sets(settings.file, request.loaded, job)
         return [_predict(request, sets, sets.settings.partition, [], job)]
     calibration, others = split_images(request)
-    shape = tuple(request.chosen.image.shape)
-    for method in request.methods:
-        check_cost(_resolve(method.partition, method.noise, shape), shape, job.turn)
+    check_costs(request, job.turn)
     shown = []
     for method in request.methods:
-        key = (request.model, str(method.noise), str(method.partition), method.score, method.seed, request.images)
-        calibrated = store.find(key)
-        if calibrated is None:
-            calibrated = LabelSets.of_subject(_make_task(request.loaded, calibration), method, progress=job)
-            store.add(key, calibrated)
-        sets = calibrated.at(radius=method.radius, alpha=method.alpha)
+        sets = _calibrate(request, method, calibration, store, job).at(radius=settings.radius, alpha=settings.alpha)
         shown.append(_predict(request, sets, method.partition, others, job))
     return shown
 
 
+def _calibrate(
+    request: SetsRequest, method: Method, images: Sequence[int], store: CalibrationStore, job: Job[list[ShownSet]]
+) -> LabelSets:
+    settings = request.settings
+    key = (settings.model, str(method.noise), str(method.partition), settings.score, request.seed, settings.images)
+    calibrated = store.find(key)
+    if calibrated is None:
+        wanted = SetRequest(
+            method.noise, method.partition, settings.radius, settings.alpha, settings.score, seed=request.seed,
+            options=EngineOptions(request.loaded.engine),
+        )  # fmt: skip
+        calibrated = LabelSets.of_subject(_make_subject(request.loaded, images), wanted, progress=job)
+        store.add(key, calibrated)
+    return calibrated
+
+
 def split_images(request: SetsRequest) -> tuple[list[int], list[int]]:
     """Draw the calibration images, and other images on which sets are measured. Examples are in neither."""
-    examples = {example.index for example in request.examples}
+    examples = {example.index for example in request.settings.examples}
     order = fair_order([i for i in range(len(request.loaded.data)) if i not in examples], request.seed)
     if not order:
         raise PprsError(
             "this model has no images to calibrate with, apart from the examples. Give a calibration from `pprs "
             "calibrate`, or start the page with labelled images for this model: pprs app --model M --data FOLDER"
         )
-    return sorted(order[: request.images]), sorted(order[request.images : request.images + OTHERS])
+    count = request.settings.images
+    return sorted(order[:count]), sorted(order[count : count + OTHERS])
 
 
-def _make_task(loaded: LoadedModel, images: Sequence[int]) -> Subject:
+def _make_subject(loaded: LoadedModel, images: Sequence[int]) -> Subject:
     return Subject(loaded.model, loaded.data, images, None, None)
 
 
@@ -164,73 +176,92 @@ def _predict(
     job: Job[list[ShownSet]],
 ) -> ShownSet:
     chosen, settings = request.chosen, sets.settings
-    x = sets.quantise(chosen.image)
-    noisy = noisy_chunk(x, settings.noise, settings.seed, chosen.index, SETS, batch=1).numpy()
-    resolved = _resolve(settings.partition, settings.noise, tuple(chosen.image.shape))
+    x = sets.quantise(chosen.values)
+    noisy = noisy_chunk(x, settings.noise, settings.seed, chosen.index, SETS, batch=1)[0].numpy()
     evaluation = None
     if others:
-        evaluation = sets.evaluate_subject(_make_task(request.loaded, others), radii=[], progress=job)
+        evaluation = sets.evaluate_subject(_make_subject(request.loaded, others), radii=[], progress=job)
     return ShownSet(
         sets,
         partition,
-        sets.predict(chosen.image, chosen.index),
-        (noisy if resolved is None else resolved.apply(noisy))[0],
+        sets.predict(chosen.values, chosen.index),
+        show_to_network(_resolve(settings.partition, settings.noise, request.shape), noisy),
         sets.was_calibrated_with(x),
         evaluation,
     )
 
 
-class _SetCard(NamedTuple):
-    """The set of one method, ready for display."""
-
-    name: str
-    partition: str
-    colour: str
-    size: int
-    names: Sequence[str]
-    more: int  # labels that are not named
-    truth: str  # whether the set contains the true label; empty if that is unknown
-    seen: Tile
-    evaluation: SetEvaluation | None
-    was_calibrated_with: bool
-
-
 def render_sets(request: SetsRequest, shown: Sequence[ShownSet]) -> str:
     """Render the set of each method, and what is promised."""
-    settings = shown[0].sets.settings
-    return render(
-        "sets.html",
-        title=request.chosen.title,
-        original=Tile("image", figures.to_rgb(request.chosen.image.numpy())),
-        cards=[_make_card(request, one, i) for i, one in enumerate(shown)],
-        promise=state_promise(settings),
-        total=settings.num_classes,
-        settings=settings,
-        images=len(shown[0].sets.calibration.scores),
-        from_file=request.file is not None,
-        index=request.chosen.index,
-        scope=request.loaded.describe_image(request.chosen.image, request.chosen.file_shape),
-        why="" if len(shown) > 1 or request.recommendation is None else str(request.recommendation),
+    image = Card(request.chosen.title, tiles=[Tile("image", figures.to_rgb(request.chosen.values.numpy()))])
+    cards = [_make_card(request, one, i) for i, one in enumerate(shown)]
+    promise = state_promise(shown[0].sets.settings)
+    return render_answer(
+        Answer("sets", [image, *cards], [_describe(request, shown[0].sets)], promise, data={"state": "done"})
     )
 
 
-def _make_card(request: SetsRequest, shown: ShownSet, method: int) -> _SetCard:
-    settings, loaded = shown.sets.settings, request.loaded.restrict(shown.sets.settings.labels or ())
-    truth, partition = request.chosen.label, shown.partition
-    contains, seen = "contains" if truth in shown.labels else "does not contain", "what the network sees"
-    known = truth is not None and settings.labels is None  # labels of the data are no indices of a restricted model
-    return _SetCard(
-        name=NAMES[method] if partition is None else NAMES[1],
-        partition="plain smoothing" if partition is None else partition.short,
-        colour=COLOURS[0 if partition is None else 1],
-        size=len(shown.labels),
-        names=[loaded.get_class_name(label) for label in shown.labels[:MAX_NAMES]],
-        more=max(0, len(shown.labels) - MAX_NAMES),
-        truth=f"It {contains} the true label, {loaded.get_class_name(truth)}." if known and truth is not None else "",
-        seen=Tile("the noisy copy" if partition is None else seen, figures.to_rgb(shown.seen), SIGMA_TIP),
-        evaluation=shown.evaluation,
-        was_calibrated_with=shown.was_calibrated_with,
+def _describe(request: SetsRequest, sets: LabelSets) -> str:
+    settings, chosen = sets.settings, request.chosen
+    file = " (from your file)" if request.settings.file is not None else ""
+    scope = request.loaded.describe_image(chosen.values, chosen.file_shape)
+    return (
+        f"{chosen.title}: {scope}; {settings.noise_text}; score {settings.score}; seed {settings.seed}, image index "
+        f"{chosen.index}; {len(sets.calibration.scores):,} calibration images{file}; engine {settings.engine}. Each "
+        "set comes from one noisy copy. The promise is about images like those of the calibration, drawn at random, "
+        "and about changes made without knowing the noise. It is not kept if radius, alpha, partition or seed are "
+        "chosen by looking at the sets."
+    )
+
+
+def _make_card(request: SetsRequest, shown: ShownSet, i: int) -> Card:
+    partition, settings = shown.partition, shown.sets.settings
+    column = 0 if partition is None else 1
+    title = "plain smoothing" if partition is None else partition.short
+    if partition is None and request.methods:
+        title = request.methods[i].title
+    seen = "the noisy copy" if partition is None else "what the network sees"
+    tip = "The number of labels in the set. The smaller, the more it says."
+    return Card(
+        NAMES[column],
+        title,
+        COLOURS[column],
+        f"set{i}",
+        {"size": len(shown.labels)},
+        (Number(str(len(shown.labels)), f"of {settings.num_classes:,} labels", tip),),
+        (_compare_with_truth(request, shown),),
+        tiles=[Tile(seen, figures.to_rgb(shown.seen), SIGMA_TIP)],
+        chips=_name_labels(request, shown),
+        notes=[] if shown.evaluation is None else [_describe_others(shown.evaluation)],
+    )
+
+
+def _name_labels(request: SetsRequest, shown: ShownSet) -> list[str]:
+    loaded = request.loaded.restrict(shown.sets.settings.labels or ())
+    names = [loaded.get_class_name(label) for label in shown.labels[:MAX_NAMES]]
+    more = len(shown.labels) - MAX_NAMES
+    return [*names, *([f"and {more:,} more"] if more > 0 else [])] or ["The set is empty."]
+
+
+def _compare_with_truth(request: SetsRequest, shown: ShownSet) -> str:
+    text, truth = "", request.chosen.label
+    if truth is not None and shown.sets.settings.labels is None:  # else labels of the data are no indices of the model
+        contains = "contains" if truth in shown.labels else "does not contain"
+        text = f"It {contains} the true label, {request.loaded.get_class_name(truth)}."
+    if shown.was_calibrated_with:
+        text += " This image is one of the calibration images, about which nothing is promised."
+    return text
+
+
+def _describe_others(evaluation: SetEvaluation) -> Words:
+    point = evaluation.point
+    images = Number(
+        str(len(evaluation.rows)), "other images",
+        "Images that were neither calibrated with nor offered as examples.",
     )  # fmt: skip
-
-
-__all__ = ["CalibrationStore", "SetsRequest", "ShownSet", "open_sets", "predict_sets", "render_sets", "split_images"]
+    size = Number(f"{point.mean_size:.2f}", "labels in a set", f"Mean size; ± {point.size_error:.2f} (95%).")
+    if not point.labelled:
+        return "On ", images, ": ", size
+    low, high = (100 * bound for bound in point.interval)
+    tip = f"Without an attack. 95% interval: {low:.1f}% to {high:.1f}%."
+    return "On ", images, ": ", size, ", ", Number(f"{100 * point.coverage:.1f}", "% contain the true label", tip)

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from pprs.app.catalog import DIGITS, ModelCatalog, list_examples, make_catalog, name_model
-from pprs.app.segmenters import Segmenter, SegmenterEntry, labels_pixels, load_segmenter, make_scenes_segmenter
-from pprs.app.signals import SignalNetwork, list_builtin_signals, make_own_signals
+from pprs.app.catalog import DIGITS, list_classifiers, name_model
+from pprs.app.networks import ImageEntry, Networks, list_examples
+from pprs.app.segmenters import labels_pixels, list_segmenters, load_segmenter
+from pprs.app.signals import SignalEntry, list_builtin_signals, make_own_signals
 from pprs.data import open_dataset
 from pprs.errors import ConfigurationError
 from pprs.inputs.domain import SIGNAL
 from pprs.model import Model
-from pprs.progress import Progress
-from pprs.runs.subject import find_usable, open_model
-from pprs.segmentation.data import SCENES
+from pprs.model.forms import open_model
+from pprs.runs.subject import find_usable
+from pprs.segmentation.data import SCENES, open_masked
 
 
 class PageModels(NamedTuple):
     """The networks of the page. The user's own is one of them, and is listed first."""
 
-    catalog: ModelCatalog
-    segmenter: Segmenter
-    signals: Sequence[SignalNetwork]
+    images: Networks[ImageEntry]
+    segmenters: Networks[ImageEntry]
+    signals: Networks[SignalEntry]
 
 
 def make_models(
@@ -34,29 +35,31 @@ def make_models(
     classes: Path | None = None,
     adapted: Path | None = None,
     engine: str = "auto",
-    progress: Progress,
 ) -> PageModels:
-    """Return the networks of the page, with the user's own on the tab where it belongs."""
+    """Return the networks of the page, with the user's own on the tab where it belongs. None is loaded yet."""
     builtin = list_builtin_signals(engine)
+    images, signals = partial(list_classifiers, None, DIGITS, engine=engine), Networks(builtin)
     if model is None:
-        catalog = make_catalog(None, data or DIGITS, engine=engine, progress=progress)
-        return PageModels(catalog, make_scenes_segmenter(engine), builtin)
+        return PageModels(images(), list_segmenters(engine), signals)
     net, _ = open_model(model, adapted)
     if takes_signals(net, data, split):
-        own = make_own_signals(net, data, split=split, classes=classes, engine=engine, progress=progress)
-        catalog = make_catalog(None, DIGITS, engine=engine, progress=progress)
-        return PageModels(catalog, make_scenes_segmenter(engine), [own, *builtin])
+        own = make_own_signals(net, data, split=split, classes=classes, engine=engine)
+        return PageModels(images(), list_segmenters(engine), Networks([own, *builtin]))
     if not labels_pixels(net, data or DIGITS, split):
-        catalog = make_catalog(net, data or DIGITS, split=split, classes=classes, engine=engine, progress=progress)
-        return PageModels(catalog, make_scenes_segmenter(engine), builtin)
+        classifiers = list_classifiers(net, data or DIGITS, split=split, classes=classes, engine=engine)
+        return PageModels(classifiers, list_segmenters(engine), signals)
     if adapted is not None:
         raise ConfigurationError(
             "`adapted` applies to classifiers, and this network labels pixels", parameter="adapted"
         )
-    loaded = load_segmenter(net, data or SCENES, engine, progress, split=split, classes=classes)
-    examples = list_examples(len(loaded.data))
-    entry = SegmenterEntry(f"{name_model(net)} (yours)", lambda job: loaded, examples, own=True)
-    return PageModels(make_catalog(None, DIGITS, engine=engine, progress=progress), Segmenter(entry), builtin)
+    masked = open_masked(data or SCENES, split=split, classes=classes)
+    entry = ImageEntry(
+        f"{name_model(net)} (yours)",
+        lambda job: load_segmenter(net, masked, engine, job),
+        list_examples(len(masked)),
+        own=True,
+    )
+    return PageModels(images(), Networks([entry]), signals)
 
 
 def takes_signals(net: Model, data: str | None, split: str | None) -> bool:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
-from pprs.app.cards import COLOURS
-from pprs.app.catalog import LoadedModel
-from pprs.app.certification import Tile
-from pprs.app.images import ChosenImage
-from pprs.app.render import render
+from pprs.app.cards import COLOURS, Answer, Card, Number, Tile, render_answer
+from pprs.app.requests import Request
 from pprs.app.server.jobs import Job
 from pprs.patches import PatchCertificate, PatchClassifier
 from pprs.patches.pictures import paint_masks
@@ -19,27 +17,15 @@ from pprs.report import figures
 
 
 @dataclass(frozen=True)
-class PatchRequest:
-    """A visitor's request for a certificate against patches: everything that it depends on."""
+class PatchSettings:
+    """The settings of a certificate against patches."""
 
-    loaded: LoadedModel
-    chosen: ChosenImage
     patch: int
     masks: int
     fill: str
 
-    @property
-    def scope(self) -> str:
-        """The image whose changes a certificate covers."""
-        return self.loaded.describe_image(self.chosen.image, self.chosen.file_shape)
 
-    @property
-    def description(self) -> str:
-        """All settings that the result depends on, in one line."""
-        return (
-            f"{self.chosen.title}; the guarantee holds for {self.scope}; patch {self.patch}x{self.patch}; "
-            f"{self.masks}x{self.masks} masks; fill {self.fill}; engine {self.loaded.engine}"
-        )
+PatchRequest: TypeAlias = Request[PatchSettings]
 
 
 @dataclass(frozen=True)
@@ -54,8 +40,8 @@ class PatchResult:
 
 def certify_patch(request: PatchRequest, job: Job[PatchResult]) -> PatchResult:
     """Certify the image, as `PatchClassifier.certify` does after `check_model`."""
-    image, loaded = request.chosen.image, request.loaded
-    g = PatchClassifier(loaded.ready.module, loaded.num_classes, request.patch, request.masks, request.fill)
+    image, loaded, settings = request.chosen.values, request.loaded, request.settings
+    g = PatchClassifier(loaded.ready.module, loaded.num_classes, settings.patch, settings.masks, settings.fill)
     count = len(g.grid_for(image))
     with stage(job, "examine pairs of masks", count * (count + 1) // 2, "passes at most"):
         g.check_model(image)
@@ -66,24 +52,71 @@ def certify_patch(request: PatchRequest, job: Job[PatchResult]) -> PatchResult:
 
 def render_patch(request: PatchRequest, result: PatchResult) -> str:
     """Render the label, whether it is certified, and the worst pair of masks."""
-    certificate, image = result.certificate, request.chosen.image
-    name, label = request.loaded.get_class_name, request.chosen.label
-    wrong = label is not None and label != certificate.prediction
-    return render(
-        "patch.html",
-        request=request,
-        certificate=certificate,
-        colours=COLOURS,
-        original=Tile("image", figures.to_rgb(image.numpy())),
-        pair=[
-            Tile("hidden by the worst pair", paint_masks(image, result.hidden) / 255),
+    settings = request.settings
+    size = f"patch {settings.patch}x{settings.patch}; {settings.masks}x{settings.masks} masks; fill {settings.fill}"
+    note = (
+        f"{request.describe(size)}. The claim is about the double-masked classifier, which looks at the image through "
+        "pairs of masks and predicts what they agree on. It is exact: there is no noise. Two patches at once, or a "
+        "larger one, are not covered."
+    )
+    cards = [_show_image(request, result), _show_claim(request, result.certificate), _show_worst(request, result)]
+    data: dict[str, object] = {"state": "done", "certified": str(result.certificate.certified).lower()}
+    return render_answer(Answer("patch", cards, [note], data=data))
+
+
+def _show_image(request: PatchRequest, result: PatchResult) -> Card:
+    return Card(
+        request.chosen.title,
+        "the network alone",
+        COLOURS[0],
+        headline=(request.loaded.get_class_name(result.unmasked),),
+        statement=("Nothing is proved about the network alone: a patch may well fool it.",),
+        tiles=[Tile("image", figures.to_rgb(request.chosen.values.numpy()))],
+    )
+
+
+def _show_claim(request: PatchRequest, certificate: PatchCertificate) -> Card:
+    name, true_name = (
+        request.loaded.get_class_name(certificate.prediction),
+        request.name_true_label(certificate.prediction),
+    )
+    passes = Number(
+        f"{certificate.passes:,}", "passes",
+        "Masked images that the network classified. The first contradiction ends the work.",
+    )  # fmt: skip
+    wrong = (
+        f"The true label is {true_name}, though: a certificate proves that a label is stable, not that it is correct."
+    )
+    return Card(
+        "Double masking",
+        request.settings.fill,
+        COLOURS[1],
+        "patch-claim",
+        headline=(name, "certified" if certificate.certified else "not certified"),
+        statement=(describe_patch(certificate, name, request.scope),),
+        proved=certificate.certified,
+        notes=[*([(wrong,)] if true_name else []), (passes,)],
+    )
+
+
+def _show_worst(request: PatchRequest, result: PatchResult) -> Card:
+    certificate, worst = result.certificate, request.loaded.get_class_name(result.certificate.worst_label)
+    if certificate.certified:
+        text = "The network still gives the same label under this pair, which leaves it the smallest lead of all."
+    elif certificate.worst_label != certificate.prediction:
+        text = f"Under this pair, the network sees another label: {worst}."
+    else:
+        text = "Under this pair, the label leads by so little that rounding could decide."
+    return Card(
+        "The worst pair of masks",
+        "",
+        COLOURS[2],
+        headline=(worst,),
+        statement=(text,),
+        tiles=[
+            Tile("hidden by the worst pair", paint_masks(request.chosen.values, result.hidden) / 255),
             Tile("what the network sees", figures.to_rgb(result.filled.numpy()), "Hidden pixels are filled."),
         ],
-        label=name(certificate.prediction),
-        unmasked=name(result.unmasked),
-        worst=name(certificate.worst_label),
-        statement=describe_patch(certificate, name(certificate.prediction), request.scope),
-        true_label=name(label) if wrong and label is not None else "",
     )
 
 

@@ -6,10 +6,12 @@ import base64
 import functools
 from typing import Any
 
-import jinja2
-
+from pprs._support.extras import extra
 from pprs.report import figures
 from pprs.smoothing.certificate import round_down
+
+with extra():
+    import jinja2
 
 
 @functools.cache

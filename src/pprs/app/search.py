@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from pprs.app.catalog import LoadedModel
+from pprs.app.networks import LoadedModel
 from pprs.app.render import render
-from pprs.app.server.fair_queue import FairQueue, Stopped
+from pprs.app.server.fair_queue import FairQueue
+from pprs.app.server.jobs import OUT_OF_TIME, Job, JobState
+from pprs.data import ImageSet
 from pprs.errors import PprsError, suggest
 from pprs.noise import Noise
 from pprs.report.table import Cell, Table
@@ -21,9 +22,6 @@ from pprs.tuning import ALPHA, FAMILIES, SearchStep, Trial, Tuned, draw_chart, s
 MAX_IMAGES = 1000
 MIN_IMAGES = 16
 MARGIN = 0.5  # share of its time by which a search may run over
-UPDATE = 0.5  # seconds between two updates
-
-Event = SearchStep | Tuned | BaseException  # what the thread of the search reports
 
 
 @dataclass(frozen=True)
@@ -42,10 +40,35 @@ def iter_search(
     seconds: float,
     families: Sequence[str],
     seed: int,
-    fair_queue: FairQueue,
+    queue: FairQueue,
     halt: threading.Event,
 ) -> Iterator[SearchState]:
-    """Run `search_partitions` in a thread, in turns with all other work, and yield its states."""
+    """Run `search_partitions` as a job, in turns with all other work, and yield its states."""
+    images = _check_search(loaded, families)
+    module, steps = loaded.ready.module.eval(), list[SearchStep]()
+
+    def work(job: Job[Tuned]) -> Tuned:
+        def network(x: torch.Tensor) -> torch.Tensor:
+            job.give_way()
+            scores: torch.Tensor = module(x)
+            return scores
+
+        for step in search_partitions(
+            network, loaded.num_classes, noise, images, range(min(len(images), MAX_IMAGES)),
+            seconds=seconds, families=[f for f in FAMILIES if f in families], seed=seed,
+        ):  # fmt: skip
+            if isinstance(step, Tuned):
+                return step
+            steps.append(step)
+            job.give_way()
+        raise AssertionError("a search ends with its result")
+
+    for state in Job(work, queue, halt, (1 + MARGIN) * seconds + 5).iter_states():
+        yield _make_state(tuple(steps), state)
+
+
+def _check_search(loaded: LoadedModel, families: Sequence[str]) -> ImageSet:
+    """Return the images of a search, if there are enough and if the families exist."""
     images = loaded.search_data or loaded.data
     if len(images) < MIN_IMAGES:
         raise PprsError(
@@ -57,70 +80,15 @@ def iter_search(
     unknown = [f for f in families if f not in FAMILIES]
     if unknown:
         raise PprsError(f'unknown family of partitions "{unknown[0]}". {suggest(str(unknown[0]), FAMILIES)}')
-    max_seconds = (1 + MARGIN) * seconds + 5
-    out_of_time = threading.Event()
-    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    module = loaded.ready.module.eval()
-
-    def work() -> None:
-        try:
-            with fair_queue.take(lambda: not halt.is_set()) as turn:
-
-                def give_way() -> None:
-                    if turn.seconds_held > max_seconds:
-                        out_of_time.set()
-                        raise Stopped
-                    turn.give_way()
-
-                def network(x: torch.Tensor) -> torch.Tensor:
-                    give_way()
-                    scores: torch.Tensor = module(x)
-                    return scores
-
-                steps = search_partitions(
-                    network, loaded.num_classes, noise, images, range(min(len(images), MAX_IMAGES)),
-                    seconds=seconds, families=[f for f in FAMILIES if f in families], seed=seed,
-                )  # fmt: skip
-                for step in steps:
-                    events.put(step)
-                    if isinstance(step, SearchStep):
-                        give_way()
-        except BaseException as error:
-            events.put(error)
-
-    thread = threading.Thread(target=work, name="pprs-search", daemon=True)
-    thread.start()
-    trials: list[Trial] = []
-    spent = 0.0
-    try:
-        while True:
-            for event in _drain(events):
-                if isinstance(event, Tuned):
-                    yield SearchState(1.0, event.trials, event)
-                    return
-                if isinstance(event, Stopped):
-                    yield SearchState(
-                        spent, tuple(trials), stopped="time limit reached" if out_of_time.is_set() else "stopped by you"
-                    )
-                    return
-                if isinstance(event, BaseException):
-                    raise event
-                spent = max(spent, event.spent)
-                if event.trial is not None:
-                    trials.append(event.trial)
-            yield SearchState(spent, tuple(trials))
-    finally:
-        halt.set()
+    return images
 
 
-def _drain(events: queue.SimpleQueue[Event]) -> Iterator[Event]:
-    """Wait for an event, then yield all that are available."""
-    try:
-        yield events.get(timeout=UPDATE)
-        while True:
-            yield events.get_nowait()
-    except queue.Empty:
-        return
+def _make_state(steps: Sequence[SearchStep], state: JobState[Tuned]) -> SearchState:
+    if state.result is not None:
+        return SearchState(1.0, state.result.trials, state.result)
+    trials = tuple(step.trial for step in steps if step.trial is not None)
+    stopped = "time limit reached" if state.stopped == OUT_OF_TIME else state.stopped
+    return SearchState(max((step.spent for step in steps), default=0.0), trials, stopped=stopped)
 
 
 def draw_state(state: SearchState, noise: Noise) -> bytes | None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TypeAlias
+from dataclasses import replace
 
 import torch
 
-from pprs._support.files import cache_folder
-from pprs.app.catalog import EXPECTED_SAMPLES, ExampleImage, LoadedModel, list_examples, name_model
-from pprs.app.networks import Network, NetworkEntry
+from pprs.app.catalog import EXPECTED_SAMPLES, name_model
+from pprs.app.networks import ImageEntry, LoadedModel, Networks, list_examples
 from pprs.model import Model
 from pprs.noise import Gaussian
 from pprs.progress import Progress
@@ -19,24 +16,10 @@ from pprs.runs.session import open_session
 from pprs.runs.subject import Subject, find_usable
 from pprs.segmentation import SmoothedSegmenter
 from pprs.segmentation.data import SCENES, open_masked
-from pprs.segmentation.masks import Prepared
+from pprs.segmentation.masks import MaskedSet, Prepared
 from pprs.segmentation.subject import open_network
-from pprs.segmentation.train import train_and_score_segmenter
-from pprs.training.trainer import Recipe
 
-RECIPE = Recipe(epochs=6, batch_size=16)  # about two minutes on one core
 TRIAL_NOISE = Gaussian(0.25)  # for the choice of an engine
-
-
-@dataclass(frozen=True)
-class SegmenterEntry(NetworkEntry):
-    """A segmentation network with its images, and suitable initial settings."""
-
-    examples: tuple[ExampleImage, ...]
-    sigma: float = 0.25
-
-
-Segmenter: TypeAlias = Network[SegmenterEntry]
 
 
 def labels_pixels(net: Model, data: str, split: str | None = None) -> bool:
@@ -52,17 +35,8 @@ def labels_pixels(net: Model, data: str, split: str | None = None) -> bool:
     return isinstance(scores, torch.Tensor) and scores.ndim == 4
 
 
-def load_segmenter(
-    model: str | Model,
-    data: str,
-    engine: str,
-    progress: Progress,
-    *,
-    split: str | None = None,
-    classes: Path | None = None,
-) -> LoadedModel:
+def load_segmenter(model: str | Model, masked: MaskedSet, engine: str, progress: Progress) -> LoadedModel:
     """Load a segmentation network on its engine, with its images and masks."""
-    masked = open_masked(data, split=split, classes=classes)
     net, text = open_network(model, masked, range(len(masked)))
     # Messages on the page name the model, but must not reveal where it is stored on this machine.
     net = replace(net, source=name_model(model))
@@ -77,22 +51,12 @@ def load_segmenter(
     return LoadedModel(net, replace(net, module=chosen.model.module), chosen.engine, subject.data)
 
 
-def make_scenes_segmenter(engine: str = "auto") -> Segmenter:
-    """Return the built-in network for scenes of digits, which is trained on first use."""
-    return Segmenter(
-        SegmenterEntry(
-            "scenes (built-in network)",
-            lambda job: _load_scenes(engine, job),
-            list_examples(len(open_masked(SCENES)), "scene"),
-            hint="Press Certify. The first time, a small network for the built-in scenes of digits is trained, which "
-            "takes about two minutes.",
-            loading="A small network for the built-in scenes is loaded. The first time, it is trained, and then kept.",
-        )
+def list_segmenters(engine: str = "auto") -> Networks[ImageEntry]:
+    """List the built-in network for scenes of digits."""
+    scenes = open_masked(SCENES)
+    entry = ImageEntry(
+        "scenes (built-in network)",
+        lambda job: load_segmenter("builtin:scenes", scenes, engine, job),
+        list_examples(len(scenes), "scene"),
     )
-
-
-def _load_scenes(engine: str, progress: Progress) -> LoadedModel:
-    path = cache_folder() / "scenes-1.safetensors"
-    if not path.exists():
-        train_and_score_segmenter(open_masked(SCENES, split="train"), RECIPE, SCENES, path, progress=progress)
-    return load_segmenter(str(path), SCENES, engine, progress)
+    return Networks([entry])

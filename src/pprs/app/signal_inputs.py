@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pprs.app.images import ChosenImage
+from pprs.app.requests import ChosenInput
 from pprs.app.server.limits import Limits, check_file_size, check_number
 from pprs.app.signals import Scale, SignalEntry
 from pprs.data.signals import AUDIO_SUFFIXES, Signals, is_number, open_signals, probe_audio
@@ -27,22 +27,22 @@ _READING = threading.Lock()  # one file at a time, since a signal takes far more
 
 def choose_signal(
     limits: Limits, entry: SignalEntry, example: str | None, upload: str | None, index: int, curve: str | None
-) -> ChosenImage:
+) -> ChosenInput:
     """Return the uploaded signal with this index, or else the curve, or else the chosen example."""
     if upload:
         return _open_upload(Path(upload), limits, entry, index)
     if curve and curve.strip():
         channels = entry.shape[0]
         title = "your curve" if channels == 1 else f"your curve in all {channels} channels"
-        return ChosenImage(resample_curve(parse_curve(curve), entry.shape), 0, title, None)
+        return ChosenInput(resample_curve(parse_curve(curve), entry.shape), 0, title, None)
     selected = next((e for e in entry.examples if e.title == example), None)
     if selected is None:
         raise PprsError("choose an example, upload a signal, or draw one")
     sample = entry.data[selected.index]
-    return ChosenImage(sample.image, selected.index, selected.title, tuple(sample.image.shape), sample.label)
+    return ChosenInput(sample.image, selected.index, selected.title, tuple(sample.image.shape), sample.label)
 
 
-def _open_upload(path: Path, limits: Limits, entry: SignalEntry, index: int) -> ChosenImage:
+def _open_upload(path: Path, limits: Limits, entry: SignalEntry, index: int) -> ChosenInput:
     with _READING:
         signals = read_signals(path, limits)
         if index >= len(signals):
@@ -60,7 +60,7 @@ def _open_upload(path: Path, limits: Limits, entry: SignalEntry, index: int) -> 
             f"{describe_input(entry.shape)}. Cut, pad or resample it."
         )
     title = "your signal" if len(signals) == 1 else f"signal {index} of your {len(signals)}"
-    return ChosenImage(signal, index, title, tuple(signal.shape))
+    return ChosenInput(signal, index, title, tuple(signal.shape))
 
 
 def read_signals(path: Path, limits: Limits) -> Signals:

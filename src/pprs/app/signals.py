@@ -8,17 +8,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TypeAlias
 
 import torch
 
 from pprs._support.files import cache_folder
-from pprs.app.catalog import OWN_EXAMPLES, ExampleImage, LoadedModel, load_classifier, name_model
-from pprs.app.networks import Network, NetworkEntry
+from pprs.app.catalog import load_classifier, name_model
+from pprs.app.networks import OWN_EXAMPLES, Example, LoadedModel, NetworkEntry
 from pprs.data import ImageSet, open_dataset
 from pprs.data.signals import BUILTIN_SIGNALS
 from pprs.errors import ConfigurationError
 from pprs.model import Model
+from pprs.model.builtin import COMMANDS
 from pprs.noise import Noise
 from pprs.partition import Recommendation, recommend_partition
 from pprs.progress import Progress
@@ -26,6 +26,7 @@ from pprs.runs.subject import recommend_for_model
 from pprs.training.trainer import Recipe, train_and_score
 
 STEPS, BATCH, WIDTH = 300, 10, 16  # of the training of a built-in network, which takes less than a minute on one core
+TRAINED = "Press Certify. The first time, a small network for {name} is trained, which takes less than a minute."
 MISSING = (
     "The built-in signals are included in the package aeon, which is not installed. Install it with: pip install "
     "'pprs[signals]'. Or start the app with a classifier of signals: pprs app --model M.safetensors --data FILE.csv"
@@ -64,7 +65,7 @@ class SignalEntry(NetworkEntry):
     """A classifier of signals with signals to choose from."""
 
     open_data: Callable[[], ImageSet]  # without the network, which may have to be trained first
-    recommend: Callable[[Noise, tuple[int, ...]], Recommendation]
+    recommend: Callable[[LoadedModel | None, Noise, tuple[int, ...]], Recommendation]
     sample_rate: int | None = None  # values per second, if known
 
     @cached_property
@@ -73,11 +74,11 @@ class SignalEntry(NetworkEntry):
         return self.open_data()
 
     @cached_property
-    def examples(self) -> tuple[ExampleImage, ...]:
+    def examples(self) -> tuple[Example, ...]:
         """Signals from all over the data, which may be sorted by class."""
         count = min(OWN_EXAMPLES, len(self.data))
         indices = [i * len(self.data) // count for i in range(count)]
-        return tuple(ExampleImage(f"signal {index}", index) for index in indices)
+        return tuple(Example(f"signal {index}", index) for index in indices)
 
     @cached_property
     def scale(self) -> Scale:
@@ -90,28 +91,30 @@ class SignalEntry(NetworkEntry):
         return tuple(self.data[self.examples[0].index].image.shape)
 
 
-SignalNetwork: TypeAlias = Network[SignalEntry]
-
-
-def list_builtin_signals(engine: str = "auto") -> list[SignalNetwork]:
+def list_builtin_signals(engine: str = "auto") -> list[SignalEntry]:
     """Return the networks of the built-in signals, or none if the package that includes the signals is missing."""
     if importlib.util.find_spec("aeon") is None:
         return []
-    return [Network(_make_builtin_entry(name, engine)) for name in BUILTIN_SIGNALS]
+    return [_make_builtin_entry(name, engine) for name in BUILTIN_SIGNALS]
 
 
 def _make_builtin_entry(name: str, engine: str) -> SignalEntry:
+    shipped = name.lower() in COMMANDS
     return SignalEntry(
         f"{name} (built-in network)",
         partial(_load_builtin, name, engine),
         lambda: open_dataset(f"builtin:{name}"),
-        lambda noise, shape: recommend_partition(noise.sigma, shape),
-        hint=f"Press Certify. The first time, a small network for {name} is trained, which takes less than a minute.",
-        loading=f"A small network for {name} is loaded. The first time, it is trained, and then kept.",
+        lambda loaded, noise, shape: recommend_partition(noise.sigma, shape),
+        hint="" if shipped else TRAINED.format(name=name),
+        loading="The network is loaded."
+        if shipped
+        else f"A small network for {name} is loaded. The first time, it is trained, and then kept.",
     )
 
 
 def _load_builtin(name: str, engine: str, progress: Progress) -> LoadedModel:
+    if name.lower() in COMMANDS:
+        return load_classifier(f"builtin:{name.lower()}", f"builtin:{name}", engine, progress)
     source, path = f"builtin:{name}", cache_folder() / f"{name.lower()}-1.safetensors"
     if not path.exists():
         signals = open_dataset(source, split="train")
@@ -122,9 +125,9 @@ def _load_builtin(name: str, engine: str, progress: Progress) -> LoadedModel:
 
 
 def make_own_signals(
-    net: Model, data: str | None, *, split: str | None, classes: Path | None, engine: str, progress: Progress
-) -> SignalNetwork:
-    """Return the user's own classifier of signals, loaded with its signals."""
+    net: Model, data: str | None, *, split: str | None, classes: Path | None, engine: str
+) -> SignalEntry:
+    """Return the user's own classifier of signals, with its signals."""
     if data is None:
         raise ConfigurationError(
             f"{net.source} takes signals, and there are no default ones. Give `data`, such as builtin:GunPoint or "
@@ -132,14 +135,11 @@ def make_own_signals(
             parameter="data",
         )
     signals = open_dataset(data, split=split, classes=classes)
-    loaded = load_classifier(net, signals, engine, progress)
-    return Network(
-        SignalEntry(
-            f"{name_model(net)} (yours)",
-            lambda job: loaded,
-            lambda: loaded.data,
-            partial(recommend_for_model, loaded.model),
-            net.sample_rate or getattr(signals, "sample_rate", None),
-            own=True,
-        )
+    return SignalEntry(
+        f"{name_model(net)} (yours)",
+        lambda job: load_classifier(net, signals, engine, job),
+        lambda: signals,
+        lambda loaded, noise, shape: recommend_for_model(net, noise, shape),
+        net.sample_rate or getattr(signals, "sample_rate", None),
+        own=True,
     )

@@ -19,6 +19,7 @@ import torch
 from pprs._support import threads as _threads
 from pprs.audit.gradient import pull_back
 from pprs.errors import PprsError, describe_error
+from pprs.model.modes import eval_mode
 from pprs.model.onnx import OnnxNetwork
 from pprs.noise import QuantisedImage
 from pprs.partition import GaussianFilter
@@ -72,8 +73,6 @@ class Objective:
     ) -> None:
         self._margin = margin or score_margin
         self.votes, self.network = classifier.votes, network or classifier.model
-        if isinstance(self.network, torch.nn.Module):
-            self.network.eval()
         self.image, self.index, self.pause = check_image(x, self.votes.device), index, pause
         self.partition = self.votes.resolve(tuple(self.image.shape))
         self.sigma, self.queries, self._chunk = classifier.noise.sigma, 0, 0
@@ -162,7 +161,7 @@ class Objective:
         """Return the gradient of the soft votes with respect to the input of the network."""
         inputs = images.clone().requires_grad_()
         try:
-            with torch.enable_grad():
+            with torch.enable_grad(), eval_mode(self.network):
                 margins = self._margin(self.network(inputs.clone()), self.label)  # a copy, for networks that change it
                 soft = torch.sigmoid(margins.detach() / self._scale)
                 (gradient,) = torch.autograd.grad((margins * soft * (1 - soft)).sum(), inputs)

@@ -9,15 +9,18 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib.figure import Figure
 from PIL import Image
 
+from pprs._support.extras import extra
 from pprs.audit.levels import Ints
 from pprs.audit.result import Audit, AuditedImage
 from pprs.inputs.domain import SIGNAL
 from pprs.noise.quantised import EIGHT_BIT
 from pprs.report.figures import COLOURS, choose_interpolation, encode_png, get_class_name, to_bytes, to_rgb
 from pprs.smoothing.certificate import round_down
+
+with extra():
+    from matplotlib.figure import Figure
 
 Array = npt.NDArray[Any]
 BLACK, BLUE, RED = COLOURS[0], COLOURS[1], COLOURS[2]

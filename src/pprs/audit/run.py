@@ -20,7 +20,7 @@ from pprs.audit.result import Audit, AuditedImage
 from pprs.data import check_indices
 from pprs.errors import ConfigurationError, PprsError, check_integer
 from pprs.inputs.domain import domain_of_any
-from pprs.model import Model
+from pprs.model.forms import AnyModel
 from pprs.model.onnx import OnnxNetwork
 from pprs.noise import digest_image
 from pprs.progress import Progress, as_progress, rename_inputs, stage
@@ -45,7 +45,7 @@ def audit_run(
     *,
     images: Iterable[int] | None = None,
     limit: int | None = None,
-    model: str | Model | torch.nn.Module | None = None,
+    model: AnyModel | None = None,
     adapted: str | Path | None = None,
     data: Any = None,
     steps: int = 20,
@@ -161,7 +161,7 @@ class _Audited:
         settings: RunSettings,
         rows: Sequence[Row],
         attempted: Iterable[int],
-        model: str | Model | torch.nn.Module | None,
+        model: AnyModel | None,
         adapted: str | Path | None,
         data: Any,
         classes: str | Path | None,
@@ -231,7 +231,7 @@ class _Audited:
 def _load(
     settings: RunSettings,
     rows: Sequence[Row],
-    model: str | Model | torch.nn.Module | None,
+    model: AnyModel | None,
     adapted: str | Path | None,
     data: Any,
     classes: str | Path | None,

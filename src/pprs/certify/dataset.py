@@ -6,14 +6,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from pprs.certify.guarantee import CERTIFY
 from pprs.data import Selection
-from pprs.errors import check_type
-from pprs.model import Model
-from pprs.noise import Noise
-from pprs.partition import Partition
+from pprs.dither import NOTHING_DRAWN, Dither, dither_dataset, is_dither
+from pprs.errors import ConfigurationError
+from pprs.model.forms import AnyModel
+from pprs.noise import AnyNoise
+from pprs.partition import AnyPartition
 from pprs.progress import Progress, as_progress
 from pprs.runners import Budget, Runner, RunOptions, run_dataset, run_subject
 from pprs.runners.cost import apply_limits
@@ -23,12 +22,17 @@ from pprs.smoothing.sampling import Sampling
 
 
 def certify_dataset(
-    model: str | Model | torch.nn.Module,
+    model: AnyModel,
     data: Any,
     *,
-    noise: Noise | str,
-    partition: Partition | str | None = None,
+    noise: AnyNoise | Dither,
+    partition: AnyPartition = None,
     sampling: Sampling | None = None,
+    n0: int | None = None,
+    n: int | None = None,
+    alpha: float | None = None,
+    bound: str | None = None,
+    stop: str | None = None,
     images: Iterable[int] | Selection | None = None,
     seed: int = 0,
     out: str | Path | None = None,
@@ -55,14 +59,21 @@ def certify_dataset(
     label. Images that raise an error are recorded as failures and count as not certified.
 
     Args:
-        model: Text as for `load_model`, a `pprs.Model`, or a `torch.nn.Module` that takes images in [0, 1]. A runner
-            with workers needs text, since each worker opens the model itself.
+        model: Text as for `load_model`, a `pprs.Model`, or a `torch.nn.Module` or function that takes images in
+            [0, 1]. A runner with workers needs text, since each worker opens the model itself.
         data: Text as for `open_dataset`, an `ImageSet`, a map-style `Dataset`, or a pair `(images, labels)`.
-        noise: The noise, as an object or as text such as "gaussian:sigma=0.25".
+        noise: The noise, as an object, as text such as "gaussian:sigma=0.25", or as the sigma of Gaussian noise. With
+            thresholds instead, such as "dither:levels=1020", votes are counted, as `dither_dataset` describes.
         partition: The partition, as an object or as text such as "slic:n_segments=100". None means plain randomized
             smoothing, and "auto" the partition that is recommended for the noise, the image size and the model. Under
             "auto", a resumed run keeps its own.
-        sampling: Sample sizes, failure probability, bound and stop rule. `Sampling()` by default.
+        sampling: Sample sizes, failure probability, bound and stop rule. `Sampling()` by default. Its fields can be
+            given one by one instead, as for `SmoothedClassifier.certify`.
+        n0: Noisy samples per image that select the class, 100 by default.
+        n: Further samples that estimate the probability of that class, 10,000 by default.
+        alpha: Failure probability of each certificate, 0.001 by default.
+        bound: "one-sided" or "two-sided".
+        stop: Rule for stopping before all `n` samples are drawn.
         images: Indices of the images to certify. All images by default.
         seed: Random seed.
         out: Folder or url of the run. Repeating the call resumes the run, also after Ctrl-C or a crash. Without `out`,
@@ -101,20 +112,34 @@ def certify_dataset(
     Example:
         ```python
         run = certify_dataset(
-            "m.safetensors", "builtin:mnist5k", noise="gaussian:sigma=0.25", images=range(100), out="runs/rs"
+            "m.safetensors", "builtin:mnist5k", noise=0.25, n=1000, images=range(100), out="runs/rs"
         )
         ```
     """
+    if isinstance(noise, Dither) or is_dither(noise):
+        for name, (value, default) in {
+            "sampling": (sampling, None), "n0": (n0, None), "n": (n, None), "alpha": (alpha, None),
+            "bound": (bound, None), "stop": (stop, None), "budget": (budget, None),
+            "target_error": (target_error, None), "seed": (seed, 0), "arithmetic": (arithmetic, "auto"),
+        }.items():  # fmt: skip
+            if value != default:
+                raise ConfigurationError(f"`{name}` does not apply to {noise}: {NOTHING_DRAWN}", parameter=name)
+        return dither_dataset(
+            model, data, noise=noise, partition=partition, images=images, out=out, runner=runner, progress=progress,
+            split=split, classes=classes, labels=labels, engine=engine, device=device, batch_size=batch_size,
+            threads=threads, autocast=autocast, channels_last=channels_last, pixels=pixels, adapted=adapted,
+        )  # fmt: skip
     options = RunOptions.of(
         noise=noise, partition=partition, seed=seed, out=out, runner=runner, engine=engine, device=device,
         batch_size=batch_size, threads=threads, autocast=autocast, channels_last=channels_last, budget=budget,
         target_error=target_error, progress=progress, arithmetic=arithmetic,
     )  # fmt: skip
+    sampling = Sampling.of(sampling, n0=n0, n=n, alpha=alpha, bound=bound, stop=stop)
     _check_request(options, sampling)
     subject = load_subject(
         model, data, split=split, classes=classes, labels=labels, images=images, pixels=pixels, adapted=adapted
     )
-    return certify_subject(subject, sampling or Sampling(), options)
+    return certify_subject(subject, sampling, options)
 
 
 def certify_subject(subject: Subject, sampling: Sampling, options: RunOptions) -> Run:
@@ -128,11 +153,10 @@ def certify_subject(subject: Subject, sampling: Sampling, options: RunOptions) -
     return run_subject(CERTIFY, subject, own, options)
 
 
-def _check_request(options: RunOptions, sampling: Sampling | None) -> Sampling:
+def _check_request(options: RunOptions, sampling: Sampling) -> Sampling:
     """Reject invalid arguments before anything is loaded, and return the sampling with the limits applied."""
-    check_type(sampling, Sampling | None, "sampling", "pprs.Sampling(n=1000)")
     options.check(CERTIFY)
-    return apply_limits(sampling or Sampling(), options.limits, options.runner)
+    return apply_limits(sampling, options.limits, options.runner)
 
 
 __all__ = ["certify_dataset", "certify_subject", "run_dataset"]

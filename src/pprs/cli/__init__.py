@@ -11,11 +11,12 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from pprs._version import __version__
+from pprs.errors import MissingPackageError
 
 # Each command is the function of the same name in `pprs.cli.NAME`, which is imported when the command is used. A hyphen
 # in a command is an underscore there.
 COMMANDS = {
-    "demo": "Train a small classifier, certify it with and without superpixels, and write a report.",
+    "demo": "Certify a small classifier with and without superpixels, and write a report.",
     "certify": "Certify images: each gets a label, and an L2 radius within which it cannot change.",
     "patch": "Certify that no change inside any one square patch can alter a label.",
     "predict": "Predict labels with the smoothed classifier, abstaining where the vote is too close.",
@@ -48,7 +49,11 @@ class LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
-        return name, None if command is None else load_command(str(command.name)), rest
+        try:
+            return name, None if command is None else load_command(str(command.name)), rest
+        except MissingPackageError as error:  # a command as a whole needs it
+            typer.echo(f"pprs: {error}", err=True)
+            raise typer.Exit(2) from None
 
 
 def load_command(name: str) -> Any:

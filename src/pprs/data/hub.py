@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from pprs._support.extras import extra
 from pprs.data.base import UNREADABLE, ImageSet, name_file, refuse_bombs, to_tensor
 from pprs.data.depth import find_lost_depth
+from pprs.data.folder import IMAGE_SUFFIXES, SPLITS, ImageFolder, open_image_folder
 from pprs.data.signals import AUDIO_SUFFIXES, Signals, open_audio_folder, read_audio
 from pprs.errors import ConfigurationError, PprsError, suggest
-
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
-SPLITS = ("test", "validation", "train")  # tried in this order if the preferred split is missing
-SPLIT_FOLDERS = {"train", "training", "test", "testing", "val", "valid", "validation", "dev"}
 
 
 class HubSet(ImageSet):
@@ -30,8 +28,7 @@ class HubSet(ImageSet):
     root: Path | None = None
 
     def __init__(self, table: Any, name: str) -> None:
-        import datasets
-
+        datasets = import_datasets()
         features = table.features
         images = [column for column, feature in features.items() if isinstance(feature, datasets.Image)]
         if not images:
@@ -94,8 +91,7 @@ class HubSet(ImageSet):
 
 def find_label_columns(features: Any) -> list[str]:
     """Return the columns that hold class indices."""
-    import datasets
-
+    datasets = import_datasets()
     labels = [column for column, feature in features.items() if isinstance(feature, datasets.ClassLabel)]
     named = (column for column in ("label", "labels", "fine_label") if column in features)
     return labels or [column for column in named if "int" in str(features[column].dtype)]
@@ -105,8 +101,7 @@ class AudioHubSet(Signals):
     """One split of a `datasets` data set with a column of audio, whose files are decoded when they are needed."""
 
     def __init__(self, table: Any, name: str, column: str) -> None:
-        import datasets
-
+        datasets = import_datasets()
         labels = find_label_columns(table.features)
         values = np.array(table[labels[0]], np.int64) if labels else None
         feature = table.features[labels[0]] if labels else None
@@ -141,8 +136,7 @@ class AudioHubSet(Signals):
 
 
 def _wrap_table(table: Any, name: str) -> HubSet | AudioHubSet:
-    import datasets
-
+    datasets = import_datasets()
     columns = table.features.items()
     audio = [column for column, feature in columns if isinstance(feature, datasets.Audio)]
     if audio and not any(isinstance(feature, datasets.Image) for _, feature in columns):
@@ -150,7 +144,7 @@ def _wrap_table(table: Any, name: str) -> HubSet | AudioHubSet:
     return HubSet(table, name)
 
 
-def open_folder(path: Path, split: str | None, prefer: str) -> HubSet | Signals:
+def open_folder(path: Path, split: str | None, prefer: str) -> ImageFolder | HubSet | Signals:
     """Open a local folder of parquet files, as in a hub repository, or of images or audio, by class in subfolders."""
     if any(path.glob("**/*.parquet")):
         return _load(str(path), split, prefer, str(path))
@@ -164,16 +158,13 @@ def open_folder(path: Path, split: str | None, prefer: str) -> HubSet | Signals:
             f"({', '.join(AUDIO_SUFFIXES)})",
             parameter="data",
         )
-    subfolders = {p.relative_to(path).parts[0] for p in images if p.parent != path}
-    options: dict[str, Any] = {"data_dir": str(path.resolve())}
-    if not subfolders or not subfolders <= SPLIT_FOLDERS:
-        # List every file: otherwise the library takes a word such as "test" in a file name for a split.
-        listed = {split or prefer: sorted(str(p.resolve()) for p in images)}
-        options = {"data_files": listed, "drop_labels": not subfolders}
-    opened = _load("imagefolder", split, prefer, str(path), **options)
-    if isinstance(opened, HubSet):
-        opened.root = path.resolve()
-    return opened
+    opened = open_image_folder(path, images, split, prefer)
+    if opened is not None:
+        return opened
+    other = _load("imagefolder", split, prefer, str(path), data_dir=str(path.resolve()))
+    if isinstance(other, HubSet):
+        other.root = path.resolve()
+    return other
 
 
 def open_hub(name: str, split: str | None, prefer: str) -> HubSet | AudioHubSet:
@@ -181,9 +172,15 @@ def open_hub(name: str, split: str | None, prefer: str) -> HubSet | AudioHubSet:
     return _load(name, split, prefer, name)
 
 
-def _load(path: str, split: str | None, prefer: str, name: str, **options: Any) -> HubSet | AudioHubSet:
-    import datasets
+def import_datasets() -> Any:
+    """Import `datasets`, which takes seconds."""
+    with extra(parameter="data"):
+        import datasets
+    return datasets
 
+
+def _load(path: str, split: str | None, prefer: str, name: str, **options: Any) -> HubSet | AudioHubSet:
+    datasets = import_datasets()
     datasets.disable_progress_bars()
     try:
         tables = datasets.load_dataset(path, **options)

@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from pprs._support.extras import extra, missing_package
 from pprs.data.arrays import NPZ_NAMES, Array, read_npz
 from pprs.data.base import ImageSet, name_file
-from pprs.errors import ConfigurationError, PprsError, suggest
+from pprs.errors import ConfigurationError, MissingPackageError, PprsError, suggest
 
 Signal = npt.NDArray[np.float64]
 AUDIO_SUFFIXES = (".wav", ".flac")
@@ -133,10 +134,11 @@ def read_audio(source: Path | io.BytesIO) -> tuple[npt.NDArray[np.float32], int]
 
 def _import_soundfile() -> Any:
     try:
-        import soundfile
-    except (ImportError, OSError) as error:
+        with extra(parameter="data"):
+            import soundfile
+    except OSError as error:  # the library behind it is missing
         raise ConfigurationError(
-            f"audio files need soundfile ({error}). Install it with: pip install 'pprs[signals]'", parameter="data"
+            f"audio files need soundfile, which cannot be loaded ({error})", parameter="data"
         ) from None
     return soundfile
 
@@ -203,10 +205,7 @@ def open_signals(spec: str, split: str | None, prefer: str) -> Signals | None:
 def _open_builtin(name: str, split: str, lengths: str) -> Signals:
     found = importlib.util.find_spec("aeon")  # found, not imported: only its files are read
     if found is None or not found.submodule_search_locations:
-        raise ConfigurationError(
-            f"builtin:{name} is included in the package aeon. Install it with: pip install 'pprs[signals]'",
-            parameter="data",
-        )
+        raise MissingPackageError(missing_package("aeon"), parameter="data")
     root = Path(found.submodule_search_locations[0]) / "datasets" / "data" / name
     return open_ts(root / f"{name}.ts", split, split, "pad" if name == "JapaneseVowels" else lengths)
 

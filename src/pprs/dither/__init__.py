@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pprs.dither.certificate import DitherCertificate, certified_changes
 from pprs.dither.classifier import DitherClassifier
+from pprs.dither.run import NOTHING_DRAWN, dither_dataset, is_dither
 from pprs.dither.templates import TEMPLATES, make_template
 from pprs.dither.thresholds import Dither
 
-__all__ = ["TEMPLATES", "Dither", "DitherCertificate", "DitherClassifier", "certified_changes", "make_template"]
+__all__ = [
+    "NOTHING_DRAWN", "TEMPLATES", "Dither", "DitherCertificate", "DitherClassifier", "certified_changes",
+    "dither_dataset", "is_dither", "make_template",
+]  # fmt: skip

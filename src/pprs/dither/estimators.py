@@ -85,7 +85,7 @@ class PartitionedEstimator(Estimator):
 
 def default_width(levels: int) -> float:
     """Return the width of the Gaussian that suits so many thresholds: 0.5 pixels at 1020."""
-    return round(0.5 * (levels / 1020) ** 0.25, 2)
+    return round(0.5 * math.pow(levels / 1020, 0.25), 2)
 
 
 def expected_error(levels: int) -> float:
@@ -94,7 +94,7 @@ def expected_error(levels: int) -> float:
     It is the root mean square of the error of Gaussian estimates of digits at 510, 1020 and 2040 thresholds: 0.13, 0.17
     and 0.22.
     """
-    return min(0.5, 0.13 * (levels / 510) ** 0.37)
+    return min(0.5, 0.13 * math.pow(levels / 510, 0.37))
 
 
 def _read(shown: Shown) -> tuple[torch.Tensor, torch.Tensor]:

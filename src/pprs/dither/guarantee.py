@@ -26,7 +26,7 @@ from pprs.smoothing.arithmetic import Arithmetic
 from pprs.smoothing.bounds import clopper_pearson_interval
 from pprs.smoothing.votes import OnSamples
 
-REPORTED_LEVELS = (0, 128, 255, 510, 1020)  # total changes at which certified accuracy is stated
+REPORTED_CHANGES = (0, 128, 255, 510, 1020)  # in grey levels in total, at which certified accuracy is stated
 
 
 @dataclass(frozen=True)
@@ -139,6 +139,7 @@ class DitherGuarantee(Guarantee[DitherSettings, DitherRow]):
         ),
     )
     is_sampled = False
+    examination = "pprs.dither.examination:examine_dither"
     replayed = "votes: counted again and compared"
     derived = "predictions and certified changes from votes"
 
@@ -196,21 +197,34 @@ class DitherGuarantee(Guarantee[DitherSettings, DitherRow]):
         settings: DitherSettings = run.settings
         if not rows:
             return Summary((), (), 0, failures)
+        changes = _choose_changes(settings.dither.levels)
         claims = [
             f"{sum(row.grey_levels >= most for row in rows if row.prediction is not None)} of {len(rows)} images: no "
             f"change of at most {most} grey levels in total alters the label; certain"
-            for most in REPORTED_LEVELS[1:]
-            if most <= settings.dither.levels // 2
+            for most in changes[1:]
         ]
         metrics = []
         if any(row.label is not None for row in rows):
-            metrics = [_measure(rows, most) for most in REPORTED_LEVELS if most <= settings.dither.levels // 2]
+            metrics = [_measure(rows, most) for most in changes]
         mean = sum(row.radius * row.correct for row in rows) / len(rows)
         metrics.append(Metric("average certified L1 radius", mean, unit="(values in [0, 1])"))
         return Summary(tuple(claims), tuple(metrics), len(rows), failures)
 
     def tally(self, row: DitherRow) -> float:
-        return float(row.grey_levels > 0)
+        """Return the certified change as a share of the largest that so many votes can certify."""
+        return row.grey_levels / max(1, sum(row.votes) // 2)
+
+    def describe_tally(self, rows: int, total: float) -> str:
+        return f"{total / max(rows, 1):.0%} of the largest change"
+
+    def describe_run(self, rows: int, total: float) -> str:
+        return f"{rows} images, certified on average for {total / max(rows, 1):.0%} of the largest change"
+
+
+def _choose_changes(levels: int) -> tuple[int, ...]:
+    """Return the changes at which certified accuracy is stated: of the usual ones those that can be certified."""
+    usual = tuple(change for change in REPORTED_CHANGES if change <= levels // 2)
+    return usual if len(usual) > 1 else (0, max(1, levels // 4))
 
 
 def _measure(rows: list[DitherRow], most: int) -> Metric:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import Any, TypeGuard
 
 from pprs.data import Selection
 from pprs.dither.estimators import Estimator, GaussianEstimator, PartitionedEstimator
@@ -15,20 +13,22 @@ from pprs.dither.thresholds import Dither, parse_dither
 from pprs.errors import check_type
 from pprs.inputs.domain import IMAGE, domain_of
 from pprs.inputs.space import NETWORK
-from pprs.model import Model
-from pprs.partition import Auto, Partition, Soft, Slic, parse_request
+from pprs.model.forms import AnyModel
+from pprs.partition import AnyPartition, Auto, Partition, Slic, Soft, parse_request
 from pprs.progress import Progress
 from pprs.runners import Runner, RunOptions, run_subject
 from pprs.runs import Run
 from pprs.runs.subject import Subject
 
+NOTHING_DRAWN = "all votes are counted, and nothing is drawn. Leave it out: `levels` is the number of passes."
+
 
 def dither_dataset(
-    model: str | Model | torch.nn.Module,
+    model: AnyModel,
     data: Any,
     *,
     noise: Dither | str,
-    partition: Partition | str | None = "auto",
+    partition: AnyPartition = "auto",
     images: Iterable[int] | Selection | None = None,
     out: str | Path | None = None,
     runner: Runner | None = None,
@@ -97,6 +97,11 @@ def dither_dataset(
     )
     own = {"dither_text": str(thresholds), "estimator_text": str(choose_estimator(thresholds, asked, subject))}
     return run_subject(DITHER, subject, own, options)
+
+
+def is_dither(noise: Any) -> TypeGuard[str]:
+    """Return whether the text of a noise describes thresholds instead."""
+    return isinstance(noise, str) and noise.strip().partition(":")[0] == Dither.name
 
 
 def choose_estimator(dither: Dither, partition: Partition | Auto | None, subject: Subject) -> Estimator:

@@ -85,7 +85,8 @@ def _make_blue(levels: int, shape: tuple[int, ...], seed: int) -> Levels:
 
 @functools.cache
 def _read_ranks() -> npt.NDArray[np.int64]:
-    return np.load(FILE).astype(np.int64)
+    ranks: npt.NDArray[np.int64] = np.load(FILE).astype(np.int64)
+    return ranks
 
 
 TEMPLATES: dict[str, Callable[[int, tuple[int, ...], int], Levels]] = {

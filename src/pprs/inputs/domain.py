@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pprs.errors import PprsError
+from pprs.errors import ConfigurationError, PprsError, suggest
 
 Shape = tuple[int, ...]
 MIN_SIDE = 8  # pixels
@@ -66,7 +66,7 @@ class Domain(ABC):
     def check(self, x: torch.Tensor) -> None:
         """Raise an error unless a tensor is a valid clean input."""
         if x.ndim != self.ndim:
-            raise PprsError(f"expected one {self.name} {self.axes}, got shape {tuple(x.shape)}")
+            raise PprsError(f"expected one {self.name} {self.axes}, got shape {tuple(x.shape)}.{_hint(tuple(x.shape))}")
         self.check_shape(tuple(x.shape))
         self.check_values(x)
 
@@ -224,7 +224,50 @@ def domain_of(shape: Shape) -> Domain:
     for domain in DOMAINS.values():
         if len(shape) == domain.ndim:
             return domain
-    raise PprsError(f"expected one image [C, H, W] or one signal [C, T], got shape {tuple(shape)}")
+    raise PprsError(f"expected one image [C, H, W] or one signal [C, T], got shape {tuple(shape)}.{_hint(shape)}")
+
+
+def _hint(shape: Shape) -> str:
+    """Say what may be missing or too much in the shape of one input, as a further sentence."""
+    if len(shape) == IMAGE.ndim - 1 and min(shape) >= MIN_SIDE:
+        return " Pass x[None] if this is a grey image without its channel axis."
+    if len(shape) == SIGNAL.ndim - 1:
+        return " Pass x[None] if this is a signal of one channel."
+    return " Pass one input at a time, as in x[0]." if len(shape) > IMAGE.ndim else ""
+
+
+def choose_domain(name: str | None, shape: Shape | None, known: Domain | None) -> Domain | None:
+    """Return the domain with this name, or else that of a network's input shape, or else the one that is known.
+
+    >>> choose_domain(None, (1, 150), None).name, choose_domain("image", None, None).name
+    ('signal', 'image')
+
+    Raises:
+        ConfigurationError: If there is no such domain, or if two of these disagree.
+    """
+    if name is not None and name not in DOMAINS:
+        raise ConfigurationError(f'unknown domain "{name}". {suggest(str(name), DOMAINS)}', parameter="domain")
+    of_network = None if shape is None else domain_of(shape)
+    found = [domain for domain in (DOMAINS[name] if name else None, of_network, known) if domain is not None]
+    if any(domain is not found[0] for domain in found):
+        sources = {"`domain`": DOMAINS.get(name or ""), "the model": of_network, "the partition": known}
+        said = ", ".join(f"{source} says {domain.name}" for source, domain in sources.items() if domain is not None)
+        raise ConfigurationError(f"it is not clear what is classified: {said}. Make them agree.", parameter="domain")
+    return found[0] if found else None
+
+
+def check_unambiguous(shape: Shape) -> None:
+    """Raise an error for a shape that fits an image without its channel axis and a signal of many channels alike.
+
+    >>> check_unambiguous((1, 150)), check_unambiguous((1, 28, 28))
+    (None, None)
+    """
+    if len(shape) == SIGNAL.ndim and min(shape) >= MIN_SIDE:
+        raise PprsError(
+            f"the shape {tuple(shape)} may be that of a grey image without its channel axis, or of a signal of "
+            f'{shape[0]} channels. Pass x[None] for the image, or create the classifier with `domain`="signal".',
+            parameter="domain",
+        )
 
 
 def domain_of_any(shapes: Iterable[Shape | None]) -> Domain:

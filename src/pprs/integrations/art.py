@@ -8,20 +8,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from pprs._support.extras import extra
 from pprs.audit.gradient import pull_back
 from pprs.errors import ConfigurationError
-from pprs.integrations import MissingPackageError
-from pprs.noise import Gaussian, Noise
-from pprs.partition import Partition, parse_partition
+from pprs.noise import AnyNoise, Gaussian, as_noise
+from pprs.partition import AnyPartition, as_partition
 from pprs.progress import as_progress, stage
 from pprs.smoothing.classifier import SmoothedClassifier
 from pprs.smoothing.voting import ATTACK, check_image, noisy_chunk
 
-try:
+with extra():
     from art.estimators.certification.randomized_smoothing import PyTorchRandomizedSmoothing
     from art.preprocessing.standardisation_mean_std.pytorch import StandardisationMeanStdPyTorch
-except ImportError as error:
-    raise MissingPackageError("the Adversarial Robustness Toolbox") from error
 
 Array = npt.NDArray[Any]
 Values = TypeVar("Values", Array, torch.Tensor)
@@ -90,8 +88,8 @@ class PprsRandomizedSmoothing(PyTorchRandomizedSmoothing):  # type: ignore[misc]
         scale: float = 0.1,
         alpha: float = 0.001,
         *,
-        noise: Noise | None = None,
-        partition: Partition | str | None = None,
+        noise: AnyNoise | None = None,
+        partition: AnyPartition = None,
         seed: int = 0,
         arithmetic: str | None = None,
     ) -> None:
@@ -99,8 +97,8 @@ class PprsRandomizedSmoothing(PyTorchRandomizedSmoothing):  # type: ignore[misc]
             model, loss, input_shape, nb_classes, optimizer, channels_first, clip_values, preprocessing_defences,
             postprocessing_defences, preprocessing, device_type, sample_size, scale, alpha,
         )  # fmt: skip
-        self.noise, self.seed, self.arithmetic = noise, seed, arithmetic
-        self.partition = parse_partition(partition) if isinstance(partition, str) else partition
+        self.noise = None if noise is None else as_noise(noise)
+        self.partition, self.seed, self.arithmetic = as_partition(partition), seed, arithmetic
         self._next_index = 0
         self.smoothed()  # checks the arguments
 

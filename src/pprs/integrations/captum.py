@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from pprs.errors import ConfigurationError
-from pprs.partition import Partition, Slic, parse_partition
+from pprs.partition import AnyPartition, Slic, as_partition
 
 
-def feature_mask(image: torch.Tensor, partition: Partition | str | None = None) -> torch.Tensor:
+def feature_mask(image: torch.Tensor, partition: AnyPartition = None) -> torch.Tensor:
     """Return the superpixel of each pixel, so that Captum attributes a prediction to superpixels instead of pixels.
 
     The mask explains a prediction. It has no part in a certificate, which only ever segments the noisy image.
@@ -29,7 +29,7 @@ def feature_mask(image: torch.Tensor, partition: Partition | str | None = None) 
     tensor([[0, 1],
             [2, 3]])
     """
-    chosen = parse_partition(partition) if isinstance(partition, str) else Slic() if partition is None else partition
+    chosen = Slic() if partition is None else as_partition(partition)
     if chosen is None:
         raise ConfigurationError('"none" has no segments. Name a partition, such as slic.', parameter="partition")
     batch = image if image.ndim == 4 else image[None]

@@ -10,21 +10,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-import yaml
-from huggingface_hub import HfApi
-
+from pprs._support.extras import extra
 from pprs.errors import ConfigurationError, DamagedError, PprsError
 from pprs.inputs.domain import IMAGE, SIGNAL, domain_of_any
 from pprs.integrations import card_plain
 from pprs.metrics import Summary, summarize, usual_radii
-from pprs.model import Model
+from pprs.model.forms import AnyModel
 from pprs.progress import Progress
 from pprs.report.table import Table, escape_markdown, format_percent, format_radius
 from pprs.runs import Run, RunFrame, describe_chance, digest_run, list_runs, open_run, read_frames
 from pprs.runs.provenance import CERTIFY
 from pprs.smoothing.certificate import state_arithmetic
 from pprs.verification import Verification, verify_run
+
+with extra():
+    import yaml
+    from huggingface_hub import HfApi
 
 TASKS = {IMAGE: "image-classification", SIGNAL: "time-series-classification"}  # in the hub's words
 BEGIN, END = "<!-- pprs: begin -->", "<!-- pprs: end -->"  # around the section, so that it can be replaced
@@ -81,7 +82,7 @@ def make_card(
     *,
     radii: Sequence[float] | None = None,
     replay: int = 0,
-    model: str | Model | torch.nn.Module | None = None,
+    model: AnyModel | None = None,
     adapted: str | Path | None = None,
     data: Any = None,
     classes: str | Path | None = None,

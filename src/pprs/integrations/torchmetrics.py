@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from pprs._support.extras import extra
 from pprs.errors import ConfigurationError, check_type
 from pprs.inputs.space import Space
-from pprs.integrations import MissingPackageError
 from pprs.metrics import credited_radii
-from pprs.runs import Run, read_frame
+from pprs.runs import Run, open_run, read_frame
 from pprs.smoothing.certificate import Certificate, state_arithmetic
 from pprs.smoothing.sampling import decided_radii
 
-try:
+with extra():
     from torchmetrics import Metric
-except ImportError as error:
-    raise MissingPackageError("torchmetrics") from error
 
-Results = Run | Certificate | Iterable[Certificate]
+Results = Run | str | Path | Certificate | Iterable[Certificate]
 Targets = int | Sequence[int] | npt.NDArray[Any] | torch.Tensor
 _NO_CLAIM = torch.iinfo(torch.int64)  # its largest and smallest value stand for no claim in a minimum and a maximum
 
@@ -93,7 +92,7 @@ class _CertificateMetric(Metric):  # type: ignore[misc]
         """Add results.
 
         Args:
-            results: One or more certificates, or a run.
+            results: One or more certificates, or a run, its folder or url, or rows exported from it.
             target: The true label of every certificate. A run has its own labels.
 
         Raises:
@@ -113,12 +112,14 @@ class _CertificateMetric(Metric):  # type: ignore[misc]
 
     def forward(self, results: Results, target: Targets | None = None) -> Any:
         """Add results, and return the metric of these alone. The arguments and errors are those of `update`."""
-        results = results if isinstance(results, Run | Certificate) else list(results)
+        results = results if isinstance(results, Run | str | Path | Certificate) else list(results)
         self._read(results, target)  # before torchmetrics puts the earlier results aside, which an error would lose
         return super().forward(results, target)
 
     def _read(self, results: Results, target: Targets | None) -> tuple[_Claim, npt.NDArray[Any]] | None:
         """Return the claim and the credited radii of results that can be added, or None if there are none."""
+        if isinstance(results, str | Path):
+            results = open_run(results)
         if not isinstance(results, Run):
             read = self._read_certificates(results, target)
         elif target is None:
@@ -230,7 +231,8 @@ class CertifiedAccuracy(_CertificateMetric):
         Returns:
             The figure and the axes.
         """
-        import matplotlib.pyplot as plt  # takes a second to import
+        with extra():
+            import matplotlib.pyplot as plt  # takes a second to import
 
         ax = ax or plt.figure().add_subplot()
         shares = self.compute() if val is None else val

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
+from pprs._support.extras import extra
 from pprs.label_sets.evaluation import SetEvaluation
 from pprs.label_sets.summary import name_methods
 from pprs.report.figures import COLOURS
+
+with extra():
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
 
 def plot_radii(evaluations: Sequence[SetEvaluation]) -> Figure:

@@ -20,13 +20,14 @@ from pprs.label_sets.row import (
 )
 from pprs.label_sets.scoring import check_size, make_votes, score_image
 from pprs.label_sets.settings import Calibration, state_promise
+from pprs.model.forms import open_model
 from pprs.noise import QuantisedImage, digest_image
 from pprs.runs.check import RowCheck
 from pprs.runs.guarantee import Answer, Guarantee, Key, Known, Metric, Question, Summary
 from pprs.runs.row import Failure
 from pprs.runs.run import Run
 from pprs.runs.session import Session
-from pprs.runs.subject import Subject, open_model
+from pprs.runs.subject import Subject
 from pprs.smoothing.bounds import clopper_pearson_interval
 from pprs.smoothing.voting import SETS, LocalVotes, OnSamples, check_image
 

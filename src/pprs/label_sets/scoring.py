@@ -11,21 +11,22 @@ import numpy as np
 import torch
 
 from pprs.data.wrap import as_image_set
-from pprs.errors import ConfigurationError, PprsError, check_integer, check_type
+from pprs.errors import ConfigurationError, PprsError, check_integer
 from pprs.inputs.domain import SIGNAL
 from pprs.label_sets.calibration import check_promise
 from pprs.label_sets.scores import Floats, check_score, conformal_scores
 from pprs.label_sets.settings import SetSettings
 from pprs.model import Model
+from pprs.model.forms import AnyModel, FunctionModule, open_model, set_num_classes
 from pprs.model.identity import identify
 from pprs.model.scores import Probe
-from pprs.noise import Noise, QuantisedImage, keyed_rng
-from pprs.partition import Partition
+from pprs.noise import Noise, QuantisedImage, as_noise, keyed_rng
+from pprs.partition import Partition, as_partition
 from pprs.progress import Progress
 from pprs.runs.binding import Binding
 from pprs.runs.engine import EngineOptions
 from pprs.runs.session import Session, open_session
-from pprs.runs.subject import Subject, open_model, reopen_model
+from pprs.runs.subject import Subject, reopen_model
 from pprs.smoothing.arithmetic import Arithmetic
 from pprs.smoothing.consistency import FirstBatch, check_function_of_one_image
 from pprs.smoothing.voting import LocalVotes, trial_inputs
@@ -33,8 +34,6 @@ from pprs.smoothing.voting import LocalVotes, trial_inputs
 HALF = 0.5  # value of such a signal, on the levels of audio and on decimals
 GREY = 128 / 255  # value of the image by whose scores a model is recognised, on 8-bit and on 16-bit levels
 RANDOM = 1  # keys the random number of an image, where 0 keys its noise
-
-AnyModel = str | Path | Model | torch.nn.Module | Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,8 @@ class SetRequest:
     options: EngineOptions = field(default_factory=EngineOptions)
 
     def __post_init__(self) -> None:
-        check_type(self.noise, Noise, "noise", 'pprs.Gaussian(0.25) or "gaussian:sigma=0.25"')
-        check_type(self.partition, Partition | None, "partition", 'pprs.Slic() or "slic:n_segments=100"')
+        as_noise(self.noise)
+        as_partition(self.partition)
         check_promise(self.radius, self.alpha, self.noise)
         check_score(self.score)
         check_integer(self.seed, "seed")
@@ -62,36 +61,15 @@ class SetRequest:
             raise ConfigurationError("label sets are calibrated without `autocast` and `channels_last`")
 
 
-class FunctionModule(torch.nn.Module):
-    """A function as a module."""
-
-    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.function(x)
-
-
 def open_any_model(model: AnyModel, num_classes: int | None, adapted: str | Path | None) -> tuple[Model, str | None]:
     """Return the model with its number of classes, and the text that opens it again, if there is one."""
-    if isinstance(model, str | Path | Model | torch.nn.Module) or not callable(model):
-        opened, text = open_model(model if isinstance(model, Model | torch.nn.Module) else str(model), adapted)
-    else:
-        name = getattr(model, "__qualname__", type(model).__qualname__)
-        opened, text = Model(FunctionModule(model), name), None
-    if num_classes is None:
-        return opened, text
-    if check_integer(num_classes, "num_classes", 2) != (opened.num_classes or num_classes):
-        raise ConfigurationError(
-            f"`num_classes` is {num_classes}, and the model has {opened.num_classes} classes", parameter="num_classes"
-        )
-    return replace(opened, num_classes=num_classes), text
+    opened, text = open_model(model, adapted)
+    return set_num_classes(opened, num_classes), text
 
 
 def reopen_bound_model(
     settings: SetSettings,
-    model: str | Model | torch.nn.Module | None,
+    model: AnyModel | None,
     adapted: str | Path | None,
     path: str | Path,
 ) -> tuple[Model, Model]:
@@ -166,7 +144,7 @@ def make_votes(session: Session) -> LocalVotes:
     assert session.noise is not None
     network = session.network
     return LocalVotes(
-        network.function if isinstance(network, FunctionModule) else network, session.num_classes, session.noise,
+        network, session.num_classes, session.noise,
         session.partition, seed=session.seed, threads=session.threads, device=session.device,
         arithmetic=session.arithmetic,
     )  # fmt: skip

@@ -22,8 +22,6 @@ from pprs.label_sets.guarantee import LABEL_SET
 from pprs.label_sets.row import LabelSetSettings
 from pprs.label_sets.scores import Floats
 from pprs.label_sets.scoring import (
-    AnyModel,
-    FunctionModule,
     SetRequest,
     check_size,
     name_image,
@@ -34,9 +32,9 @@ from pprs.label_sets.scoring import (
     score_images,
 )
 from pprs.label_sets.settings import Calibration, SetSettings, shorten_digest, state_promise
-from pprs.model import Model
-from pprs.noise import Noise, QuantisedImage, digest_image, parse_noise
-from pprs.partition import Partition, parse_partition
+from pprs.model.forms import AnyModel, FunctionModule
+from pprs.noise import AnyNoise, QuantisedImage, as_noise, digest_image
+from pprs.partition import AnyPartition, as_partition
 from pprs.progress import Progress, as_progress, rename_inputs, stage
 from pprs.runners import Local, Runner, RunOptions, run_subject
 from pprs.runs import Run
@@ -93,10 +91,10 @@ class LabelSets:
         self,
         model: AnyModel,
         *,
-        noise: Noise | str,
+        noise: AnyNoise,
         radius: float,
         num_classes: int | None = None,
-        partition: Partition | str | None = None,
+        partition: AnyPartition = None,
         alpha: float = 0.1,
         score: str = "aps",
         randomised: bool = False,
@@ -109,9 +107,8 @@ class LabelSets:
         threads: int | None = None,
     ) -> None:
         self.request = SetRequest(
-            parse_noise(noise) if isinstance(noise, str) else noise,
-            parse_partition(partition) if isinstance(partition, str) else partition,
-            radius, alpha, score, randomised, seed, arithmetic, EngineOptions(engine, device, threads=threads),
+            as_noise(noise), as_partition(partition), radius, alpha, score, randomised, seed, arithmetic,
+            EngineOptions(engine, device, threads=threads),
         )  # fmt: skip
         self.model, self._model_text = open_any_model(model, num_classes, adapted)
         self._unrestricted = self.model
@@ -126,8 +123,8 @@ class LabelSets:
         labels: Any = None,
         *,
         num_classes: int | None = None,
-        noise: Noise | str,
-        partition: Partition | str | None = None,
+        noise: AnyNoise,
+        partition: AnyPartition = None,
         radius: float,
         alpha: float = 0.1,
         score: str = "aps",
@@ -574,7 +571,7 @@ class LabelSets:
         cls,
         path: str | Path,
         *,
-        model: str | Model | torch.nn.Module | None = None,
+        model: AnyModel | None = None,
         adapted: str | Path | None = None,
         threads: int | None = None,
         progress: bool | Progress = False,

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from pprs.errors import ConfigurationError, PprsError
 from pprs.model.base import Model
+from pprs.model.builtin import Builtin
 from pprs.model.efficientnet import EfficientNetLite0
 from pprs.model.exported import Exported
 from pprs.model.factory import Factory
@@ -32,10 +33,11 @@ class Source(Protocol):
 
 # The first source that claims a text loads it.
 SOURCES: tuple[type[Source], ...] = (
-    EfficientNetLite0, Onnx, Exported, Weights, Torchvision, Timm, HuggingFace, Factory,
+    Builtin, EfficientNetLite0, Onnx, Exported, Weights, Torchvision, Timm, HuggingFace, Factory,
 )  # fmt: skip
 FORMS = (
-    "M.safetensors (from `pprs train`), M.onnx, M.pt2 (torch.export), a folder or hub id of Hugging Face "
+    "builtin:digits, builtin:gunpoint or builtin:scenes, M.safetensors (from `pprs train`), M.onnx, "
+    "M.pt2 (torch.export), a folder or hub id of Hugging Face "
     "transformers (org/name), torchvision:NAME, timm:NAME, "
     "efficientnet-lite0, or module:factory for your own network"
 )
@@ -49,6 +51,8 @@ def load_model(spec: str) -> Model:
     Args:
         spec: One of the following:
 
+            - `builtin:digits`, `builtin:gunpoint` or `builtin:scenes`, small trained networks for `builtin:mnist5k`,
+              `builtin:GunPoint` and `builtin:scenes`
             - `M.safetensors`, written by `pprs train`
             - `M.onnx`, run by ONNX Runtime
             - `M.pt2`, a program written by `torch.export`
@@ -59,21 +63,27 @@ def load_model(spec: str) -> Model:
             - any of these with `+adapted:A.safetensors`, an adaptation written by `pprs adapt`
 
     Returns:
-        The model. Fields that its source does not specify are None.
+        The model, in eval mode unless it is code. Fields that its source does not specify are None.
 
     Raises:
         PprsError: If the text names no known kind of model, or if the model cannot be loaded.
     """
     base, mark, overlay = spec.rpartition(ADAPTED)
     if mark:
-        return apply_overlay(load_model(base), load_overlay(overlay))
+        model = load_model(base)
+        adapted = apply_overlay(model, load_overlay(overlay))
+        adapted.module.train(model.module.training)
+        return adapted
     for source in SOURCES:
         if source.claims(spec):
             try:
-                return source.load(spec)
+                model = source.load(spec)
             except PprsError as error:
                 # Keep the error's type: a worker that lacks a file must not end a run that other workers can continue.
                 raise type(error)(f"`model` {spec}: {error.message}", parameter="model") from error
+            if source is not Factory:  # which may return a network that is in use elsewhere
+                model.module.eval()
+            return model
     raise ConfigurationError(f'cannot tell what kind of model "{spec}" is. Give {FORMS}.', parameter="model")
 
 

@@ -9,15 +9,17 @@ from typing import Any
 
 import torch
 
+from pprs._support.shown import Shown
 from pprs.errors import ConfigurationError, PprsError, suggest
 from pprs.inputs.domain import SIGNAL, domain_of
+from pprs.inputs.space import describe_input
 from pprs.model.adaptation import Adaptation
 from pprs.model.file_input import FileInput, resize
 from pprs.model.preprocess import Preprocess
 
 
-@dataclass(frozen=True)
-class Model:
+@dataclass(frozen=True, repr=False)
+class Model(Shown):
     """A base classifier with its metadata. Unknown fields are None.
 
     Attributes:
@@ -50,6 +52,16 @@ class Model:
     adaptation: Adaptation | None = None
     task: str | None = None
     sample_rate: int | None = None
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "source": self.source,
+            "classes": self.num_classes,
+            "input": None if self.input_shape is None else describe_input(self.input_shape),
+            "task": self.task,
+            "trained behind": self.trained_behind,
+            "adapted to": None if self.adaptation is None else self.adaptation.noise,
+        }
 
     def digest(self) -> str:
         """Return a digest of the weights, so that a run cannot be resumed with another network of the same name.

@@ -26,13 +26,15 @@ class Changes:
     probabilities: bool = False
 
     def apply(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Return a copy of the network with these changes, in eval mode."""
+        """Return the network with these changes. It shares what is unchanged, and has the mode of the network."""
         if self.weights:
             module = copy.deepcopy(module).eval()
             module.load_state_dict({**module.state_dict(), **self.weights})
         if self.bias is None and self.denoiser is None:
             return module
-        return Adapted(module, self.bias, self.denoiser, probabilities=self.probabilities).eval()
+        adapted = Adapted(module, self.bias, self.denoiser, probabilities=self.probabilities)
+        adapted.training = module.training
+        return adapted
 
 
 class Adapted(torch.nn.Module):

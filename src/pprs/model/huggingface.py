@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pprs._support.extras import extra
 from pprs.errors import PprsError
 from pprs.model.audio import is_audio_classifier, load_audio_classifier
 from pprs.model.base import Model, Normalised
@@ -43,10 +44,8 @@ class HuggingFace:
     @staticmethod
     def load(spec: str) -> Model:
         name = spec.removeprefix("hf:")
-        try:
+        with extra():
             import transformers
-        except ImportError:
-            raise PprsError("it needs transformers. Install it with: pip install 'pprs[hub]'") from None
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()
         try:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import numbers
+from typing import Any, TypeAlias
+
 from pprs._support import text as _text
+from pprs.errors import ConfigurationError, check_type
 from pprs.noise.base import Noise, Rng, host_rng, keyed_rng, standard_normal
 from pprs.noise.exponential import Exponential
 from pprs.noise.gaussian import Gaussian
@@ -18,12 +22,29 @@ from pprs.noise.quantised import (
     quantised_gaussian,
 )
 
+AnyNoise: TypeAlias = Noise | str | float
 NOISES: dict[str, type[Noise]] = {kind.name: kind for kind in (Gaussian, Exponential, PowerLaw)}
 
 
 def parse_noise(text: str) -> Noise:
     """Return the noise that a text such as `gaussian:sigma=0.5` describes."""
     return _text.from_text(text, NOISES, "noise")
+
+
+def as_noise(value: Any, parameter: str = "noise") -> Noise:
+    """Return the noise that an argument gives: as an object, as text, or as the sigma of Gaussian noise.
+
+    >>> as_noise(0.25), as_noise("exponential:sigma=1.0").sigma
+    (Gaussian(sigma=0.25), 1.0)
+    """
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        try:
+            return Gaussian(float(value))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"`{parameter}`: {error.message}", parameter=parameter) from error
+    noise = parse_noise(value) if isinstance(value, str) else value
+    check_type(noise, Noise, parameter, 'pprs.Gaussian(0.25), "gaussian:sigma=0.25" or 0.25')
+    return noise
 
 
 def noise_of(text: str, sigma: float) -> Noise:
@@ -33,7 +54,11 @@ def noise_of(text: str, sigma: float) -> Noise:
 
 
 __all__ = [
-    "NOISES", "Exponential", "Gaussian", "Noise", "PowerLaw", "Quantisation", "QuantisedImage", "Rng", "are_levels",
-    "describe_levels", "digest_image", "host_rng", "keyed_rng", "noise_of", "parse_noise", "quantise",
-    "quantise_signal", "quantised_gaussian", "standard_normal",
+    "NOISES", "AnyNoise", "Exponential", "Gaussian", "Noise", "PowerLaw", "Quantisation", "QuantisedImage", "Rng",
+    "are_levels", "as_noise", "describe_levels", "digest_image", "host_rng", "keyed_rng", "noise_of", "parse_noise",
+    "quantise", "quantise_signal", "quantised_gaussian", "standard_normal",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return __all__

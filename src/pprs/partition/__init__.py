@@ -7,9 +7,10 @@ field `of`. Those that read a file name it in their field `file`.
 from __future__ import annotations
 
 import re
+from typing import Any, Literal, TypeAlias, overload
 
 from pprs._support import text as _text
-from pprs.errors import ConfigurationError, suggest
+from pprs.errors import ConfigurationError, check_type, suggest
 from pprs.partition.base import Filter, Partition, Superpixels
 from pprs.partition.chain import Chain
 from pprs.partition.changepoint import Changepoint
@@ -33,6 +34,7 @@ _CLASSES = (
     Denoiser, Slic1d, Felzenszwalb1d, Changepoint, Blur1d, GaussianFilter1d, Median1d, TotalVariation1d, Wavelet,
 )  # fmt: skip
 PARTITIONS: dict[str, type[Partition]] = {kind.name: kind for kind in _CLASSES}
+AnyPartition: TypeAlias = Partition | str | None
 PLUS = re.compile(r"(?<!\d[eE])(?<!\d\.[eE])\+")  # except in a number such as 1e+16
 
 
@@ -62,6 +64,34 @@ def parse_request(text: str) -> Partition | Auto | None:
     ('auto', None)
     """
     return AUTO if text.strip() == AUTO else parse_partition(text)
+
+
+@overload
+def as_partition(value: Any, parameter: str = "partition", *, auto: Literal[False] = False) -> Partition | None: ...
+
+
+@overload
+def as_partition(value: Any, parameter: str = "partition", *, auto: Literal[True]) -> Partition | Auto | None: ...
+
+
+def as_partition(value: Any, parameter: str = "partition", *, auto: bool = False) -> Partition | Auto | None:
+    """Return the partition that an argument gives: as an object, as text, or None for plain smoothing.
+
+    With `auto`, "auto" stays "auto" until the noise and the image size are known.
+
+    >>> as_partition("grid:size=4"), as_partition(Grid(4)), as_partition(None)
+    (Grid(size=4), Grid(size=4), None)
+    """
+    if isinstance(value, str):
+        try:
+            return parse_request(value) if auto else parse_partition(value)
+        except ConfigurationError as error:
+            if error.parameter == parameter:
+                raise
+            raise ConfigurationError(f"`{parameter}`: {error.message}", parameter=parameter) from error
+    example = "pprs.Grid(4)" if parameter != "partition" else 'pprs.Slic() or "slic:n_segments=100"'
+    check_type(value, Partition | None, parameter, example)
+    return value  # type: ignore[no-any-return]
 
 
 def split_text(text: str) -> list[list[str]]:
@@ -108,6 +138,7 @@ def _explain_auto(full_text: str) -> str:
 __all__ = [
     "AUTO",
     "PARTITIONS",
+    "AnyPartition",
     "Auto",
     "Blur",
     "Blur1d",
@@ -137,8 +168,13 @@ __all__ = [
     "TotalVariation",
     "TotalVariation1d",
     "Wavelet",
+    "as_partition",
     "parse_partition",
     "parse_request",
     "recommend_partition",
     "split_text",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

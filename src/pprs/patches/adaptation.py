@@ -22,13 +22,15 @@ from pprs.data import Selection
 from pprs.errors import ConfigurationError, PprsError, check_integer, check_type
 from pprs.model import Model
 from pprs.model.adaptation import UNADAPTED, Adaptation, StepRecord
+from pprs.model.forms import AnyModel, open_model
+from pprs.model.modes import eval_mode
 from pprs.model.overlay import Overlay, load_overlay, save_overlay
 from pprs.noise import keyed_rng
 from pprs.patches.classifier import FILL, MASKS
 from pprs.patches.fills import Fill, describe_masks, parse_fill
 from pprs.patches.masks import MaskGrid
 from pprs.progress import Progress, as_progress
-from pprs.runs.subject import count_classes, open_data, open_model
+from pprs.runs.subject import count_classes, open_data
 from pprs.smoothing.voting import ADAPT
 
 METHOD = "distill"
@@ -64,7 +66,7 @@ class MaskedProblem(Perturbed):
 
 
 def adapt_to_masks(
-    model: str | Model | torch.nn.Module,
+    model: AnyModel,
     data: Any,
     *,
     patch: int,
@@ -118,7 +120,8 @@ def adapt_to_masks(
     wanted = _describe(problem, read, source, used, budget)
     if path.exists():
         return _reopen(path, wanted, reporter)
-    return save_overlay(_adapt(problem, wanted, read.held_back[:HELD_BACK], seconds, reporter), path)
+    with eval_mode(net.module):
+        return save_overlay(_adapt(problem, wanted, read.held_back[:HELD_BACK], seconds, reporter), path)
 
 
 def _check_out(out: str | Path) -> Path:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import torch
 
 from pprs._support import threads as _threads
+from pprs._support.shown import Shown
 from pprs.errors import PprsError, check_integer, check_type
+from pprs.inputs.domain import IMAGE
 from pprs.inputs.space import describe_shape
+from pprs.model.forms import AnyModel, describe_network, open_network
 from pprs.model.scores import near_ties
 from pprs.patches import double_masking
 from pprs.patches.double_masking import Predictions
@@ -63,7 +65,7 @@ class PatchCertificate:
         )
 
 
-class PatchClassifier:
+class PatchClassifier(Shown):
     """A classifier that looks at an image through masks, so that no patch can be seen through all of them.
 
     A patch is a square of `patch` x `patch` pixels anywhere in the image. Its values may change to any others, while
@@ -72,10 +74,10 @@ class PatchClassifier:
     no failure probability.
 
     Args:
-        model: The base classifier. It maps images [B, C, H, W], float32 in [0, 1], to scores [B, num_classes]. A
-            `torch.nn.Module` is moved to `device` and put in eval mode. On a CPU it is called from several threads at
-            once.
-        num_classes: The number of classes, at least 2.
+        model: The base classifier, as for `SmoothedClassifier`. It maps images [B, C, H, W], float32 in [0, 1], to
+            scores [B, num_classes]. A `torch.nn.Module` is moved to `device`, and is in eval mode while it is called.
+            On a CPU it is called from several threads at once.
+        num_classes: The number of classes, at least 2, if the model does not say.
         patch: The side of the patch in pixels.
         masks: The number of masks along each axis. A certificate takes k^2 (k^2 + 1) / 2 passes for k masks, so 666 for
             6. More masks are smaller, and hide less of the image.
@@ -99,9 +101,9 @@ class PatchClassifier:
 
     def __init__(
         self,
-        model: Callable[[torch.Tensor], torch.Tensor],
-        num_classes: int,
-        patch: int,
+        model: AnyModel,
+        num_classes: int | None = None,
+        patch: int | None = None,
         masks: int = MASKS,
         fill: Fill | str = FILL,
         *,
@@ -113,9 +115,19 @@ class PatchClassifier:
         self._fill = parse_fill(fill) if isinstance(fill, str) else fill
         check_type(self._fill, Fill, "fill", '"diffusion"')
         self._patch, self._masks = check_integer(patch, "patch", 1), check_integer(masks, "masks", MIN_MASKS)
-        self._scorer = Scorer(model, num_classes, batch_size=batch_size, threads=threads, device=device)
+        network, classes, _ = open_network(model, num_classes)
+        self._scorer = Scorer(network, classes, batch_size=batch_size, threads=threads, device=device)
         self._check = FirstBatch()
         self._scorer.batch_check = self._check if check else None
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "model": describe_network(self._scorer.model),
+            "classes": self.num_classes,
+            "patch": f"{self._patch}x{self._patch}",
+            "masks": f"{self._masks}x{self._masks}",
+            "fill": self._fill,
+        }
 
     def for_patch(self, patch: int) -> Self:
         """Return the classifier for patches of another size. It shares the network, and what is known about it."""
@@ -246,7 +258,7 @@ class PatchClassifier:
         return _make_grid(x.shape[-2], x.shape[-1], self._patch, self._masks)
 
     def _check_image(self, x: torch.Tensor) -> torch.Tensor:
-        return check_image(x, self._scorer.device)
+        return check_image(x, self._scorer.device, IMAGE)
 
     def _images_at_once(self, image: torch.Tensor) -> int:
         """Return the number of masked images that all threads together classify at a time."""
@@ -254,8 +266,6 @@ class PatchClassifier:
 
     def _look(self, image: torch.Tensor, pairs: torch.Tensor, on_passes: OnSamples | None = None) -> Predictions:
         """Return the predictions for the image under pairs of masks."""
-        if isinstance(self._scorer.model, torch.nn.Module):
-            self._scorer.model.eval()  # not only in __init__: the caller may have trained it further since
         scores: list[torch.Tensor] = []
         for some in pairs.split(self._images_at_once(image)):
             scores += self._score(image, some)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from markupsafe import Markup
 
+from pprs._support.extras import extra
 from pprs.data.thumbnail import decode_thumbnail
 from pprs.errors import PprsError
 from pprs.metrics import accuracy_interval
@@ -176,8 +177,9 @@ def _list_numbers(one: NamedRun) -> list[dict[str, Any]]:
 
 def _plot_sizes(runs: Sequence[NamedRun]) -> Any:
     """Plot certified and clean accuracy against the side of the patch, with 95% intervals over the images."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
+    with extra():
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
 
     from pprs.report.figures import COLOURS
 

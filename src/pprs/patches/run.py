@@ -6,12 +6,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from pprs.data import Selection
 from pprs.errors import ConfigurationError, check_integer, check_type
 from pprs.inputs.space import NETWORK
-from pprs.model import Model
+from pprs.model.forms import AnyModel
 from pprs.patches.classifier import FILL, MASKS
 from pprs.patches.fills import Fill, parse_fill
 from pprs.patches.guarantee import PatchGuarantee
@@ -22,7 +20,7 @@ from pprs.runs import Run
 
 
 def certify_patches(
-    model: str | Model | torch.nn.Module,
+    model: AnyModel,
     data: Any,
     *,
     patch: int | Iterable[int],

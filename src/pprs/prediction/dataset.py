@@ -6,13 +6,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from pprs.data import Selection
 from pprs.errors import check_integer
-from pprs.model import Model
-from pprs.noise import Noise
-from pprs.partition import Partition
+from pprs.model.forms import AnyModel
+from pprs.noise import AnyNoise
+from pprs.partition import AnyPartition
 from pprs.prediction.guarantee import PREDICT
 from pprs.progress import Progress
 from pprs.runners import Runner, RunOptions, run_subject
@@ -22,11 +20,11 @@ from pprs.smoothing.bounds import check_alpha
 
 
 def predict_dataset(
-    model: str | Model | torch.nn.Module,
+    model: AnyModel,
     data: Any,
     *,
-    noise: Noise | str,
-    partition: Partition | str | None = None,
+    noise: AnyNoise,
+    partition: AnyPartition = None,
     n: int = 1_000,
     alpha: float = 0.001,
     images: Iterable[int] | Selection | None = None,

@@ -8,12 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib import rc_context
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 from PIL import Image
 
+from pprs._support.extras import extra
 from pprs.inputs.domain import IMAGE, SIGNAL
 from pprs.metrics import accuracy_interval, certified_accuracy
 from pprs.noise import Noise
@@ -23,6 +20,12 @@ from pprs.partition.signals import SEPARATE
 from pprs.report.lines import draw_signal
 from pprs.runs import RunFrame
 from pprs.smoothing.certificate import round_down
+
+with extra():
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter
 
 Array = npt.NDArray[Any]
 # Okabe and Ito's palette, distinguishable with any colour vision; dashes tell a second round of it apart.

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
-import jinja2
-from markupsafe import Markup
+from pprs._support.extras import extra
+
+if TYPE_CHECKING:
+    import jinja2
+    from markupsafe import Markup
 
 
 @functools.cache
 def _environment() -> jinja2.Environment:
     """Every value is escaped unless it is Markup; a missing value is an error."""
+    with extra():
+        import jinja2
     return jinja2.Environment(
         loader=jinja2.PackageLoader("pprs.report"),
         autoescape=True,
@@ -22,7 +28,10 @@ def _environment() -> jinja2.Environment:
 
 def render(template: str, **values: object) -> Markup:
     """Render a template of `pprs/report/templates`. The result is not escaped again in other templates."""
-    return Markup(_environment().get_template(template).render(**values))
+    environment = _environment()
+    from markupsafe import Markup  # comes with Jinja
+
+    return Markup(environment.get_template(template).render(**values))
 
 
 __all__ = ["render"]

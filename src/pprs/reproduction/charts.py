@@ -6,9 +6,8 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
 
+from pprs._support.extras import extra
 from pprs.data import ImageSet
 from pprs.inputs.domain import DOMAINS
 from pprs.metrics import accuracy_interval, certified_accuracy
@@ -20,6 +19,10 @@ from pprs.runs import RunFrame
 from pprs.smoothing.certificate import round_down
 from pprs.smoothing.sampling import decided_radii
 from pprs.smoothing.voting import noisy_chunk
+
+with extra():
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, NullFormatter
 
 MAX_BANDS = 4  # with more lines, the bands would hide each other
 PALETTE = (*COLOURS, "#7F5539")

@@ -15,11 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow
-import pyarrow.compute
-import pyarrow.parquet
 from filelock import FileLock
 
+from pprs._support.extras import extra
 from pprs._support.files import atomic_write, cannot_write
 from pprs.errors import PprsError
 from pprs.reproduction.plan import Cell
@@ -27,6 +25,11 @@ from pprs.runs import COLUMNS, RunFrame, RunSettings
 from pprs.runs.export import EXPORTED, JOINED, write_parquet
 from pprs.runs.names import method_name
 from pprs.runs.row import from_record
+
+with extra():
+    import pyarrow
+    import pyarrow.compute
+    import pyarrow.parquet
 
 MANIFEST = "manifest.json"
 FORMAT = 1

@@ -9,8 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import pyarrow
-
+from pprs._support.extras import extra
 from pprs._support.files import atomic_write
 from pprs.adaptation import BUDGET, adapt
 from pprs.adaptation.images import choose_images
@@ -34,6 +33,9 @@ from pprs.runs.subject import load_subject
 from pprs.smoothing.sampling import Sampling
 from pprs.training.trainer import Recipe, accuracy, train_and_score
 from pprs.tuning import Candidate, MeasurementCache, Search
+
+with extra():
+    import pyarrow
 
 ALL = "all"
 MOST_LEFT_OUT = 0.01  # of the images to adapt with, because they are certified

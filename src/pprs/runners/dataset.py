@@ -7,18 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from pprs.data import Selection
 from pprs.errors import ConfigurationError, DamagedError, check_type, suggest
-from pprs.model import Model
+from pprs.model.forms import AnyModel
 from pprs.runners.run import RunOptions, run_subject
 from pprs.runs import Guarantee, Run
 
 
 def run_dataset(
     guarantee: Guarantee[Any, Any],
-    model: str | Model | torch.nn.Module,
+    model: AnyModel,
     data: Any,
     *,
     settings: Mapping[str, Any] | None = None,

@@ -315,7 +315,7 @@ class WorkerPool(Execution):
 class PoolVotes:
     """A vote source that splits the samples of one image over the workers of a pool."""
 
-    device = torch.device("cpu")
+    device, domain = torch.device("cpu"), None
 
     def __init__(self, pool: WorkerPool, session: SessionText) -> None:
         assert session.noise is not None, "samples of an input are split only if there is noise"

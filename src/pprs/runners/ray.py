@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pprs._support.extras import extra
 from pprs._support.threads import cpu_count
 from pprs.errors import ConfigurationError, PprsError, describe_error
 from pprs.runners.base import Execution, Runner, Work, check_workers
@@ -28,10 +29,8 @@ OBJECT_STORE_BYTES = 2**28  # Ray's local shared memory, which only holds the im
 def require_ray() -> Any:
     # Ray reads this when it is imported. No usage statistics are sent.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
+    with extra():
         import ray
-    except ImportError:
-        raise PprsError("Ray is not installed. Install it with: pip install 'pprs[ray]'") from None
     return ray
 
 

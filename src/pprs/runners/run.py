@@ -14,8 +14,9 @@ from pprs.data import View, fair_order
 from pprs.errors import ConfigurationError, PprsError, check_integer, check_type
 from pprs.inputs.space import FILE as FILE_PIXELS
 from pprs.metrics import accuracy_error
-from pprs.noise import Noise, parse_noise
-from pprs.partition import AUTO, Auto, Partition, parse_request
+from pprs.model.modes import eval_mode
+from pprs.noise import AnyNoise, Noise, as_noise
+from pprs.partition import AUTO, AnyPartition, Auto, Partition, as_partition
 from pprs.progress import Progress, as_progress, rename_inputs, stage
 from pprs.runners.base import Runner, Work
 from pprs.runners.budget import Budget, parse_budget, run_budget
@@ -74,8 +75,8 @@ class RunOptions:
     def of(
         cls,
         *,
-        noise: Noise | str | None = None,
-        partition: Partition | str | None = None,
+        noise: AnyNoise | None = None,
+        partition: AnyPartition = None,
         seed: int = 0,
         out: str | Path | None = None,
         runner: Runner | None = None,
@@ -92,8 +93,7 @@ class RunOptions:
     ) -> RunOptions:
         """Return the options that the keywords of `certify_dataset` and the like mean."""
         return cls(
-            parse_noise(noise) if isinstance(noise, str) else noise,
-            parse_request(partition) if isinstance(partition, str) else partition,
+            None if noise is None else as_noise(noise), as_partition(partition, auto=True),
             seed, out, runner or Local(), EngineOptions(engine, device, batch_size, threads, autocast, channels_last),
             RunLimits(parse_budget(budget) if isinstance(budget, str) else budget, target_error), progress, arithmetic,
         )  # fmt: skip
@@ -166,7 +166,8 @@ def run_subject(
     if subject.pixels == FILE_PIXELS:
         subject = fit_in_memory(subject, options.runner, options.engine)
     keep_memory()
-    with open_run_folder(options.out, reporter.message, (guarantee,)) as folder:
+    network = subject.model.module
+    with eval_mode(network), open_run_folder(options.out, reporter.message, (guarantee,)) as folder:
         scratch = None
         if folder is None:
             scratch = tempfile.TemporaryDirectory(prefix="pprs-")

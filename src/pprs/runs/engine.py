@@ -7,6 +7,7 @@ torch's on inputs like those of the run. Scores differ in the last digits, so th
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import importlib.metadata
 import io
@@ -27,6 +28,8 @@ from pprs._version import __version__
 from pprs.errors import ConfigurationError, PprsError, check_integer, suggest
 from pprs.model import Model
 from pprs.model.base import Restricted
+from pprs.model.forms import FunctionModule
+from pprs.model.modes import eval_mode
 from pprs.model.onnx import OnnxNetwork
 from pprs.model.scores import HALF_ROUNDING, relative_difference
 
@@ -83,7 +86,8 @@ def choose_engine(
     little work for an export.
     """
     check_engine(engine)
-    choice = _choose(model, inputs, engine, device, samples, autocast, channels_last, message)
+    with eval_mode(model.module):
+        choice = _choose(model, inputs, engine, device, samples, autocast, channels_last, message)
     message(f"engine: {choice.engine} ({choice.why})")
     return choice
 
@@ -123,6 +127,8 @@ def _choose(
         return EngineChoice(replace(model, module=Accelerated(model.module, autocast, channels_last)), "torch", why)
     if engine == "torch":
         return EngineChoice(model, "torch", "as requested")
+    if engine == "auto" and any(isinstance(m, FunctionModule) for m in model.module.modules()):
+        return EngineChoice(model, "torch", "a function of Python")
     if not device.startswith("cpu"):
         return EngineChoice(model, "torch", f"on {device}")
     try:
@@ -136,7 +142,6 @@ def _choose(
 def _compare_engines(model: Model, inputs: torch.Tensor, samples: int, forced: bool, message: Message) -> EngineChoice:
     if not _is_installed("onnxruntime"):
         raise PprsError("ONNX Runtime is not installed (pip install 'pprs[onnx]')")
-    model.module.eval()
     # All label sets share one export, that of the unrestricted network.
     unrestricted = model.module.net if isinstance(model.module, Restricted) else model.module
     path = cache_file(replace(model, module=unrestricted), inputs)
@@ -273,7 +278,9 @@ class Accelerated(torch.nn.Module):
 
     def __init__(self, net: torch.nn.Module, autocast: bool, channels_last: bool) -> None:
         super().__init__()
-        self.net: torch.nn.Module = net.to(memory_format=torch.channels_last) if channels_last else net  # type: ignore[call-overload]
+        self.net: torch.nn.Module = net
+        if channels_last:  # in a copy, since the network may be the caller's
+            self.net = copy.deepcopy(net).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.autocast, self.channels_last = autocast, channels_last
         # The relative rounding error of scores. Images whose two best scores are closer are scored again, one by one.
         self.rounding = HALF_ROUNDING if autocast else 0.0

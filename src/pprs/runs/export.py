@@ -11,12 +11,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow
-import pyarrow.compute
-import pyarrow.parquet
-
+from pprs._support.extras import extra
 from pprs._support.files import atomic_write
 from pprs.errors import ConfigurationError, DamagedError, PprsError, suggest
 from pprs.runs.columns import SCALAR, Column, Map, Schema, parse_integers, quote_value
@@ -25,6 +22,9 @@ from pprs.runs.provenance import CERTIFY, KIND, Provenance
 from pprs.runs.row import ROWS, Failure
 from pprs.runs.settings import RunSettings
 from pprs.runs.size import JSON_FACTOR, TEXT_FACTOR, check_rows_fit, check_size
+
+if TYPE_CHECKING:
+    import pyarrow
 
 # Columns that only some runs have: the labels that the classifier was restricted to, as JSON, the places of the images
 # in the random order in which a run with a target error counts them, and the guarantee if it is not that of certify.
@@ -69,6 +69,14 @@ def export(
     return ""
 
 
+def import_pyarrow() -> Any:
+    """Import pyarrow, which only tables and parquet files need."""
+    with extra():
+        import pyarrow.compute
+        import pyarrow.parquet
+    return pyarrow
+
+
 def to_arrow(
     rows: Sequence[Any],
     settings: Provenance,
@@ -88,12 +96,14 @@ def records_to_arrow(records: Sequence[Mapping[str, Any]]) -> pyarrow.Table:
 def _make_table(
     records: Sequence[Mapping[str, Any]], columns: Sequence[Column], settings: Mapping[str, str]
 ) -> pyarrow.Table:
+    pyarrow = import_pyarrow()
     kinds = {**{column.name: column.arrow for column in columns}, **settings}
     schema = pyarrow.schema([(name, pyarrow.type_for_alias(kind)) for name, kind in kinds.items()])
     return pyarrow.Table.from_pylist(list(records), schema=schema)
 
 
 def write_parquet(table: pyarrow.Table, out: Path, **options: Any) -> None:
+    pyarrow = import_pyarrow()
     with atomic_write(out) as part:
         pyarrow.parquet.write_table(table, part, **options)
 
@@ -144,6 +154,7 @@ class _Table:
 
     def to_arrow(self, rows: Sequence[Any]) -> pyarrow.Table:
         """Return the rows as a table with fixed column types."""
+        pyarrow = import_pyarrow()
         records = self.records(rows)
         table = _make_table(records, self.columns, self.settings.exported)
         for name in self._optional():
@@ -410,6 +421,7 @@ def list_columns(guarantees: Sequence[Guarantee[Any, Any]] = ()) -> set[str]:
 
 def _read_table(path: Path, guarantees: Sequence[Guarantee[Any, Any]]) -> pyarrow.Table:
     """Read the known columns of a parquet file. Compressed, a few kilobytes of it can hold any number of rows."""
+    pyarrow = import_pyarrow()
     known = list_columns(guarantees)
     metadata = pyarrow.parquet.read_metadata(path)
     size = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
@@ -429,6 +441,7 @@ def _read_table(path: Path, guarantees: Sequence[Guarantee[Any, Any]]) -> pyarro
 
 def _longest(column: pyarrow.ChunkedArray) -> int:
     """Return the largest number of bytes of a text in a column that is stored as a dictionary."""
+    pyarrow = import_pyarrow()
     lengths = [pyarrow.compute.max(pyarrow.compute.binary_length(chunk.dictionary)) for chunk in column.chunks]
     return max((length.as_py() or 0 for length in lengths), default=0)
 

@@ -22,10 +22,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-import fsspec
-
+from pprs._support.extras import extra
 from pprs._support.files import cache_folder
-from pprs.errors import ConfigurationError, PprsError
+from pprs.errors import ConfigurationError, MissingPackageError, PprsError
 from pprs.runs.export import export
 from pprs.runs.store import FILE, Given, RunFile, RunWriter
 
@@ -81,6 +80,8 @@ def send(url: str, file: Path) -> None:
 
 
 def _open(url: str) -> tuple[Any, str]:
+    with extra():
+        import fsspec
     system, root = fsspec.core.url_to_fs(url)
     return system, str(root).rstrip("/")
 
@@ -90,6 +91,8 @@ def _explained(url: str, action: str, parameter: str | None) -> Iterator[None]:
     """Turn the errors of a remote store into messages with a remedy. `action` is "read" or "written"."""
     try:
         yield
+    except MissingPackageError:
+        raise
     except ImportError as error:
         raise ConfigurationError(f"{url} needs another package: {error}", parameter=parameter) from error
     except Exception as error:  # every store raises its own types

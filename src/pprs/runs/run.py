@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pprs._support.extras import extra
+from pprs._support.shown import to_html
 from pprs.errors import ConfigurationError, DamagedError, PprsError
 from pprs.runs import remote
 from pprs.runs.binding import Binding
@@ -95,7 +97,8 @@ class Run(ABC):
         A column that is called otherwise there than in a row, such as `predict`, has the row's name too, with the
         row's values: `prediction` is missing where the classifier abstains.
         """
-        import pandas  # takes half a second
+        with extra():
+            import pandas  # takes half a second
 
         outcomes = self.checked_outcomes()
         table = to_arrow(outcomes, self.settings, self.fair_order(), self.guarantee, self.failures()).to_pandas()
@@ -109,12 +112,19 @@ class Run(ABC):
         return len(self.keys())
 
     def __repr__(self) -> str:
+        counts, method = self._describe()
+        return f"<Run {self.path}: {counts}{f', {method}' if method else ''}>"
+
+    def _repr_html_(self) -> str:
+        counts, method = self._describe()
+        return to_html("Run", {"path": self.path, "result": counts, "method": method or None})
+
+    def _describe(self) -> tuple[str, str]:
         promised, rows, failed = 0.0, 0, len(self.failures())
         for row in self.iter_rows():
             promised, rows = promised + self.guarantee.tally(row), rows + 1
         counts = self.guarantee.describe_run(rows + failed, promised) + (f", {failed} failed" if failed else "")
-        method = self.guarantee.describe_method(self.settings)
-        return f"<Run {self.path}: {counts}{f', {method}' if method else ''}>"
+        return counts, self.guarantee.describe_method(self.settings)
 
 
 class StoredRun(Run):

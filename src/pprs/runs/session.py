@@ -14,6 +14,7 @@ import torch
 
 from pprs.errors import ConfigurationError, PprsError, describe_error
 from pprs.inputs.space import FILE as FILE_PIXELS
+from pprs.model.forms import FunctionModule
 from pprs.model.identity import identify
 from pprs.model.scores import Probe
 from pprs.noise import Noise, Quantisation, QuantisedImage
@@ -95,7 +96,9 @@ def open_session(
         subject.model, subject.network_inputs(trials), engine=options.engine, device=options.device, samples=passes,
         autocast=options.autocast, channels_last=options.channels_last, message=message,
     )  # fmt: skip
-    network = subject.base_classifier(choice.model.module)
+    network: Callable[[torch.Tensor], torch.Tensor] = subject.base_classifier(choice.model.module)
+    if isinstance(network, FunctionModule):
+        network = network.function  # which is called from one thread only
     session = Session(
         network, subject.num_classes, noise, partition, seed, arithmetic, options.device, options.batch_size,
         options.threads,

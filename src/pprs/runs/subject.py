@@ -17,11 +17,13 @@ from pprs.data import Example, ImageSet, Selection, View, as_image_set, check_in
 from pprs.errors import ConfigurationError, PprsError
 from pprs.inputs.domain import IMAGE, Domain, domain_of
 from pprs.inputs.space import FILE, NETWORK, check_pixels
-from pprs.model import SOURCES, Model, load_model
+from pprs.model import SOURCES, Model
 from pprs.model.base import class_indices, normalise_name
 from pprs.model.factory import Factory
 from pprs.model.file_input import FileInput
-from pprs.model.overlay import ADAPTED, apply_overlay, join_adapted, load_overlay, split_adapted
+from pprs.model.forms import AnyModel, open_model
+from pprs.model.modes import eval_mode
+from pprs.model.overlay import ADAPTED, split_adapted
 from pprs.noise import Noise, digest_image
 from pprs.partition import Partition, Recommendation, parse_partition, recommend_partition
 from pprs.smoothing.arithmetic import Arithmetic, prepare_image
@@ -148,7 +150,7 @@ def recommend_for_model(model: Model, noise: Noise, shape: tuple[int, ...]) -> R
 
 
 def load_subject(
-    model: str | Model | torch.nn.Module,
+    model: AnyModel,
     data: Any,
     *,
     split: str | None = None,
@@ -232,35 +234,6 @@ def open_data(
     return as_image_set(data)
 
 
-def open_model(model: str | Model | torch.nn.Module, adapted: str | Path | None = None) -> tuple[Model, str | None]:
-    """Return the model, and the text that opens it again in another process.
-
-    Args:
-        model: The model, or the text that names it.
-        adapted: The file of an adaptation of the model.
-
-    Returns:
-        The adapted model, and its text or None.
-    """
-    if isinstance(model, str | Path):
-        text = join_adapted(str(model), adapted)
-        return load_model(text), text
-    if isinstance(model, Model):
-        opened, source = model, model.source
-    elif isinstance(model, torch.nn.Module):
-        # The code cannot be fingerprinted. The name of its class and its printed layers stand in for it.
-        name = f"{type(model).__module__}.{type(model).__qualname__}"
-        opened, source = Model(model.eval(), name, fingerprint=f"{name} {model!r}"), None
-    else:
-        raise ConfigurationError(
-            f"`model` must be a text for load_model, a pprs.Model or a torch.nn.Module, not a {type(model).__name__}",
-            parameter="model",
-        )
-    if adapted is None:
-        return opened, source
-    return apply_overlay(opened, load_overlay(adapted)), None if source is None else join_adapted(source, adapted)
-
-
 def _restrict(
     net: Model,
     image_set: ImageSet,
@@ -281,8 +254,8 @@ def _restrict(
 
 
 def reopen_model(
-    recorded: str | None, model: str | Model | torch.nn.Module | None, adapted: str | Path | None
-) -> tuple[str | Model | torch.nn.Module | None, str | Path | None]:
+    recorded: str | None, model: AnyModel | None, adapted: str | Path | None
+) -> tuple[AnyModel | None, str | Path | None]:
     """Return the model of a run and its adaptation, each where the run recorded it unless it is given.
 
     Args:
@@ -358,8 +331,7 @@ def count_classes(net: Model, image: torch.Tensor) -> int:
 
 def find_task(net: Model, image: torch.Tensor) -> tuple[str, int]:
     """Return what a network labels, "classify" or "segment" as in `Model.task`, and the number of its classes."""
-    with torch.inference_mode():
-        net.module.eval()
+    with torch.inference_mode(), eval_mode(net.module):
         try:
             scores = net.module(net.prepare(image)[None].clone())
         except Exception as error:  # a user's model may raise anything

@@ -14,7 +14,8 @@ from PIL import Image
 from pprs.data import ImageSet, open_dataset, read_image
 from pprs.data.arrays import Arrays, from_arrays, read_npz
 from pprs.data.base import UNREADABLE, refuse_bombs
-from pprs.data.hub import IMAGE_SUFFIXES, SPLITS, HubSet
+from pprs.data.folder import IMAGE_SUFFIXES, SPLITS
+from pprs.data.hub import HubSet
 from pprs.errors import ConfigurationError, PprsError, suggest
 from pprs.segmentation.masks import IGNORED, IGNORED_VALUE, MaskedSet, Unmasked
 from pprs.segmentation.scenes import Scenes

@@ -14,7 +14,7 @@ from pprs._support.threads import get_threads
 from pprs.data import Selection
 from pprs.errors import ConfigurationError
 from pprs.inputs.space import NETWORK
-from pprs.model import Model
+from pprs.model.forms import AnyModel
 from pprs.noise import Noise, digest_image
 from pprs.runs import Answer, Failure, Guarantee, Key, Known, Question, Run, Session
 from pprs.runs.guarantee import Summary
@@ -66,7 +66,7 @@ class SegmentGuarantee(Guarantee[SegmentationSettings, SegmentationRow]):
 
     def load(
         self,
-        model: str | Model | torch.nn.Module,
+        model: AnyModel,
         data: Any,
         *,
         split: str | None = None,

@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
+from pprs._support.extras import extra
 from pprs.report import figures
 from pprs.segmentation.certificate import SegmentationCertificate
 from pprs.smoothing.certificate import round_down
+
+with extra():
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
 
 Array = npt.NDArray[Any]
 BACKGROUND, ABSTAINED_LIGHT, ABSTAINED_DARK = (0.12, 0.12, 0.14), (0.93, 0.93, 0.93), (0.72, 0.72, 0.72)

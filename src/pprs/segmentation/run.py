@@ -7,13 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from pprs.data import Selection
 from pprs.errors import check_type
-from pprs.model import Model
-from pprs.noise import Noise
-from pprs.partition import Partition
+from pprs.model.forms import AnyModel
+from pprs.noise import AnyNoise
+from pprs.partition import AnyPartition, Partition
 from pprs.progress import Progress, as_progress
 from pprs.runners import Runner, RunOptions, run_subject
 from pprs.runs import Run
@@ -25,11 +23,11 @@ from pprs.segmentation.subject import check_masks
 
 
 def segment_dataset(
-    model: str | Model | torch.nn.Module,
+    model: AnyModel,
     data: Any,
     *,
-    noise: Noise | str,
-    partition: Partition | str | None = None,
+    noise: AnyNoise,
+    partition: AnyPartition = None,
     sampling: SegmentationSampling | None = None,
     images: Iterable[int] | Selection | None = None,
     seed: int = 0,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from pprs.errors import ConfigurationError, PprsError, check_integer, check_type
-from pprs.noise import Noise, Quantisation, QuantisedImage, digest_image, parse_noise
-from pprs.partition import Partition, parse_partition
+from pprs.inputs.domain import IMAGE
+from pprs.model.forms import AnyModel, open_network
+from pprs.noise import AnyNoise, Noise, Quantisation, QuantisedImage, as_noise, digest_image
+from pprs.partition import AnyPartition, Partition, as_partition
 from pprs.progress import Progress, as_progress, stage
 from pprs.segmentation.certificate import ABSTAINED, SegmentationCertificate
 from pprs.segmentation.counting import Ints, PixelVotes
@@ -59,9 +60,9 @@ class SmoothedSegmenter:
     Args:
         model: The segmentation network. It maps images [B, C, H, W], float32 in about [0, 1] plus noise, to scores
             [B, num_classes, H, W]. Coarser scores are enlarged to the size of the image.
-        num_classes: The number of classes, at least 2.
-        noise: The noise added to the image, such as `Gaussian(0.25)`.
-        partition: The partition applied to each noisy sample before the network, such as `Slic()`.
+        num_classes: The number of classes, at least 2, if the model does not say.
+        noise: The noise added to the image, such as `Gaussian(0.25)`, "gaussian:sigma=0.25" or 0.25.
+        partition: The partition applied to each noisy sample before the network, such as `Slic()` or "slic".
         seed: The random seed.
         batch_size: The number of noisy samples per call of the network. Labels do not depend on it.
         threads: The number of batches that run in parallel on a CPU. Defaults to the number of cores.
@@ -75,10 +76,10 @@ class SmoothedSegmenter:
 
     def __init__(
         self,
-        model: Callable[[torch.Tensor], torch.Tensor],
-        num_classes: int,
-        noise: Noise,
-        partition: Partition | None = None,
+        model: AnyModel,
+        num_classes: int | None = None,
+        noise: AnyNoise | None = None,
+        partition: AnyPartition = None,
         *,
         seed: int = 0,
         batch_size: int | None = None,
@@ -87,9 +88,10 @@ class SmoothedSegmenter:
         arithmetic: str | Arithmetic = "auto",
         check: bool = True,
     ) -> None:
+        network, classes, _ = open_network(model, num_classes)
         self.votes = PixelVotes(
-            model, num_classes, noise, partition, seed=seed, batch_size=batch_size, threads=threads, device=device,
-            arithmetic=arithmetic,
+            network, classes, as_noise(noise), as_partition(partition), seed=seed, batch_size=batch_size,
+            threads=threads, device=device, arithmetic=arithmetic,
         )  # fmt: skip
         self._check = FirstBatch()
         self.votes.batch_check = self._check if check else None
@@ -118,7 +120,7 @@ class SmoothedSegmenter:
         """
         sampling, votes = sampling or SegmentationSampling(), self.votes
         with checked(votes), error_context(x, index, votes.partition):
-            image = votes.quantise(check_image(x, votes.device))
+            image = votes.quantise(check_image(x, votes.device, IMAGE))
             quantisation = image.quantisation if isinstance(image, QuantisedImage) else None
             groups = self._draw_groups(image, sampling, index)
             hypotheses = image.shape[1] * image.shape[2] if groups is None else groups.count
@@ -156,7 +158,7 @@ class SmoothedSegmenter:
         """
         votes = self.votes
         with error_context(x, index, votes.partition):
-            image = votes.quantise(check_image(x, votes.device))
+            image = votes.quantise(check_image(x, votes.device, IMAGE))
             inputs = trial_inputs(image, votes.noise, votes.partition, votes.seed, index)
             votes.settle_alone(check_function_of_one_image(votes, inputs))
             self._check.accept(votes, inputs[-1:])
@@ -261,18 +263,18 @@ def conclude(
 
 
 def certify_segmentation(
-    model: Callable[[torch.Tensor], torch.Tensor],
+    model: AnyModel,
     x: torch.Tensor,
     *,
-    num_classes: int,
-    noise: Noise | str,
-    partition: Partition | str | None = None,
+    num_classes: int | None = None,
+    noise: AnyNoise,
+    partition: AnyPartition = None,
     tau: float = 0.75,
     n0: int = 20,
     n: int = 100,
     alpha: float = 0.001,
     index: int = 0,
-    groups: Partition | str | None = None,
+    groups: AnyPartition = None,
     seed: int = 0,
     batch_size: int | None = None,
     threads: int | None = None,
@@ -288,10 +290,11 @@ def certify_segmentation(
     Gaussian noise, the radius is sigma * Phi^-1(tau).
 
     Args:
-        model: The network. It maps images [B, C, H, W] in about [0, 1] plus noise to scores [B, num_classes, H, W].
+        model: The network, as for `SmoothedClassifier`. It maps images [B, C, H, W] in about [0, 1] plus noise to
+            scores [B, num_classes, H, W].
         x: The image [C, H, W], with values in [0, 1].
-        num_classes: The number of classes, at least 2.
-        noise: The noise, as an object or as text such as "gaussian:sigma=0.25".
+        num_classes: The number of classes, at least 2, if the model does not say.
+        noise: The noise, as an object, as text such as "gaussian:sigma=0.25", or as the sigma of Gaussian noise.
         partition: The partition applied to each noisy sample, as an object or as text. None means plain smoothing.
         tau: The share of the noisy samples in which a label must occur, above 1/2.
         n0: The number of noisy samples that select the labels.
@@ -321,16 +324,7 @@ def certify_segmentation(
         >>> certificate.labels[0].tolist(), round(certificate.radius, 3)
         ([0, 0, 0, 0, 1, 1, 1, 1], 0.169)
     """
-    noise = parse_noise(noise) if isinstance(noise, str) else noise
-    partition = parse_partition(partition) if isinstance(partition, str) else partition
-    groups = parse_partition(groups) if isinstance(groups, str) else groups
-    check_type(noise, Noise, "noise", 'pprs.Gaussian(0.25) or "gaussian:sigma=0.25"')
-    check_type(partition, Partition | None, "partition", 'pprs.Slic() or "slic:n_segments=100"')
-    if not callable(model):
-        raise ConfigurationError(
-            f"`model` must be a network that maps images to scores, not a {type(model).__name__}", parameter="model"
-        )
-    sampling = SegmentationSampling(tau, n0, n, alpha, groups)
+    sampling = SegmentationSampling(tau, n0, n, alpha, as_partition(groups, "groups"))
     segmenter = SmoothedSegmenter(
         model, num_classes, noise, partition, seed=seed, batch_size=batch_size, threads=threads, device=device,
         arithmetic=arithmetic, check=check,

@@ -12,8 +12,10 @@ import torch
 from pprs.data import Selection, check_indices
 from pprs.errors import ConfigurationError, PprsError
 from pprs.model import Model
+from pprs.model.forms import AnyModel, open_model
+from pprs.model.modes import eval_mode
 from pprs.progress import Progress, stage
-from pprs.runs.subject import Subject, find_usable, open_model
+from pprs.runs.subject import Subject, find_usable
 from pprs.segmentation.data import as_masked_set, open_masked
 from pprs.segmentation.masks import MaskedSet, Prepared
 
@@ -21,7 +23,7 @@ CLASSIFIES = "{} labels the whole image, and this is for networks that label eve
 
 
 def open_subject(
-    model: str | Model | torch.nn.Module,
+    model: AnyModel,
     data: Any,
     *,
     images: Iterable[int] | Selection | None = None,
@@ -64,7 +66,7 @@ def _choose_images(images: Iterable[int] | Selection | None, total: int) -> Sequ
 
 
 def open_network(
-    model: str | Model | torch.nn.Module,
+    model: AnyModel,
     data: MaskedSet,
     indices: Sequence[int],
     adapted: str | Path | None = None,
@@ -86,8 +88,7 @@ def open_network(
 
 def _count_classes(net: Model, image: torch.Tensor) -> int:
     """Return the number of classes that the network scores at a pixel."""
-    with torch.inference_mode():
-        net.module.eval()
+    with torch.inference_mode(), eval_mode(net.module):
         try:
             scores = net.module(net.prepare(image)[None].clone())
         except Exception as error:  # a user's model may raise anything

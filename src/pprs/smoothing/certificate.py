@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pprs._support.shown import Shown
 from pprs.errors import PprsError
 from pprs.inputs.domain import IMAGE
 from pprs.inputs.space import describe_input, state_claim
@@ -123,8 +124,8 @@ def _least_energy(steps: npt.NDArray[np.float64], cells: npt.NDArray[Any] | None
     return energy
 
 
-@dataclass(frozen=True, eq=False)
-class Certificate(_EqualByValue):
+@dataclass(frozen=True, eq=False, repr=False)
+class Certificate(Shown, _EqualByValue):
     """The claim that no perturbation of L2 norm up to `radius` changes the smoothed classifier's prediction.
 
     The claim is wrong with probability at most `alpha` over the noise that was drawn. If the classifier abstains,
@@ -308,6 +309,19 @@ class Certificate(_EqualByValue):
     def _samples(self) -> str:
         return "" if self.stop is None else f", after {self.n} of at most {self.n_max} samples"
 
+    def _facts(self) -> dict[str, Any]:
+        claimed = not self.abstained
+        return {
+            "class": self.prediction if claimed else "abstained",
+            "L2 radius": round_down(self.radius) if claimed else None,
+            "confidence": confidence(self.alpha) if claimed else None,
+            "input": describe_input(self.shape),
+            "noise": self.noise,
+            "partition": self.partition,
+            "samples": self.n,
+            "assuming that": self.assumes,
+        }
+
     def __str__(self) -> str:
         if self.abstained:
             if self.stopped == "hopeless":
@@ -325,8 +339,8 @@ class Certificate(_EqualByValue):
         return claim if self.assumes is None else f"{claim}, ASSUMING that {self.assumes}, which is not proved"
 
 
-@dataclass(frozen=True, eq=False)
-class Prediction(_EqualByValue):
+@dataclass(frozen=True, eq=False, repr=False)
+class Prediction(Shown, _EqualByValue):
     """The smoothed classifier's prediction, which is wrong with probability at most alpha.
 
     Attributes:
@@ -358,6 +372,13 @@ class Prediction(_EqualByValue):
     def abstained(self) -> bool:
         """Whether the classifier abstained."""
         return self.prediction is None
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "class": "abstained" if self.abstained else self.prediction,
+            "confidence": None if self.abstained else confidence(self.alpha),
+            "samples": self.n,
+        }
 
     def __str__(self) -> str:
         if self.abstained:

@@ -44,7 +44,7 @@ def predict_label(
     check_alpha(alpha)
     check_number(n)
     with error_context(x, index, source.partition):
-        image = source.quantise(check_image(x, source.device))
+        image = source.quantise(check_image(x, source.device, source.domain))
         quantisation = _quantisation_of(image)
         try:
             level = reduce_alpha(alpha, source.noise, n, image.numel(), quantisation)
@@ -227,7 +227,7 @@ class Certification:
     @contextlib.contextmanager
     def _check_image(self, x: torch.Tensor) -> Iterator[torch.Tensor | QuantisedImage]:
         with error_context(x, self._index, self._source.partition):
-            self._image = self._source.quantise(check_image(x, self._source.device))
+            self._image = self._source.quantise(check_image(x, self._source.device, self._source.domain))
             yield self._image
 
     def certificate(self) -> Certificate:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import Any
 
 import torch
 
+from pprs._support.shown import Shown
 from pprs.errors import PprsError
-from pprs.noise import Noise, QuantisedImage
-from pprs.partition import Partition
+from pprs.inputs.domain import Domain, check_unambiguous, choose_domain
+from pprs.model.forms import AnyModel, describe_network, open_network
+from pprs.noise import AnyNoise, Noise, QuantisedImage, as_noise
+from pprs.partition import AnyPartition, Partition, as_partition
 from pprs.progress import Progress, as_progress, stage
 from pprs.smoothing.arithmetic import Arithmetic
 from pprs.smoothing.certificate import Certificate, Counts, Prediction
@@ -21,7 +25,7 @@ from pprs.smoothing.sampling import Sampling
 from pprs.smoothing.votes import count_votes
 
 
-class SmoothedClassifier:
+class SmoothedClassifier(Shown):
     """The majority vote of a base classifier under noise, with a partition applied to every noisy sample.
 
     With `partition=None` this is plain randomized smoothing (Cohen et al. 2019).
@@ -31,11 +35,12 @@ class SmoothedClassifier:
     `torch.nn.Module` is called only from the caller's thread.
 
     Args:
-        model: The base classifier. It maps images [B, C, H, W], float32 in about [0, 1] plus noise, to scores
-            [B, num_classes]. A `torch.nn.Module` is moved to `device` and put in eval mode.
-        num_classes: The number of classes, at least 2.
-        noise: The noise added to the image, such as `Gaussian(0.25)`.
-        partition: The partition applied to each noisy sample before the base classifier, such as `Slic()`.
+        model: The base classifier: text for `load_model`, a `pprs.Model`, a `torch.nn.Module` or a function. It maps
+            images [B, C, H, W], float32 in about [0, 1] plus noise, to scores [B, num_classes]. A `torch.nn.Module` is
+            moved to `device`, and is in eval mode while it is called.
+        num_classes: The number of classes, at least 2, if the model does not say.
+        noise: The noise added to the image, such as `Gaussian(0.25)`, "gaussian:sigma=0.25" or 0.25.
+        partition: The partition applied to each noisy sample before the base classifier, such as `Slic()` or "slic".
         seed: The random seed.
         batch_size: The number of noisy samples per call of the base classifier. By default it depends on the image
             size and the device. Vote counts do not depend on it.
@@ -50,6 +55,8 @@ class SmoothedClassifier:
             for which it holds. Give one of the others for a single classifier.
         check: Whether to check that the base classifier is a function of one image, as every certificate assumes: on
             the first batch, before its votes are counted, and that it is still the same one afterwards.
+        domain: "image" for images [C, H, W], "signal" for signals [C, T]. By default what the model's input shape or
+            the partition says, and else either, as the shape of an input says.
 
     Raises:
         PprsError: If `num_classes`, `seed`, `batch_size` or `threads` is out of range.
@@ -66,10 +73,10 @@ class SmoothedClassifier:
 
     def __init__(
         self,
-        model: Callable[[torch.Tensor], torch.Tensor],
-        num_classes: int,
-        noise: Noise,
-        partition: Partition | None = None,
+        model: AnyModel,
+        num_classes: int | None = None,
+        noise: AnyNoise | None = None,
+        partition: AnyPartition = None,
         *,
         seed: int = 0,
         batch_size: int | None = None,
@@ -77,13 +84,26 @@ class SmoothedClassifier:
         device: str | torch.device = "cpu",
         arithmetic: str | Arithmetic = "auto",
         check: bool = True,
+        domain: str | None = None,
     ) -> None:
+        network, classes, shape = open_network(model, num_classes)
         self._votes = LocalVotes(
-            model, num_classes, noise, partition, seed=seed, batch_size=batch_size, threads=threads, device=device,
-            arithmetic=arithmetic,
+            network, classes, as_noise(noise), as_partition(partition), seed=seed, batch_size=batch_size,
+            threads=threads, device=device, arithmetic=arithmetic,
         )  # fmt: skip
+        self._votes.domain = choose_domain(domain, shape, _domain_of(self._votes.partition))
         self._check = FirstBatch()
         self._votes.batch_check = self._check if check else None
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "model": describe_network(self.model),
+            "classes": self.num_classes,
+            "noise": self.noise,
+            "partition": self.partition or "none",
+            "arithmetic": self._votes.arithmetic,
+            "of": None if self._votes.domain is None else self._votes.domain.plural,
+        }
 
     @property
     def model(self) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -106,6 +126,11 @@ class SmoothedClassifier:
         return self._votes.partition
 
     @property
+    def domain(self) -> str | None:
+        """Whether it classifies images or signals: "image", "signal", or None if nothing says so."""
+        return None if self._votes.domain is None else self._votes.domain.name
+
+    @property
     def votes(self) -> LocalVotes:
         """The source of its votes, which adds noise, partitions, classifies and counts."""
         return self._votes
@@ -114,13 +139,14 @@ class SmoothedClassifier:
         self,
         x: torch.Tensor,
         *,
-        n0: int = 100,
-        n: int = 10_000,
-        alpha: float = 0.001,
+        n0: int | None = None,
+        n: int | None = None,
+        alpha: float | None = None,
         index: int = 0,
-        bound: str = "one-sided",
+        bound: str | None = None,
         stop: str | None = None,
         check: bool = True,
+        sampling: Sampling | None = None,
         progress: bool | Progress | None = None,
     ) -> Certificate:
         """Return a label and a radius within which no perturbation changes it, or abstain.
@@ -129,16 +155,17 @@ class SmoothedClassifier:
 
         Args:
             x: The image [C, H, W], with values in [0, 1].
-            n0: The number of noisy samples that select the class.
-            n: The number of further samples that estimate the probability of that class.
-            alpha: The failure probability.
+            n0: The number of noisy samples that select the class, 100 by default.
+            n: The number of further samples that estimate the probability of that class, 10,000 by default.
+            alpha: The failure probability, 0.001 by default.
             index: Keys the noise of this image. Use a different index for each image of a data set.
-            bound: "one-sided" assigns all the remaining probability to a single other class. "two-sided" also bounds
-                the probability of every other class from above.
+            bound: "one-sided", the default, assigns all the remaining probability to a single other class. "two-sided"
+                also bounds the probability of every other class from above.
             stop: A rule for stopping before all `n` samples are drawn, without weakening the guarantee.
                 "radius:0.25,0.5" stops once it is decided whether the image is certified at these radii, "width:0.02"
                 once the radius is known to that precision, and "abstain" once a certificate is very unlikely.
             check: Whether to check the base classifier, if this classifier does so at all.
+            sampling: All of `n0`, `n`, `alpha`, `bound` and `stop` in one object, instead of one by one.
             progress: True to show a progress bar, or a `Progress` object to report to.
 
         Returns:
@@ -148,11 +175,12 @@ class SmoothedClassifier:
             ConfigurationError: If the base classifier is not a function of one image.
             PprsError: If an argument or the image is invalid, or if the base classifier fails.
         """
+        self._check_domain(x)
         if not check:
             self = self._without_check()
-        certification = self.start(Sampling(n0, n, alpha, bound, stop), index)
-        reporter = as_progress(progress)
-        with checked(self._votes), stage(reporter, "certify", n0 + n, "samples"):
+        sampling = Sampling.of(sampling, n0=n0, n=n, alpha=alpha, bound=bound, stop=stop)
+        certification, reporter = self.start(sampling, index), as_progress(progress)
+        with checked(self._votes), stage(reporter, "certify", sampling.n0 + sampling.n, "samples"):
             certification.select(x, reporter.advance)  # the class with the most of n0 votes
             certification.estimate(x, reporter.advance)  # its vote count among n fresh samples, and the lower bound
         return certification.certificate()  # the radius at that bound, or an abstention if it is at most 1/2
@@ -161,12 +189,13 @@ class SmoothedClassifier:
         self,
         images: Iterable[torch.Tensor],
         *,
-        n0: int = 100,
-        n: int = 10_000,
-        alpha: float = 0.001,
+        n0: int | None = None,
+        n: int | None = None,
+        alpha: float | None = None,
         indices: Iterable[int] | None = None,
-        bound: str = "one-sided",
+        bound: str | None = None,
         stop: str | None = None,
+        sampling: Sampling | None = None,
         progress: bool | Progress | None = None,
     ) -> Iterator[Certificate]:
         """Yield one certificate per image, each as soon as it is complete.
@@ -176,12 +205,13 @@ class SmoothedClassifier:
 
         Args:
             images: A tensor [B, C, H, W] or any iterable of images [C, H, W].
-            n0: The number of noisy samples that select the class.
-            n: The number of further samples that estimate the probability of that class.
-            alpha: The failure probability of each certificate.
+            n0: The number of noisy samples that select the class, 100 by default.
+            n: The number of further samples that estimate the probability of that class, 10,000 by default.
+            alpha: The failure probability of each certificate, 0.001 by default.
             indices: One index per image, which keys its noise. Defaults to the positions of the images.
             bound: "one-sided" or "two-sided", as in `certify`.
             stop: A rule for stopping early, as in `certify`.
+            sampling: All of `n0`, `n`, `alpha`, `bound` and `stop` in one object, instead of one by one.
             progress: True to show a progress bar, or a `Progress` object to report to.
 
         Yields:
@@ -190,6 +220,7 @@ class SmoothedClassifier:
         Raises:
             PprsError: If there are fewer indices than images, or for any reason given in `certify`.
         """
+        sampling = Sampling.of(sampling, n0=n0, n=n, alpha=alpha, bound=bound, stop=stop)
         keys = None if indices is None else iter(indices)
         reporter, total = as_progress(progress), len(images) if isinstance(images, Sized) else 0
         with stage(reporter, "certify", total, "images"):
@@ -199,7 +230,7 @@ class SmoothedClassifier:
                     raise PprsError(
                         f"`indices` ended after {position} images. Give one index per image.", parameter="indices"
                     )
-                yield self.certify(x, n0=n0, n=n, alpha=alpha, index=index, bound=bound, stop=stop)
+                yield self.certify(x, index=index, sampling=sampling)
                 reporter.advance(1)
 
     def start(self, sampling: Sampling, index: int = 0, checkpoint: Checkpoint | None = None) -> Certification:
@@ -235,6 +266,7 @@ class SmoothedClassifier:
             PprsError: If an argument or the image is invalid, if the base classifier fails, or if exact arithmetic
                 cannot keep `alpha` with so many samples.
         """
+        self._check_domain(x)
         with checked(self._votes):
             return predict_label(self._votes, x, n=n, alpha=alpha, index=index)
 
@@ -300,6 +332,16 @@ class SmoothedClassifier:
         """Measure the seconds that one noisy sample of the image takes, with noise used for nothing else."""
         return self._votes.seconds_per_sample(x)
 
+    def _check_domain(self, x: torch.Tensor) -> None:
+        """Refuse an input that may be an image or a signal, if nothing says which of them is classified."""
+        if self._votes.domain is None:
+            check_unambiguous(tuple(x.shape))
+
     def _prepare(self, x: torch.Tensor) -> torch.Tensor | QuantisedImage:
         """Validate an image and return it in the form in which noise is added to it."""
-        return self._votes.quantise(check_image(x, self._votes.device))
+        self._check_domain(x)
+        return self._votes.quantise(check_image(x, self._votes.device, self._votes.domain))
+
+
+def _domain_of(partition: Partition | None) -> Domain | None:
+    return None if partition is None else partition.domain

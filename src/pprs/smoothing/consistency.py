@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from pprs.errors import ConfigurationError, PprsError
+from pprs.model.modes import eval_mode
 from pprs.model.onnx import OnnxNetwork
 from pprs.model.scores import relative_difference, spread
 from pprs.smoothing.voting import BaseClassifier, Scorer
@@ -49,9 +50,7 @@ def check_function_of_one_image(votes: Scorer, inputs: torch.Tensor) -> float:
     """
     model, size = votes.model, votes.images_per_batch(inputs[0])
     batch = inputs.repeat(-(-size // len(inputs)), *[1] * (inputs.ndim - 1))[:size].to(votes.device)
-    if isinstance(model, torch.nn.Module):
-        model.eval()
-    with torch.inference_mode():
+    with torch.inference_mode(), eval_mode(model):
         together = _score_full_batch(votes, batch)
         random_state = torch.get_rng_state()
         again = votes.scores(batch)
@@ -301,17 +300,18 @@ def _scale(scores: torch.Tensor) -> float:
 
 @contextlib.contextmanager
 def checked(votes: Scorer) -> Iterator[None]:
-    """Check a classifier on batches that are scored for votes in this block, and at its end.
+    """Check a classifier on batches that are scored for votes in this block, and at its end. It is in eval mode.
 
     Raises:
         ConfigurationError: If it is not a function of one image, or not the same one at the end.
     """
     check = votes.batch_check
-    if check is not None:
-        check.begin(votes)
-    yield
-    if check is not None:
-        check.confirm(votes)
+    with eval_mode(votes.model):
+        if check is not None:
+            check.begin(votes)
+        yield
+        if check is not None:
+            check.confirm(votes)
 
 
 def _list_versions(model: BaseClassifier) -> list[tuple[int, int | None]]:

@@ -22,6 +22,8 @@ import torch
 
 from pprs._support import threads as _threads
 from pprs.errors import ConfigurationError, PprsError
+from pprs.inputs.domain import Domain
+from pprs.model.modes import eval_mode
 from pprs.model.scores import near_ties, spread
 from pprs.noise import Noise, QuantisedImage, quantised_gaussian
 from pprs.partition import Partition
@@ -83,6 +85,7 @@ class LocalVotes(Scorer):
         # Copies, since `set_params` could change the originals between two calls.
         self.noise, self.partition, self.seed = copy.copy(noise), copy.copy(partition), seed
         self.arithmetic = Arithmetic.of(arithmetic, noise)
+        self.domain: Domain | None = None  # either
         self._scale = 0.0
         self._resolved: dict[tuple[int, ...], Partition] = {}
 
@@ -124,8 +127,6 @@ class LocalVotes(Scorer):
 
         The task must not keep the samples: their memory is used again.
         """
-        if isinstance(self.model, torch.nn.Module):
-            self.model.eval()  # not only in __init__: the caller may have trained it further since
         batch_size, chunk, n = self.images_per_batch(x), chunk_size(x.numel()), samples.stop
         step = max(1, batch_size // chunk) * chunk
         make = self._prepare(x, index, phase)
@@ -137,7 +138,8 @@ class LocalVotes(Scorer):
                 noisy, segments = make(chunks, buffer, n - first)
                 return task(Samples(noisy, segments, batch_size, chunk, first + step >= n))
 
-        yield from self.map_on_pool(run, samples[::step], eager=eager, more=more)
+        with eval_mode(self.model):
+            yield from self.map_on_pool(run, samples[::step], eager=eager, more=more)
 
     def _prepare(self, x: torch.Tensor | QuantisedImage, index: int, phase: int) -> MakeInputs:
         """Return what makes the inputs of the classifier for some chunks of samples of an image."""
@@ -260,8 +262,6 @@ class LocalVotes(Scorer):
             on_failure: Called with the index of an image that cannot be classified, and the error. Such an image is
                 left out. By default, the error is raised.
         """
-        if isinstance(self.model, torch.nn.Module):
-            self.model.eval()
         pending: dict[int, tuple[int, torch.Tensor | QuantisedImage]] = {}
 
         def request() -> Iterator[int]:

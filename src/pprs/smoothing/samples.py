@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import torch
 
 from pprs.errors import ConfigurationError, PprsError
-from pprs.inputs.domain import domain_of
+from pprs.inputs.domain import Domain, domain_of
 from pprs.noise import Noise, QuantisedImage, host_rng, keyed_rng, quantised_gaussian
 from pprs.partition import Partition
 
@@ -27,10 +27,13 @@ CALIBRATE, SETS = 16, 17
 TRIAL_SIZE = 8  # noisy images that are scored before a run
 
 
-def check_image(x: torch.Tensor, device: torch.device | str = "cpu") -> torch.Tensor:
-    """Validate an image [C, H, W] or a signal [C, T], and return it as float32 on the device."""
+def check_image(x: torch.Tensor, device: torch.device | str = "cpu", domain: Domain | None = None) -> torch.Tensor:
+    """Validate an image [C, H, W] or a signal [C, T], and return it as float32 on the device.
+
+    With a domain, only inputs of this domain are valid.
+    """
     x = torch.as_tensor(x)
-    domain_of(tuple(x.shape)).check(x)
+    (domain or domain_of(tuple(x.shape))).check(x)
     return x.to(device=device, dtype=torch.float32)
 
 

@@ -14,12 +14,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from pprs.errors import ConfigurationError, PprsError, check_integer, suggest
+from pprs._support.shown import Shown
+from pprs.errors import ConfigurationError, PprsError, check_integer, check_type, suggest
 from pprs.noise import Noise, Quantisation
 from pprs.smoothing.bounds import check_samples, clopper_pearson_lower, min_samples_to_certify, two_sided_bounds
 from pprs.smoothing.confidence_sequence import ConfidenceSequence
@@ -29,7 +30,7 @@ OPTIMISM = 3.0  # standard deviations above the expected votes; an image that ne
 
 
 @dataclass(frozen=True)
-class Sampling:
+class Sampling(Shown):
     """How to sample each image: n0 samples select the class, and n more estimate its probability.
 
     Args:
@@ -56,6 +57,31 @@ class Sampling:
         for name in ("n0", "n"):
             object.__setattr__(self, name, check_integer(getattr(self, name), name))
         check_samples(self.n0, self.n, self.alpha, self.bound, anytime=self.anytime)
+
+    @classmethod
+    def of(cls, sampling: Sampling | None, **fields: Any) -> Sampling:
+        """Return the sampling that an argument gives as a whole, or by its fields, of which None is the default.
+
+        >>> Sampling.of(None, n=1000, alpha=None).n, Sampling.of(Sampling(n=500), n=None).n
+        (1000, 500)
+
+        Raises:
+            ConfigurationError: If it is given both ways, or if a value is invalid.
+        """
+        check_type(sampling, Sampling | None, "sampling", "pprs.Sampling(n=1000)")
+        given = {name: value for name, value in fields.items() if value is not None}
+        if sampling is None:
+            return cls(**given)
+        if given:
+            names = " and ".join(f"`{name}`" for name in given)
+            raise ConfigurationError(
+                f"{names} and `sampling` are given: put everything into `sampling`, or leave it out",
+                parameter="sampling",
+            )
+        return sampling
+
+    def _facts(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
 
     @property
     def anytime(self) -> bool:

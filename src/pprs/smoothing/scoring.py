@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 
 from pprs.errors import ConfigurationError, PprsError
+from pprs.model.modes import eval_mode
 from pprs.model.scores import HALF_ROUNDING, HALF_TOLERANCE, TOLERANCE, near_ties
 from pprs.noise import QuantisedImage
 
@@ -63,7 +64,7 @@ class Scorer:
             if value is not None and value < 1:
                 raise PprsError(f"`{name}` must be at least 1, not {value}", parameter=name)
         if isinstance(model, torch.nn.Module):
-            model.eval().to(device)
+            model.to(device)
         self.model, self.num_classes = model, num_classes
         self.batch_size, self.threads, self.device = batch_size, threads, torch.device(device)
         self.rounding, self.near_tie = _find_rounding(model), self.least_near_tie
@@ -90,7 +91,8 @@ class Scorer:
             # A copy, because some models normalise in place, and a near tie is scored a second time.
             # A single image is always copied: its alignment in memory can change the last digit.
             preserves_input = getattr(self.model, "preserves_input", False) and len(images) > 1
-            scores: Any = self.model(images if preserves_input else images.clone())
+            with eval_mode(self.model):
+                scores: Any = self.model(images if preserves_input else images.clone())
         except Exception as error:  # a user's model may raise anything
             if isinstance(error, MemoryError):
                 raise

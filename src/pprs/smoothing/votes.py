@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from pprs.errors import PprsError
+from pprs.inputs.domain import Domain
 from pprs.noise import Noise, QuantisedImage
 from pprs.partition import Partition
 from pprs.smoothing.certificate import Counts
@@ -47,6 +48,9 @@ class VoteSource(Protocol):
 
     @property
     def device(self) -> torch.device: ...
+
+    @property
+    def domain(self) -> Domain | None: ...
 
     def quantise(self, x: torch.Tensor) -> torch.Tensor | QuantisedImage:
         """Return an image in the form in which noise is added: as integers in exact arithmetic, else unchanged."""

@@ -14,14 +14,14 @@ from pprs._support.threads import keep_memory
 from pprs.data import Selection
 from pprs.errors import ConfigurationError, PprsError, suggest
 from pprs.inputs.space import FILE, NETWORK, state_pixels
-from pprs.model import Model
-from pprs.noise import Noise, parse_noise
+from pprs.model.forms import AnyModel, open_model
+from pprs.noise import AnyNoise, Noise, as_noise
 from pprs.partition import Denoiser, Partition, parse_partition
 from pprs.progress import Progress, as_progress, rename_inputs, stage
 from pprs.runners import Local, fit_in_memory, parse_budget
 from pprs.runs.engine import EngineChoice, EngineOptions, check_engine
 from pprs.runs.session import check_network, count_adapted_images, open_session
-from pprs.runs.subject import Subject, load_subject, open_data, open_model
+from pprs.runs.subject import Subject, load_subject, open_data
 from pprs.smoothing.arithmetic import Arithmetic
 from pprs.smoothing.voting import BaseClassifier, Scorer
 from pprs.tuning.candidates import ADAPTED, ALL_FAMILIES, DENOISER, FAMILIES
@@ -36,10 +36,10 @@ MEASUREMENTS, RESULT, CHART = "tried.jsonl", "tune.json", "tune.png"  # file nam
 
 
 def tune(
-    model: str | Model | torch.nn.Module,
+    model: AnyModel,
     data: Any,
     *,
-    noise: Noise | str,
+    noise: AnyNoise,
     budget: str = "5m",
     families: str | Sequence[str] | None = None,
     images: Iterable[int] | Selection | None = None,
@@ -99,7 +99,7 @@ def tune(
             not a function of one image.
     """
     # Arguments are checked before anything is loaded.
-    noise = parse_noise(noise) if isinstance(noise, str) else noise
+    noise = as_noise(noise)
     seconds, chosen = _check_budget(budget), _check_families(families, denoiser, adapted)
     file_denoiser = None if denoiser is None else _parse_denoiser(denoiser)
     check_engine(engine)

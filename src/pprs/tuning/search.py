@@ -13,6 +13,8 @@ import torch
 from pprs._support import threads as _threads
 from pprs.data import ImageSet, fair_order
 from pprs.errors import ConfigurationError
+from pprs.inputs.domain import domain_of
+from pprs.model.modes import eval_mode
 from pprs.noise import Noise
 from pprs.partition import Denoiser, Partition
 from pprs.smoothing.bounds import clopper_pearson_lower, mean_error
@@ -67,7 +69,7 @@ class Search:
     ) -> None:
         for net in (network, None if adapted is None else adapted.network):
             if isinstance(net, torch.nn.Module):
-                net.eval().to(device)
+                net.to(device)
         self.cache = cache
         self.network, self.num_classes, self.noise, self.data = network, num_classes, noise, data
         self.seed, self.device, self.adapted = seed, device, adapted
@@ -85,7 +87,7 @@ class Search:
             label = example.label
             if label is None:
                 self.labelled = False
-                with torch.inference_mode():
+                with torch.inference_mode(), eval_mode(self.network):
                     label = int(self.network(example.image[None].to(self.device)).argmax())
             self._examples[index] = example.image, label
         return self._examples[index]
@@ -97,7 +99,8 @@ class Search:
         return np.array(values), seconds
 
     def _measure(self, candidate: Candidate, images: Sequence[int], samples: int) -> tuple[list[float], float]:
-        g, examples = self._smooth(candidate, self.seed), [self.get_example(index) for index in images]
+        examples = [self.get_example(index) for index in images]
+        g = self._smooth(candidate, self.seed, tuple(examples[0][0].shape))
         p_max = clopper_pearson_lower(N, N, ALPHA)  # no radius above what N unanimous votes would prove
         radii = np.zeros(len(images))
 
@@ -123,7 +126,8 @@ class Search:
         x, label = self.get_example(index)
 
         def certify() -> float:
-            certificate = self._smooth(candidate, self.seed + JUDGE).certify(x, n=n, alpha=ALPHA, index=index)
+            g = self._smooth(candidate, self.seed + JUDGE, tuple(x.shape))
+            certificate = g.certify(x, n=n, alpha=ALPHA, index=index)
             return certificate.radius if certificate.prediction == label else 0.0
 
         return float(self.cache.get_or_compute(f"{candidate.key} certifies {index} with {n}", certify))
@@ -134,10 +138,10 @@ class Search:
         assert self.adapted is not None
         return self.adapted.network
 
-    def _smooth(self, candidate: Candidate, seed: int) -> SmoothedClassifier:
+    def _smooth(self, candidate: Candidate, seed: int, shape: tuple[int, ...]) -> SmoothedClassifier:
         return SmoothedClassifier(
             self._network_of(candidate), self.num_classes, self.noise, candidate.partition, seed=seed,
-            device=self.device,
+            device=self.device, domain=domain_of(shape).name,
         )  # fmt: skip
 
 

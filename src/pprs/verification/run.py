@@ -13,7 +13,7 @@ import torch
 from pprs.errors import DamagedError, PprsError, describe_error
 from pprs.inputs.domain import domain_of_any
 from pprs.inputs.space import check_pixels
-from pprs.model import Model
+from pprs.model.forms import AnyModel
 from pprs.progress import Progress, as_progress, rename_inputs, stage
 from pprs.runs import ExportedRun, Guarantee, Run, choose_rows, open_run
 from pprs.runs.columns import quote_value
@@ -34,7 +34,7 @@ NOISELESS: dict[str, Any] = {
 def verify_run(
     run: Run | str | Path,
     *,
-    model: str | Model | torch.nn.Module | None = None,
+    model: AnyModel | None = None,
     adapted: str | Path | None = None,
     data: Any = None,
     classes: str | Path | None = None,
@@ -180,7 +180,7 @@ class _Given:
     """The model and the data that the caller gives, in the place of those that the run names."""
 
     guarantee: Guarantee[Any, Any]
-    model: str | Model | torch.nn.Module | None
+    model: AnyModel | None
     adapted: str | Path | None
     data: Any
     classes: str | Path | None

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pprs.app.catalog import ModelCatalog
-from pprs.app.certification import MethodState, Request
-from pprs.app.segmenters import Segmenter, make_scenes_segmenter
+from pprs.app.certification import MethodState
+from pprs.app.networks import ImageEntry, Networks
+from pprs.app.requests import Request
+from pprs.app.segmenters import list_segmenters
 from pprs.app.server.fair_queue import FairQueue
 from pprs.app.server.limits import Limits
-from pprs.app.signals import SignalNetwork
+from pprs.app.signals import SignalEntry
 from pprs.smoothing.certificate import Certificate
+from pprs.smoothing.sampling import Sampling
 
 MAX_SESSIONS = 1000  # that are remembered
 
@@ -24,8 +25,8 @@ class Sessions:
 
     def __init__(self) -> None:
         self._halts: OrderedDict[tuple[str, str], threading.Event] = OrderedDict()
-        self._last: OrderedDict[str, tuple[Request, list[MethodState]]] = OrderedDict()
-        self._values: OrderedDict[str, tuple[object, ...]] = OrderedDict()
+        self._last: OrderedDict[tuple[str, str], tuple[Request[Sampling], list[MethodState]]] = OrderedDict()
+        self._values: OrderedDict[tuple[str, str], tuple[object, ...]] = OrderedDict()
         self._lock = threading.Lock()
 
     def begin(self, session: str, kind: str) -> threading.Event:
@@ -65,30 +66,32 @@ class Sessions:
         with self._lock:
             return self._halts.get((session, kind)) is halt
 
-    def remember_values(self, session: str, values: tuple[object, ...]) -> None:
+    def remember_values(self, session: str, kind: str, values: tuple[object, ...]) -> None:
         """Remember the values of the controls at a visitor's last request."""
         with self._lock:
-            self._values[session] = values
+            self._values[session, kind] = values
             while len(self._values) > MAX_SESSIONS:
                 self._values.popitem(last=False)
 
-    def last_values(self, session: str) -> tuple[object, ...] | None:
+    def last_values(self, session: str, kind: str) -> tuple[object, ...] | None:
         """Return the values of the controls at a visitor's last request."""
         with self._lock:
-            return self._values.get(session)
+            return self._values.get((session, kind))
 
-    def remember_states(self, session: str, request: Request, states: list[MethodState]) -> None:
+    def remember_states(self, session: str, request: Request[Sampling], states: list[MethodState]) -> None:
         """Remember the latest states of a visitor's certification."""
         with self._lock:
-            self._last[session] = request, states
+            self._last[session, request.domain.name] = request, states
             while len(self._last) > MAX_SESSIONS:
                 self._last.popitem(last=False)
 
-    def find_certificate(self, session: str, request: Request, method: int) -> Certificate | None:
+    def find_certificate(self, session: str, request: Request[Sampling], method: int) -> Certificate | None:
         """Return the latest certificate with exactly these settings, if there is one and it does not abstain."""
         with self._lock:
-            previous, states = self._last.get(session, (None, []))
+            previous, states = self._last.get((session, request.domain.name), (None, []))
         if previous is None or previous.key(method) != request.key(method):
+            return None
+        if previous.settings.alpha != request.settings.alpha:
             return None
         certificate = states[method].certificate
         return None if certificate is None or certificate.abstained else certificate
@@ -98,10 +101,10 @@ class Sessions:
 class Context:
     """Everything that belongs to one page: models, runs, limits and work in progress."""
 
-    catalog: ModelCatalog
+    images: Networks[ImageEntry]
     runs: Path
-    segmenter: Segmenter = field(default_factory=make_scenes_segmenter)
-    signals: Sequence[SignalNetwork] = ()
+    segmenters: Networks[ImageEntry] = field(default_factory=list_segmenters)
+    signals: Networks[SignalEntry] = field(default_factory=lambda: Networks([]))
     limits: Limits = field(default_factory=Limits)
     queue: FairQueue = field(default_factory=FairQueue)
     sessions: Sessions = field(default_factory=Sessions)

@@ -67,6 +67,11 @@ class Job(Generic[T]):
         """Whether the work ended with an error."""
         return self._error is not None
 
+    @property
+    def result(self) -> T | None:
+        """What the work returned, if it has."""
+        return self._state.result
+
     def iter_states(self) -> Iterator[JobState[T]]:
         """Yield the state from time to time until the work has ended.
 

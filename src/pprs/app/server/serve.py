@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pprs._support.extras import extra
 from pprs.app.server.context import Context
 from pprs.app.server.guard import HOSTS, Guard
-from pprs.errors import ConfigurationError, PprsError
+from pprs.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import uvicorn
@@ -53,11 +54,9 @@ def build_application(context: Context, uploads: Path, *, local: bool = True) ->
         os.environ[name] = "False"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
     os.environ["GRADIO_TEMP_DIR"] = str(uploads)
-    try:
+    with extra():
         import fastapi
         import gradio as gr
-    except ImportError:
-        raise PprsError("the page needs Gradio. Install it with: pip install 'pprs[app]'") from None
     from pprs.app.page import build_page
 
     limits = context.limits

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 
 import gradio as gr
 
-from pprs.app.catalog import LoadedModel
-from pprs.app.networks import Network
+from pprs.app.networks import LoadedModel, Network
 from pprs.app.render import render_job, render_note
 from pprs.app.server.context import Context
 from pprs.app.server.jobs import Job
@@ -47,6 +46,13 @@ def show_job(job: Job[T], show: Callable[[T], str]) -> Iterator[str]:
         yield render_job(state) if state.result is None else show(state.result)
 
 
+def show_work(
+    context: Context, work: Callable[[Job[T]], T], show: Callable[[T], str], halt: threading.Event
+) -> Iterator[str]:
+    """Start work, and yield its progress and its result."""
+    yield from show_job(Job(work, context.queue, halt, context.limits.seconds), show)
+
+
 def show_loading(
     context: Context, network: Network[Any], halt: threading.Event
 ) -> Generator[str, None, LoadedModel | None]:
@@ -57,8 +63,19 @@ def show_loading(
         if loaded is None:
             yield render_job(state, network.entry.loading)
     if loaded is None:
-        yield render_note("Stopped. The network is still being loaded: press Certify to wait for it.", "empty")
+        yield render_note("Stopped. The network is still being loaded: press the button again to wait for it.", "empty")
     return loaded
+
+
+def forward(pages: Generator[str, None, T], wrap: Callable[[str], Any]) -> Generator[Any, None, T]:
+    """Yield each page in a wrapping, and return what the generator returns."""
+    while True:
+        try:
+            page = next(pages)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        yield wrap(page)
 
 
 def connect(

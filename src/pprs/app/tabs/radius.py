@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import html
+import threading
+from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import gradio as gr
@@ -10,21 +13,25 @@ import numpy.typing as npt
 import torch
 
 from pprs.app import directions
-from pprs.app.certification import NAMES, Request, check_costs
+from pprs.app.certification import check_costs
 from pprs.app.render import render, render_note
-from pprs.app.server.context import Context
+from pprs.app.requests import NAMES, Request
 from pprs.app.server.fair_queue import Turn
 from pprs.app.server.limits import check_number
-from pprs.app.tabs.explore import Controls, parse_request
+from pprs.app.tabs import jobs
+from pprs.app.tabs.explore import Explore
+from pprs.app.tabs.fields import QUIET
+from pprs.app.votes import describe_request
 from pprs.errors import PprsError
 from pprs.report import figures
 from pprs.smoothing.certificate import Certificate, round_down
+from pprs.smoothing.sampling import Sampling
 
-MAX_NORM = 5.0
+TASK, MAX_NORM = "radius", 5.0
 Array = npt.NDArray[Any]
 
 
-def build_tab(context: Context, controls: Controls) -> dict[str, Any]:
+def build_tab(explore: Explore) -> dict[str, Any]:
     """Build the tab, for the image and settings of Explore. Returns the event that draws it."""
     gr.HTML(render("radius_intro.html"), padding=False)
     with gr.Row():
@@ -42,35 +49,38 @@ def build_tab(context: Context, controls: Controls) -> dict[str, Any]:
     which = gr.State(0)
     content = gr.HTML(render_note("Loading …", "empty"), elem_id="changed", padding=False)
 
-    def draw(visitor: gr.Request, norm: Any, method: str, which: int, *values: Any) -> str:
-        try:
-            checked = check_number(norm, "the norm", 0, MAX_NORM)
-            return _render_directions(context, checked, method, int(which), values, str(visitor.session_hash))
-        except PprsError as error:
-            return render_note(str(error), "error")
+    def draw(visitor: gr.Request, norm: Any, method: str, which: int, *values: Any) -> Iterator[str]:
+        session = str(visitor.session_hash)
+        start = partial(iter_directions, explore, session, norm, method, which, values)
+        yield from jobs.iter_pages(explore.context, session, TASK, start)
 
-    def get_certified_radius(visitor: gr.Request, method: str, norm: float, *values: Any) -> float:
+    def set_norm(visitor: gr.Request, method: str, norm: float, *values: Any) -> float:
         try:
-            request, i = parse_request(context, values), _parse_method(method)
-            certificate = context.sessions.find_certificate(str(visitor.session_hash), request, i)
-            if certificate is None:
-                raise PprsError(
-                    f"{method} has no certified radius yet. Certify these settings on the Explore tab first."
-                )
+            return find_radius(explore, str(visitor.session_hash), method, values)
         except PprsError as error:
             gr.Info(html.escape(str(error)))
             return norm
-        return min(MAX_NORM, float(round_down(certificate.radius, 2)))
 
+    inputs = explore.inputs
     event: dict[str, Any] = {
-        "fn": draw, "inputs": [norm, method, which, *controls.inputs], "outputs": [content],
-        "api_visibility": "private", "show_progress": "minimal", "concurrency_limit": context.limits.concurrent,
+        "fn": draw, "inputs": [norm, method, which, *inputs], "outputs": [content],
+        "api_visibility": "private", "show_progress": "minimal", "concurrency_limit": explore.context.limits.concurrent,
     }  # fmt: skip
-    quiet: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden", "queue": False}
     gr.on([norm.input, method.input], **event, trigger_mode="always_last")
-    another.click(lambda which: which + 1, [which], [which], **quiet).then(**event)
-    set_radius.click(get_certified_radius, [method, norm, *controls.inputs], [norm], **quiet).then(**event)
+    another.click(lambda which: which + 1, [which], [which], **QUIET).then(**event)
+    set_radius.click(set_norm, [method, norm, *inputs], [norm], **QUIET).then(**event)
     return event
+
+
+def find_radius(explore: Explore, session: str, method: str, values: tuple[Any, ...]) -> float:
+    """Return the certified radius of a method on Explore, rounded down to what the slider shows."""
+    i, (network, parsed), certificate = _parse_method(method), explore.parse(values), None
+    if network.loaded is not None:
+        request = explore.make_request(network, network.loaded, parsed)
+        certificate = explore.context.sessions.find_certificate(session, request, i)
+    if certificate is None:
+        raise PprsError(f"{method} has no certified radius yet. Certify these settings on the Explore tab first.")
+    return min(MAX_NORM, float(round_down(certificate.radius, 2)))
 
 
 def _parse_method(method: str) -> int:
@@ -99,33 +109,43 @@ class _Change(NamedTuple):
     largest: float
 
 
+def iter_directions(
+    explore: Explore, session: str, norm: Any, method: str, which: int, values: tuple[Any, ...], halt: threading.Event
+) -> Iterator[str]:
+    """Yield the progress of loading the network, and then the changed images."""
+    norm, i = check_number(norm, "the norm", 0, MAX_NORM), _parse_method(method)
+    request = yield from explore.read(values, halt)
+    if request is not None:
+        certificate = explore.context.sessions.find_certificate(session, request, i)
+        with explore.context.queue.take(lambda: not halt.is_set()) as turn:
+            yield _render_directions(request, norm, i, int(which), certificate, turn)
+
+
 def _render_directions(
-    context: Context, norm: float, method: str, which: int, values: tuple[Any, ...], session: str = ""
+    request: Request[Sampling], norm: float, i: int, which: int, certificate: Certificate | None, turn: Turn
 ) -> str:
-    request, i = parse_request(context, values), _parse_method(method)
-    certificate = context.sessions.find_certificate(session, request, i)
-    with context.queue.take() as turn:
-        check_costs(request, turn)
-        pair = [directions.draw_direction(request, which), directions.find_worst_direction(request, i, turn, norm)]
-        images = [_describe_image(request, i, request.image.double(), "original", "no change", None, turn)]
-        for direction in pair:
-            image = directions.shift_image(request, direction, norm)
-            images.append(_describe_image(request, i, image, direction.title, direction.how, certificate, turn))
+    check_costs(request, turn)
+    pair = [directions.draw_direction(request, which), directions.find_worst_direction(request, i, turn, norm)]
+    original = request.chosen.values.double()
+    images = [_describe_image(request, i, original, "original", "no change", None, turn)]
+    for direction in pair:
+        image = directions.shift_image(request, direction, norm)
+        images.append(_describe_image(request, i, image, direction.title, direction.how, certificate, turn))
     return render(
         "directions.html",
         norm=norm,
-        values=request.image.numel(),
-        even=directions.spread_evenly(norm, request.image.shape),
+        values=request.chosen.values.numel(),
+        even=directions.spread_evenly(norm, request.shape),
         images=images,
         certified=certificate is not None,
         changes=[_describe_change(norm * direction.vector, direction.title) for direction in pair],
         total_votes=directions.VOTES,
-        description=request.description,
+        description=describe_request(request),
     )
 
 
 def _describe_image(
-    request: Request,
+    request: Request[Sampling],
     method: int,
     image: torch.Tensor,
     title: str,
@@ -134,7 +154,7 @@ def _describe_image(
     turn: Turn,
 ) -> _ChangedImage:
     label, count = directions.count_votes(request, method, image, turn)
-    change = image - request.image.double()
+    change = image - request.chosen.values.double()
     where = "" if certificate is None else describe_position(certificate, change)
     return _ChangedImage(
         figures.to_rgb(image.numpy()), title, how, float(change.norm()), where,
