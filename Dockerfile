@@ -22,7 +22,7 @@ RUN apt-get update && apt-get install --yes --no-install-recommends wget && rm -
 COPY constraints.txt /tmp/constraints.txt
 RUN pip install --no-cache-dir --constraint /tmp/constraints.txt ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} torch
 COPY --from=build /wheels /wheels
-RUN pip install --no-cache-dir --constraint /tmp/constraints.txt "$(ls /wheels/*.whl)[ray,onnx]"
+RUN pip install --no-cache-dir --constraint /tmp/constraints.txt "$(ls /wheels/*.whl)[ray,onnx,hub,urls,report]"
 
 # For GPUs, leave TORCH_INDEX empty and uncomment these lines. The nodes need NVIDIA's driver and container toolkit.
 # ENV NVIDIA_VISIBLE_DEVICES=all

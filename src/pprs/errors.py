@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import difflib
 import operator
+import os
+import traceback
 from collections.abc import Iterable
 from typing import Any
+
+DEBUG = "PPRS_DEBUG"  # variable of the environment: 1 shows the tracebacks of errors, for those who debug their model
 
 
 class PprsError(Exception):
@@ -15,20 +19,23 @@ class PprsError(Exception):
         message: Cause and remedy.
         parameter: Name of the argument to change, if there is one.
         index: Index of the image that the error is about, if there is one.
+        noun: What the input is called in the message, if the message need not be reworded for signals.
 
     >>> str(PprsError("the image is empty", index=17))
     'image 17: the image is empty'
     """
 
-    def __init__(self, message: str, *, parameter: str | None = None, index: int | None = None) -> None:
+    def __init__(
+        self, message: str, *, parameter: str | None = None, index: int | None = None, noun: str | None = None
+    ) -> None:
         super().__init__(message)
-        self.message, self.parameter, self.index = message, parameter, index
+        self.message, self.parameter, self.index, self.noun = message, parameter, index, noun
 
     def __str__(self) -> str:
-        return self.message if self.index is None else f"image {self.index}: {self.message}"
+        return self.message if self.index is None else f"{self.noun or 'image'} {self.index}: {self.message}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (type(self), self.message, self.parameter, self.index)
+        return _restore, (type(self), self.message, self.parameter, self.index, self.noun)
 
 
 class ConfigurationError(PprsError):
@@ -43,8 +50,10 @@ class DamagedError(PprsError):
     """Something stored is not what was written: it cannot be read, or it does not follow from what stands beside it."""
 
 
-def _restore(kind: type[PprsError], message: str, parameter: str | None, index: int | None) -> PprsError:
-    return kind(message, parameter=parameter, index=index)
+def _restore(
+    kind: type[PprsError], message: str, parameter: str | None, index: int | None, noun: str | None = None
+) -> PprsError:
+    return kind(message, parameter=parameter, index=index, noun=noun)
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
@@ -76,8 +85,20 @@ def check_type(value: Any, types: Any, parameter: str, example: str) -> None:
         raise ConfigurationError(f"`{parameter}` cannot be {value!r}: give {example}, for example", parameter=parameter)
 
 
+def is_debugging() -> bool:
+    """Return whether tracebacks of errors were requested, by `--debug` of a command or by PPRS_DEBUG."""
+    return os.environ.get(DEBUG, "0").lower() not in ("", "0", "false", "no", "off")
+
+
+def show_traceback(error: BaseException) -> None:
+    """Print the traceback of an error and of its causes on stderr, if that was requested."""
+    if is_debugging():
+        traceback.print_exception(error)
+
+
 def describe_error(error: BaseException) -> str:
-    """Describe in a line or two why an image failed, without its index."""
+    """Describe in a line or two why an image failed, without its index. Show its traceback if that was requested."""
+    show_traceback(error)
     if isinstance(error, PprsError):
         return error.message
     reason = (str(error).splitlines() or ["no further details"])[0]

@@ -49,3 +49,28 @@ def test_a_classifier_is_adapted_to_masks(tmp_path: Path, monkeypatch: pytest.Mo
     warnings = " ".join(message for message in progress.messages if message.startswith("warning"))
     assert "adapted to masks:patch=2" in warnings
     assert "adapted with 3 of these 3 images" in warnings
+
+
+def test_an_interrupted_adaptation_to_masks_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*arguments: object, **options: object) -> Changes:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pprs.patches.adaptation.VIEWS", 2)
+    net, images, out, progress = (
+        Model(trained(), "tiny", 4),
+        unlabelled(60).clamp(0, 1),
+        tmp_path / "a.safetensors",
+        Record(),
+    )
+    options = {"patch": 2, "masks": 3, "fill": "constant", "out": out, "budget": "1s", "progress": progress}
+    monkeypatch.setattr("pprs.patches.adaptation.distil", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        adapt_to_masks(net, images, **options)  # type: ignore[arg-type]
+    begun = load_overlay(out).adaptation
+    assert ([step.method for step in begun.steps], begun.complete) == (["none"], False)
+    monkeypatch.setattr("pprs.patches.adaptation.distil", lambda problem, changes, **_: changes)
+    finished = adapt_to_masks(net, images, **options).adaptation  # type: ignore[arg-type]
+    assert "is begun, with 1 steps finished" in " ".join(progress.messages)
+    assert [step.method for step in finished.steps] == ["none", "distill"]
+    assert finished.complete
+    assert not finished.methods, "what is no better is not kept"

@@ -27,11 +27,12 @@ class Shot(NamedTuple):
     height: int
     theme: str
     show: Callable[[Page], Any]
+    subject: str = ""  # in the name of the file
 
     @property
     def name(self) -> str:
         """The name of the file."""
-        return f"app-{self.width}-{self.theme}.png"
+        return f"app-{self.subject}{self.width}-{self.theme}.png"
 
 
 def show_explore(page: Page) -> None:
@@ -47,6 +48,12 @@ def show_map(page: Page) -> None:
     page.wait("#maps[data-state=done]", "certified")
 
 
+def show_signal(page: Page) -> None:
+    """Wait for the certificates of the first signal."""
+    page.tab("Signal")
+    page.wait("#signal-live[data-state=done]", "seed 0")
+
+
 def show_radius(page: Page) -> None:
     """Draw changes of a norm."""
     page.wait_done("seed 0")
@@ -57,6 +64,7 @@ def show_radius(page: Page) -> None:
 SHOTS = (
     Shot(1280, 1000, "light", show_explore),
     Shot(1280, 1000, "dark", show_map),
+    Shot(1280, 1000, "light", show_signal, "signal-"),
     Shot(390, 844, "light", show_explore),
     Shot(390, 844, "dark", show_radius),
 )

@@ -152,7 +152,7 @@ def test_other_tabs_a_narrow_window_and_the_keyboard(page: Page) -> None:
         wait_until(lambda: len(page.all("#gallery figure")) == 6, "the gallery")
         assert page.driver.execute_script("return document.documentElement.scrollWidth") <= 390
         page.tab("Tune")
-        page.write("#budget input[type=number]", "10")
+        page.write("#search-budget input[type=number]", "10")
         page.one("#search-go").click()
         wait_until(lambda: page.all("#search-chart img"), "the chart")
         page.one("#search-stop").click()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import pickle
 import re
 import sys
@@ -24,7 +25,7 @@ from pprs.cli.errors import BAD_INPUT, flags_of, guarded, with_flags
 from pprs.cli.options import parse_indices
 from pprs.data import View, open_dataset
 from pprs.data.arrays import Arrays
-from pprs.errors import ConfigurationError, PprsError, describe_error, suggest
+from pprs.errors import DEBUG, ConfigurationError, PprsError, describe_error, suggest
 from pprs.inputs.domain import IMAGE
 from pprs.model import Model, load_model
 from pprs.model.resnet import ARCHITECTURES, architecture
@@ -342,3 +343,47 @@ def test_flags_match_the_options_of_the_command(name: str) -> None:
     assert flags.keys() == options.keys() - {"help"}
     for parameter, flag in flags.items():
         assert flag in options[parameter]
+
+
+# ---- tracebacks of a user's own code
+
+
+OWN_CODE = """
+import torch
+
+class Net(torch.nn.Module):
+    num_classes = 2
+
+    def forward(self, x):
+        return self.my_helper(x)
+
+    def my_helper(self, x):
+        raise KeyError("my weights")
+
+def broken():
+    raise KeyError("my file")
+"""
+
+
+@pytest.mark.parametrize(("name", "frame"), [("Net", "my_helper"), ("broken", "broken")])
+@pytest.mark.parametrize("given", ["flag", "variable", None])
+def test_debugging_shows_the_traceback_of_own_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, frame: str, given: str | None
+) -> None:
+    module = f"own_{name}_{given}".lower()
+    (tmp_path / f"{module}.py").write_text(OWN_CODE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delenv(DEBUG, raising=False)
+    if given == "variable":
+        monkeypatch.setenv(DEBUG, "1")
+    np.savez(tmp_path / "x.npz", x=np.zeros((1, 8, 8), np.uint8))
+    command = ["certify", "--model", f"{module}:{name}", "--data", tmp_path / "x.npz", "--sigma", 0.5, "--n", 64]
+    output = pprs(*command, "--partition", "none", *["--debug"] * (given == "flag"), code=2).stderr
+    assert f", in {frame}" in output or given is None
+    assert ("Traceback" in output) == (given is not None)
+    assert ("--debug shows the traceback" in output) == (given is None)
+    assert (DEBUG in os.environ) == (given == "variable")
+
+
+def test_other_errors_do_not_name_the_flag_of_tracebacks(tmp_path: Path) -> None:
+    assert "--debug" not in pprs("report", tmp_path / "none", code=2).stderr

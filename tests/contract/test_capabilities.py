@@ -32,7 +32,7 @@ from pprs.report import make_report, write_report
 from pprs.runners import Ray, run_dataset
 from pprs.runs import FILE, GUARANTEES, Guarantee, Run, find_guarantee
 from pprs.runs.export import FORMATS
-from pprs.runs.guarantee import import_place
+from pprs.runs.registry import import_place
 from pprs.runs.remote import working_folder
 from pprs.testing.store import snapshot
 

@@ -15,7 +15,7 @@ from pprs import Gaussian, Model, PatchClassifier, Slic, SmoothedClassifier, cer
 from pprs.errors import ConfigurationError
 from pprs.label_sets.scoring import FunctionModule
 from pprs.prediction import predict_dataset
-from pprs.smoothing.consistency import MAX_DIFFERENCE, check_function_of_one_image
+from pprs.smoothing.consistency import ALONE, MAX_DIFFERENCE, check_function_of_one_image
 from pprs.smoothing.sampling import Sampling
 
 NOISE = Gaussian(0.25)
@@ -120,6 +120,22 @@ def test_networks_that_are_no_function_of_one_image(name: str) -> None:
         classifier(model).check_model(IMAGE)
     assert caught.value.parameter == "model"
     assert "not a function of one image" in str(caught.value)
+
+
+def test_images_from_all_over_a_batch_are_scored_alone() -> None:
+    """The last image too, which a network may treat differently."""
+    scored: list[torch.Tensor] = []
+
+    class Listening(Small):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            scored.append(x.clone())
+            return super().forward(x)
+
+    check_function_of_one_image(classifier(Listening(), batch_size=12).votes, torch.rand(12, 1, 8, 8))
+    alone = [batch for batch in scored if len(batch) == 1]
+    together = max(scored, key=len)
+    places = [int((together == one).flatten(1).all(1).nonzero()) for one in alone]
+    assert (len(places), min(places), max(places)) == (ALONE, 0, len(together) - 1)
 
 
 @pytest.mark.parametrize("name", REFUSED)

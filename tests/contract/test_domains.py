@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -99,3 +100,14 @@ def test_what_is_about_images_only_takes_images(
         call(x)
     assert "expected one image [C, H, W]" in caught.value.message
     assert caught.value.message.endswith(remedy)
+
+
+def test_messages_about_signals_say_signal() -> None:
+    def fails(x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("mat1 and mat2 cannot be multiplied")
+
+    with pytest.raises(PprsError, match="^signal 4: shape .* The usual cause is a signal whose size") as caught:
+        SmoothedClassifier(fails, 2, 0.25).certify(SIGNAL, n0=5, n=50, index=4)
+    assert "image" not in str(pickle.loads(pickle.dumps(caught.value)))
+    with pytest.raises(PprsError, match="^image 4: shape .* The usual cause is an image whose size"):
+        SmoothedClassifier(fails, 2, 0.25).certify(GREY[None], n0=5, n=50, index=4)

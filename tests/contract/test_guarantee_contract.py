@@ -67,6 +67,7 @@ class TestCertify(GuaranteeContract):
     unchecked: ClassVar[dict[str, str]] = {
         "n0": "the votes that select a class are not stored, and one more of them selects the same one"
     }
+    absent = ("name",)
 
     def make_inputs(self, folder: Path) -> tuple[str, str]:
         return write_inputs(folder)
@@ -79,6 +80,7 @@ class TestSegment(GuaranteeContract):
     unchecked: ClassVar[dict[str, str]] = {
         "alpha": "claims are derived from the counts, for the alpha that the run states"
     }
+    absent = ("name",)
 
     def make_inputs(self, folder: Path) -> tuple[str, str]:
         return write_masked_images(folder)
@@ -98,6 +100,7 @@ class TestPatch(GuaranteeContract):
     unchecked: ClassVar[dict[str, str]] = {
         "passes": "without a certificate, the search ends at the first pair that differs, which depends on the batches"
     }
+    absent = ("name", "shape")
 
     def make_inputs(self, folder: Path) -> tuple[str, str]:
         return write_inputs(folder)

@@ -14,7 +14,7 @@ import torch
 from helpers import Record, pprs
 from networks import make_overlay, save_network
 
-from pprs import Gaussian, LabelSets, PprsError, Sampling, certify_dataset, load_model, open_run
+from pprs import Gaussian, LabelSets, PprsError, Sampling, certify_dataset, load_model, open_run, verify_run
 from pprs.errors import ConfigurationError
 from pprs.label_sets import AttackOptions, attack_sets, evaluate_run, scoring
 from pprs.label_sets.settings import _make_checksum
@@ -220,7 +220,7 @@ def test_images_of_the_adaptation_do_not_calibrate(tmp_path: Path) -> None:
     digest = digest_image(model.prepare(IMAGES[5]))
     overlay = make_overlay(model, Changes(), digests=(digest,))
     save_overlay(overlay, tmp_path / "a.safetensors")
-    with pytest.raises(PprsError, match="was adapted with image 5"):
+    with pytest.raises(PprsError, match="was adapted with 1 of these 120 images"):
         LabelSets.fit(model, IMAGES, LABELS, noise=NOISE, radius=0.1, adapted=tmp_path / "a.safetensors")
 
 
@@ -314,6 +314,30 @@ def test_an_interrupted_prediction_continues(tmp_path: Path) -> None:
         sets.at(radius=0.05).predict_subject(subject, out=out)
 
 
+def test_an_interrupted_calibration_continues(tmp_path: Path) -> None:
+    """Its scores are the rows of a run, which are not computed again, whatever the radius and alpha."""
+    model, out = save_network(tmp_path / "m.safetensors"), tmp_path / "scores"
+    subject = load_subject(str(model), (IMAGES, LABELS))
+    request = scoring.SetRequest(NOISE, None, 0.1)
+    with pytest.raises(KeyboardInterrupt):
+        LabelSets.of_subject(subject, request, progress=Record(interrupt_after=70), out=out)
+    kept = len(open_run(out))
+    assert 0 < kept < COUNT
+    resumed = Record()
+    found = LabelSets.of_subject(subject, replace(request, radius=0.05, alpha=0.2), progress=resumed, out=out)
+    assert f"resuming: {kept} of {COUNT} images are done" in " ".join(resumed.messages)
+    assert found.calibration == LabelSets.of_subject(subject, replace(request, radius=0.05, alpha=0.2)).calibration
+    assert verify_run(out, model=str(model), data=subject.data, replay=9, progress=False).ok
+    with pytest.raises(ConfigurationError, match="seed: the run has 0, you asked for 5"):
+        LabelSets.of_subject(subject, replace(request, seed=5), out=out)
+
+
+def test_a_calibration_without_a_score_for_every_image_is_refused(tmp_path: Path) -> None:
+    images = [*IMAGES, torch.rand(1, 8, 8)]  # not on 8-bit levels
+    with pytest.raises(PprsError, match="image 120: .*not multiples of 1/255"):
+        LabelSets.fit(Blobs(), images, torch.cat([LABELS, LABELS[:1]]), num_classes=4, noise=NOISE, radius=0.1)
+
+
 def write_data(folder: Path) -> Path:
     np.savez(folder / "data.npz", x=(IMAGES * 255).round().byte().numpy(), y=LABELS.numpy())
     return folder / "data.npz"
@@ -324,6 +348,7 @@ def test_commands(tmp_path: Path) -> None:
     base = ("calibrate", "--model", model, "--data", data, "--sigma", "0.25", "--radius", "0.1")
     out = pprs(*base, "--limit", "60", "--out", "sets.json", cwd=tmp_path).stdout
     assert "calibrated with 60 images at level 0.9537" in out
+    assert not list(tmp_path.glob("sets.json.*")), "scores are kept only until the file is complete"
     assert "over images, calibration images and noise together" in out
     found = pprs("predict-set", "--sets", "sets.json", "--data", data, "--out", "rows.csv", cwd=tmp_path)
     assert found.stdout.splitlines()[0] == "idx\tlabel\tsize\tset\tinput"

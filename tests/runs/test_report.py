@@ -210,10 +210,14 @@ def test_formats(run: Path, tmp_path: Path) -> None:
     assert "- slic (run): `slic:n_segments=50 under gaussian:sigma=0.5`" in table
     write_report([run], tmp_path / "r.png")
     assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("r.pdf", "again.pdf"):
+        write_report([run], tmp_path / name)
+    assert (tmp_path / "r.pdf").read_bytes().startswith(b"%PDF")
+    assert (tmp_path / "r.pdf").read_bytes() == (tmp_path / "again.pdf").read_bytes()  # without a date
     write_report([run], tmp_path / "r.svg")
     first = (tmp_path / "r.svg").read_bytes()
     assert b"<svg" in first
-    with pytest.raises(PprsError, match="html, json, md, png, svg"):
+    with pytest.raises(PprsError, match="html, json, md, pdf, png, svg"):
         write_report([run], tmp_path / "r.doc")
     assert report.summaries[0].segments == pytest.approx(48)
 

@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,14 @@ from networks import save_network
 
 from pprs import PprsError, certify_dataset, open_run, verify_run, write_report
 from pprs.app.comparison import open_runs
+from pprs.data.base import Example
 from pprs.metrics import certified_accuracy
-from pprs.noise import Quantisation
+from pprs.noise import Quantisation, digest_image, quantise
 from pprs.runs import FILE, Row, RunFrame, RunSettings, check_row, check_rows
 from pprs.runs.export import EXPORTED, JOINED
 from pprs.runs.row import from_record
 from pprs.smoothing.sampling import Evidence, Sampling
+from pprs.verification.images import compare_image
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 OLD_RUNS = Path(__file__).parents[1] / "golden" / "identity"
@@ -359,6 +362,35 @@ def test_sampling_ends_only_where_the_rule_is_checked() -> None:
     assert "there is no check at that number" in str(check_row(shorter, settings))
     early = dataclasses.replace(settings, stop="abstain")
     assert "before its last vote" in str(check_row(dataclasses.replace(row, stopped="hopeless"), early))
+
+
+def test_a_row_has_the_counts_of_all_classes_of_the_run() -> None:
+    settings = RunSettings(noise_text="gaussian:sigma=0.5", n0=10, n=3000, alpha=0.01, num_classes=2)
+    row = path_row(np.ones(3000, bool), settings)
+    assert check_row(row, settings) == []
+    for counts in ((*row.counts, 0), (3000,)):
+        forged = dataclasses.replace(row, counts=counts, selected=counts.index(3000), prediction=counts.index(3000))
+        assert f"it has the counts of {len(counts)} classes" in str(check_row(forged, settings))
+    alone = dataclasses.replace(row, counts=(3000,), selected=0, prediction=0)
+    assert "it has the counts of 1 classes" in str(check_row(alone, dataclasses.replace(settings, num_classes=1)))
+
+
+@pytest.mark.parametrize("claim", [{"prediction": 1, "radius": 0.0}, {"prediction": None, "radius": 0.1}])
+def test_an_image_that_failed_claims_nothing(claim: dict[str, Any]) -> None:
+    settings = RunSettings(noise_text="gaussian:sigma=0.5", n0=10, n=3000, alpha=0.01, num_classes=2)
+    row = dataclasses.replace(path_row(np.ones(3000, bool), settings), stopped="failed", **claim)
+    assert "a failed image has a certificate" in str(check_row(row, settings))
+
+
+def test_what_rounding_took_off_a_radius_is_compared_with_the_image() -> None:
+    image = quantise(torch.rand(1, 8, 8, generator=torch.Generator().manual_seed(0)))
+    assert image.levels == 65535
+    row = SimpleNamespace(image_digest=digest_image(image), levels=image.levels, moved=image.quantisation.moved)
+    example = Example(0, image.original, None)
+    assert compare_image(row, image, example) == []
+    for moved in (None, 0.0, row.moved * 0.99, row.moved * 1.01):
+        forged = SimpleNamespace(**{**vars(row), "moved": moved})
+        assert "rounding moves the image by" in str(compare_image(forged, image, example))
 
 
 def test_an_earlier_bound_cannot_be_one_that_would_have_ended_sampling() -> None:

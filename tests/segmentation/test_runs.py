@@ -31,6 +31,8 @@ from pprs.segmentation.holm import least_significant_count
 from pprs.segmentation.legacy import FILE as OLD_FILE
 from pprs.segmentation.legacy import read_legacy
 from pprs.segmentation.run import segment_dataset
+from pprs.smoothing import memory
+from pprs.smoothing.memory import estimate_memory
 from pprs.smoothing.sampling import Sampling
 
 LEGACY = Path(__file__).parents[1] / "golden" / "legacy" / "segment"
@@ -90,6 +92,18 @@ def test_a_url_holds_a_run(inputs: Path, tmp_path: Path) -> None:
     record = Record()
     segment(url, progress=record)
     assert any("resuming: 2 of 3 images are done" in message for message in record.messages)
+
+
+def test_images_are_refused_whose_noisy_copies_of_all_workers_exceed_the_memory(
+    inputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = segment(threads=1)
+    (shape,) = {tuple(row.shape) for row in run.iter_rows()}
+    needed = estimate_memory(shape, threads=1)
+    monkeypatch.setattr(memory, "available_memory", lambda: needed)
+    assert len(segment(threads=1)) == len(run)
+    with pytest.raises(PprsError, match=r"noisy copies of this .* need about .* on 2 threads"):
+        segment(runner=Processes(2))
 
 
 def test_options_that_mean_nothing_are_refused(inputs: Path) -> None:

@@ -19,6 +19,7 @@ from pprs.smoothing.bounds import (
     check_samples,
     clopper_pearson_lower,
     clopper_pearson_upper,
+    mean_error,
     min_samples_to_certify,
     two_sided_bounds,
 )
@@ -156,3 +157,8 @@ def test_an_alpha_that_no_bound_can_keep_is_refused(alpha: float) -> None:
     with pytest.raises(PprsError, match="`alpha` must") as failed:
         Sampling(alpha=alpha)
     assert failed.value.parameter == "alpha"
+
+
+def test_the_error_of_a_mean_needs_two_values() -> None:
+    assert mean_error([0.5]) == mean_error([]) == math.inf
+    assert mean_error([0.0, 1.0]) == pytest.approx(12.7062 / 2, rel=1e-5)  # Student's t with one degree of freedom

@@ -264,6 +264,8 @@ def test_bad_models_are_reported_with_context() -> None:
         certify(lambda x: [1, 2])
     with pytest.raises(PprsError, match="NaN scores"):
         certify(lambda x: torch.full((len(x), 2), float("nan")))
+    with pytest.raises(PprsError, match="NaN scores"):
+        certify(lambda x: torch.tensor([0.0, float("nan")]).repeat(len(x), 1))  # which would be its largest score
 
 
 @pytest.mark.parametrize("sigma", [0, -1, 1e-9, 1e30, float("nan"), float("inf"), "0.5"])

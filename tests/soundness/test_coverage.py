@@ -56,6 +56,8 @@ def test_without_a_radius_the_quantile_is_the_usual_one() -> None:
     threshold = find_threshold(scores, 90)
     assert threshold == sorted(scores)[89]
     assert np.sum(scores <= threshold) >= 90 > np.sum(scores < threshold)
+    shuffled = np.random.default_rng(1).permutation(2000)
+    assert [find_threshold(shuffled, rank) for rank in (1, 2, 1000, 1999, 2000)] == [0, 1, 999, 1998, 1999]
 
 
 def test_the_smallest_number_of_images_suffices_and_one_less_does_not() -> None:
@@ -71,7 +73,9 @@ def test_the_smallest_number_of_images_suffices_and_one_less_does_not() -> None:
 def test_exact_arithmetic_takes_its_costs_off() -> None:
     assert promise(levels=255).tail(1000) < promise().tail(1000)
     rounded = promise(levels=65535)
-    assert rounded.covered_radius > RADIUS + math.sqrt(64) / 65535  # both images may move by half a level per value
+    moved = math.sqrt(64) / 65535  # both images may move by half a level per value
+    assert RADIUS + moved < rounded.covered_radius < RADIUS + 1.001 * moved
+    assert promise(levels=255).covered_radius == RADIUS
     assert rounded.tail(1000) < promise(levels=255).tail(1000)
     with pytest.raises(PprsError, match="cannot keep `alpha` 1e-15"):
         promise(alpha=1e-15, levels=255).rank(1000)

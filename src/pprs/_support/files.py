@@ -1,14 +1,20 @@
-"""Atomic writes, the cache folder, and the memory that files may take."""
+"""Atomic writes, names of files, the cache folder, and the memory that files may take."""
 
 from __future__ import annotations
 
 import contextlib
+import difflib
 import errno
+import itertools
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pprs.errors import PprsError
+
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+MAX_LISTED = 10_000  # files among which a name is looked for that was probably meant
 
 
 def cache_folder() -> Path:
@@ -80,3 +86,27 @@ def cannot_write(path: Path, error: OSError, parameter: str | None = "out") -> P
         errno.ENOTDIR: f"A part of that path is a file, not a folder: give {other}.",
     }.get(error.errno or 0, f"Give {other}.")
     return PprsError(f"cannot write {path}: {error.strerror or error}. {remedy}", parameter=parameter)
+
+
+def is_hub_name(text: str) -> bool:
+    """Return whether a text that names no file here can name a repository of a hub: owner/name.
+
+    Anything else is a path, for which no hub is asked: a single word, or a file in a folder that exists.
+    """
+    return HUB_NAME.fullmatch(text) is not None and not Path(text).parent.is_dir()
+
+
+def suggest_files(text: str, others: Iterable[str] = ()) -> str:
+    """Return a question with the name that was probably meant, of the files beside a missing one or of `others`.
+
+    It is empty if no name is near, and begins with a space otherwise.
+    """
+    path, others = Path(text), list(others)
+    try:
+        beside = [file.name for file in itertools.islice(path.parent.iterdir(), MAX_LISTED) if file != path]
+    except OSError:
+        beside = []
+    whole = [name for name in others if name.endswith(f":{text}")]
+    near = whole or difflib.get_close_matches(path.name, [*beside, *others], n=1)
+    name = path.with_name(near[0]) if near and near[0] in beside else "".join(near)
+    return f' Did you mean "{name}"?' if near else ""

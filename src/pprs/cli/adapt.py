@@ -32,10 +32,6 @@ Method = Annotated[
         "predictions), or auto, which keeps what helps on held-back images.",
     ),
 ]
-Sigma = Annotated[
-    float | None,
-    options.option("--sigma", "NUM", Panel.NOISE, "Standard deviation of the noise, for pixel values in [0, 1]."),
-]
 Patch = Annotated[
     int | None,
     options.option(
@@ -62,7 +58,7 @@ def adapt(
     model: options.Model,
     data: options.Data,
     out: Out,
-    sigma: Sigma = None,
+    sigma: options.OptionalSigma = None,
     partition: options.PartitionText = "none",
     noise: options.NoiseText = "gaussian",
     pixels: Pixels = "network",

@@ -16,9 +16,10 @@ from pprs.cli.options import Panel
 from pprs.data import fair_order
 from pprs.label_sets import LabelSets, SetRequest, state_promise
 from pprs.label_sets.calibration import format_level
-from pprs.noise import Gaussian
+from pprs.noise import noise_of
 from pprs.partition import parse_partition
 from pprs.runs.engine import EngineOptions
+from pprs.runs.folder import remove_run
 from pprs.runs.subject import load_subject
 
 SETS = "Label sets"
@@ -60,6 +61,7 @@ def calibrate(
     out: Out,
     adapted: options.Adapted = None,
     partition: options.PartitionText = "none",
+    noise: options.NoiseText = "gaussian",
     pixels: options.PixelsName = "network",
     alpha: Alpha = 0.1,
     score: Score = "aps",
@@ -77,12 +79,12 @@ def calibrate(
     """Calibrate sets of labels that contain the true one with probability 1 - alpha, also under attack.
 
     The images must be labelled, like those that sets are wanted for, and not used in training. Each takes one noisy
-    pass.
+    pass. Repeat an interrupted command to continue: scores so far are kept in a folder beside the file.
 
     Example: pprs calibrate --model M.safetensors --data D --sigma 0.25 --radius 0.25 --out sets.json
     """
     request = SetRequest(
-        Gaussian(sigma), parse_partition(partition), radius, alpha, score, randomised, seed, arithmetic,
+        noise_of(noise, sigma), parse_partition(partition), radius, alpha, score, randomised, seed, arithmetic,
         EngineOptions(engine, device),
     )  # fmt: skip
     options.check_count(limit, "limit")
@@ -90,8 +92,10 @@ def calibrate(
     options.set_threads(threads)
     subject = load_subject(model, data, split=split, classes=classes, labels=labels, pixels=pixels, adapted=adapted)
     chosen = sorted(fair_order(subject.images, seed)[:limit])
-    sets = LabelSets.of_subject(replace(subject, images=chosen), request, progress=progress)
+    scores = out.with_name(f"{out.name}.run")  # so that a calibration that is interrupted continues
+    sets = LabelSets.of_subject(replace(subject, images=chosen), request, progress=progress, out=scores)
     sets.save(out)
+    remove_run(scores)
     calibration = sets.calibration
     count = len(calibration.scores)
     say(

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from pprs.certify.dataset import certify_subject
+from pprs.certify.guarantee import CERTIFY
 from pprs.cli import options
 from pprs.cli.console import RunSummary, compare_with_plain, exit_if_failed, print_summary, progress, say
 from pprs.cli.errors import guarded
@@ -17,13 +18,10 @@ from pprs.data import ImageSet, Selection
 from pprs.errors import ConfigurationError
 from pprs.inputs.domain import domain_of_any
 from pprs.noise import noise_of
-from pprs.partition import parse_request
 from pprs.report import write_image_rows
-from pprs.runners import RunLimits, RunOptions, apply_limits, parse_budget
-from pprs.runs import check_out
-from pprs.runs.engine import EngineOptions
+from pprs.runners import RunOptions, apply_limits
+from pprs.runs import Row, RunSettings
 from pprs.runs.subject import Subject, load_subject, open_data
-from pprs.smoothing.arithmetic import Arithmetic
 from pprs.smoothing.sampling import Sampling
 
 N0 = Annotated[int, options.option("--n0", "INT", Panel.SAMPLING, "Samples that select a class.")]
@@ -125,58 +123,68 @@ def certify(
     Example: pprs certify --model M.safetensors --data mnist --sigma 0.25 --limit 100 --out runs/soft
     """
     # Invalid options are reported before anything is loaded.
-    run_noise, run_partition = noise_of(noise, sigma), parse_request(partition)
-    limits = RunLimits(None if budget is None else parse_budget(budget), target_error)
     sampling = Sampling(n0, n, alpha, bound, stop)
-    engine_options = EngineOptions(engine, device, batch_size, None, autocast, channels_last)
+    run_on = options.make_runner(runner, workers, address, gpus_per_worker, split_samples, threads, device)
+    run_options = RunOptions.of(
+        noise=noise_of(noise, sigma), partition=partition, seed=seed, out=out, runner=run_on, engine=engine,
+        device=device, batch_size=batch_size, autocast=autocast, channels_last=channels_last, budget=budget,
+        target_error=target_error, progress=progress, arithmetic=arithmetic,
+    )  # fmt: skip
+    _check(sampling, run_options, show)
+    options.set_threads(threads)
+    dataset, images = open_data(data, split=split, classes=classes), Selection(start, stride, limit)
+    subject = _load(model, adapted, dataset, labels, images, pixels, several=out is not None)
+    _certify(subject, sampling, run_options, compare=compare, show=show)
+
+
+def _check(sampling: Sampling, run_options: RunOptions, show: Path | None) -> None:
+    """Reject invalid options."""
     if show is not None:
         options.check_figure(show, "show")
-    run_on = options.make_runner(runner, workers, address, gpus_per_worker, split_samples, threads, device)
-    apply_limits(sampling, limits, run_on)
-    Arithmetic.of(arithmetic, run_noise)
-    run_on.check_device(device)
-    options.set_threads(threads)
-    check_out(out)
-    dataset = open_data(data, split=split, classes=classes)
-    images = Selection(start, stride, limit)
-    subject = _load(model, adapted, dataset, labels, images, pixels, several=out is not None)
-    if show is not None and len(subject.images) > 1:
+    apply_limits(sampling, run_options.limits, run_options.runner)
+    run_options.check(CERTIFY)
+
+
+def _certify(
+    subject: Subject, sampling: Sampling, run_options: RunOptions, *, compare: bool, show: Path | None
+) -> None:
+    """Certify the images of a subject, and print what is certified."""
+    is_single = len(subject.images) == 1
+    if show is not None and not is_single:
         raise ConfigurationError(
             f"`show` draws a single image, and {len(subject.images)} are selected. Choose one with `start`, and give 1 "
             "as `limit`.",
             parameter="show",
         )
-    run = certify_subject(
-        subject, sampling,
-        RunOptions(run_noise, run_partition, seed, out, run_on, engine_options, limits, progress, arithmetic),
-    )  # fmt: skip
-    summary = RunSummary.of(run)
-    print_summary(summary, run.settings, out)
-    resolved = run.settings.partition
-    if compare and resolved is not None and len(subject.images) == 1 and summary.first is not None:
-        # On the same engine, and in this process, which may lack the device of the workers.
-        used = replace(
-            engine_options, engine=run.settings.engine or engine, device="cpu" if run_on.parallel else device
-        )
-        plain = certify_subject(
-            subject, run.settings.sampling,
-            RunOptions(
-                run_noise, None, seed, engine=used, progress=progress.quiet(), arithmetic=run.settings.chosen_arithmetic
-            ),
-        )  # fmt: skip
-        compare_with_plain(summary.first, resolved, plain.rows()[0], subject.model.class_names)
+    run = certify_subject(subject, sampling, run_options)
+    summary, partition = RunSummary.of(run), run.settings.partition
+    print_summary(summary, run.settings, None if run_options.out is None else str(run_options.out))
+    if compare and partition is not None and is_single and summary.first is not None:
+        plain = _certify_plainly(subject, run.settings, run_options)
+        compare_with_plain(summary.first, partition, plain, subject.model.class_names)
     if show is not None:
+        arithmetic, noise = run.settings.chosen_arithmetic, run.settings.noise
         write_image_rows(
-            subject.sample,
-            run_noise,
-            [resolved],
-            seed,
-            show,
-            parameter="show",
-            arithmetic=run.settings.chosen_arithmetic,
+            subject.sample, noise, [partition], run_options.seed, show, parameter="show", arithmetic=arithmetic
         )
         say(f"wrote {show}")
     exit_if_failed(summary.failures, domain_of_any(summary.shapes))
+
+
+def _certify_plainly(subject: Subject, settings: RunSettings, run_options: RunOptions) -> Row:
+    """Certify the image of a run with plain smoothing.
+
+    It runs on the same engine, and in this process, which may lack the device of the workers.
+    """
+    engine = run_options.engine
+    device = "cpu" if run_options.runner.parallel else engine.device
+    plain = RunOptions(
+        settings.noise, None, run_options.seed,
+        engine=replace(engine, engine=settings.engine or engine.engine, device=device), progress=progress.quiet(),
+        arithmetic=settings.chosen_arithmetic,
+    )  # fmt: skip
+    row: Row = certify_subject(subject, settings.sampling, plain).rows()[0]
+    return row
 
 
 def _load(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import typer
 from rich.console import Console
 
-from pprs.cli.errors import FAILED, with_flags
+from pprs.cli.errors import FAILED, hint_at_debugging, with_flags
 from pprs.inputs.domain import IMAGE, SIGNAL, Domain, domain_of_any
 from pprs.inputs.space import Space, state_claim
 from pprs.partition import Partition
@@ -101,7 +101,8 @@ def exit_if_failed(failures: Sequence[Failure], domain: Domain = IMAGE, outcome:
     """If inputs failed, list them and exit with code 1. `outcome` says what they count as."""
     if failures:
         text = describe_failures(failures) if outcome is None else describe_failures(failures, outcome)
-        typer.echo(f"pprs: {with_flags(domain.rename(text))}", err=True)
+        message = f"pprs: {with_flags(domain.rename(text))}"
+        typer.echo(message + hint_at_debugging(message), err=True)
         raise typer.Exit(FAILED)
 
 

@@ -18,7 +18,7 @@ from pprs.cli.predict import predict
 from pprs.cli.segment import segment
 from pprs.errors import ConfigurationError
 from pprs.runs import open_run
-from pprs.runs.guarantee import import_place
+from pprs.runs.registry import import_place
 
 # The commands whose options the advice names.
 COMMANDS: dict[str, Callable[..., Any]] = {

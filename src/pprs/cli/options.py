@@ -107,6 +107,10 @@ Labels = Annotated[
 Sigma = Annotated[
     float, option("--sigma", "NUM", Panel.NOISE, "Standard deviation of the noise, for pixel values in [0, 1].")
 ]
+OptionalSigma = Annotated[
+    float | None,
+    option("--sigma", "NUM", Panel.NOISE, "Standard deviation of the noise, for pixel values in [0, 1]."),
+]
 PixelsName = Annotated[
     Literal["network", "file"],
     option(

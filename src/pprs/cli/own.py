@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pprs.cli.options import Panel, option
 from pprs.errors import ConfigurationError
 from pprs.runs import Guarantee, Run, open_run
-from pprs.runs.guarantee import import_place
+from pprs.runs.registry import import_place
 
 Own = Annotated[
     str | None,

@@ -16,17 +16,23 @@ from pprs.data import Selection
 from pprs.inputs.domain import SIGNAL
 from pprs.inputs.space import state_pixels
 from pprs.noise import noise_of
-from pprs.partition import parse_request
 from pprs.prediction import PredictedRow, predict_subject
+from pprs.prediction.guarantee import PREDICT
 from pprs.runners import RunOptions
-from pprs.runs import Run, check_out
-from pprs.runs.engine import EngineOptions
+from pprs.runs import Run
 from pprs.runs.provenance import describe_labels
 from pprs.runs.subject import Subject, load_subject
-from pprs.smoothing.arithmetic import Arithmetic
 from pprs.smoothing.certificate import confidence, state_label_arithmetic
 
 messages = CommandProgress(Console(stderr=True))  # the table goes to stdout
+
+N = Annotated[int, options.option("--n", "INT", Panel.SAMPLING, "Samples per image.")]
+Alpha = Annotated[
+    float,
+    options.option(
+        "--alpha", "NUM", Panel.SAMPLING, "Largest probability that a label is not the smoothed classifier's."
+    ),
+]
 
 
 @guarded
@@ -39,13 +45,8 @@ def predict(
     noise: options.NoiseText = "gaussian",
     pixels: options.PixelsName = "network",
     out: options.Out = None,
-    n: Annotated[int, options.option("--n", "INT", Panel.SAMPLING, "Samples per image.")] = 1_000,
-    alpha: Annotated[
-        float,
-        options.option(
-            "--alpha", "NUM", Panel.SAMPLING, "Largest probability that a label is not the smoothed classifier's."
-        ),
-    ] = 0.001,
+    n: N = 1_000,
+    alpha: Alpha = 0.001,
     arithmetic: options.Arithmetic = "auto",
     split: options.Split = None,
     classes: options.Classes = None,
@@ -74,23 +75,23 @@ def predict(
 
     Example: pprs predict --model M.safetensors --data builtin:mnist5k --sigma 0.25 --limit 10
     """
-    run_noise, run_partition = noise_of(noise, sigma), parse_request(partition)
-    Arithmetic.of(arithmetic, run_noise)
     run_on = options.make_runner(runner, workers, address, gpus_per_worker, split_samples, threads, device)
-    run_on.check_device(device)
+    run_options = RunOptions.of(
+        noise=noise_of(noise, sigma), partition=partition, seed=seed, out=out, runner=run_on, engine=engine,
+        device=device, batch_size=batch_size, autocast=autocast, channels_last=channels_last, progress=messages,
+        arithmetic=arithmetic,
+    )  # fmt: skip
+    run_options.check(PREDICT)
     options.set_threads(threads)
-    check_out(out)
     images = Selection(start, stride, limit)
     subject = load_subject(
         model, data, split=split, classes=classes, labels=labels, images=images, pixels=pixels, adapted=adapted
     )
-    engine_options = EngineOptions(engine, device, batch_size, None, autocast, channels_last)
-    run = predict_subject(
-        subject, n, alpha,
-        RunOptions(
-            run_noise, run_partition, seed, out, run_on, engine_options, progress=messages, arithmetic=arithmetic
-        ),
-    )  # fmt: skip
+    _print(predict_subject(subject, n, alpha, run_options), subject, out)
+
+
+def _print(run: Run, subject: Subject, out: str | None) -> None:
+    """Print the labels of the images that the run was called for, and what failed."""
     _explain(run, subject)
     chosen = set(run.images or ())
     _print_table([row for row in run.outcomes() if row.idx in chosen], subject.model.class_names)

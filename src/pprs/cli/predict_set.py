@@ -29,6 +29,7 @@ from pprs.label_sets import (
     write_rows,
 )
 from pprs.label_sets.page import write_set_report
+from pprs.runners import Runner
 from pprs.runners.run import LISTED_FAILURES
 from pprs.runs import Run, check_out
 from pprs.runs.subject import Subject
@@ -122,15 +123,10 @@ def predict_set(
     opened = [LabelSets.load(path, model=model, adapted=adapted) for path in sets]
     _check_comparable(opened)
     subjects = [one.open_subject(data, split=split, classes=classes, images=images) for one in opened]
-    evaluations = []
-    for one, subject in zip(opened, subjects, strict=True):
-        messages.message(f"what is promised: {state_promise(one.settings)}.")
-        run = one.predict_subject(
-            subject, seed=seed, secret=secret, out=None if is_file else out, runner=run_on, progress=messages
-        )
-        evaluations.append(evaluate_run(run, skipped=len(subject.images) - len(run.images or ())))
-        if len(sets) == 1:
-            _print_rows(run)
+    evaluations = [
+        _predict(one, subject, run_on, seed=seed, secret=secret, out=None if is_file else out, listed=len(sets) == 1)
+        for one, subject in zip(opened, subjects, strict=True)
+    ]
     if out is not None and is_file:
         write_rows(evaluations[0], Path(out))
         messages.message(f"wrote {out}")
@@ -146,6 +142,17 @@ def predict_set(
         write_set_report(evaluations, subjects[-1], report)
         messages.message(f"wrote {report}")
     _exit_if_failed(evaluations)
+
+
+def _predict(
+    sets: LabelSets, subject: Subject, runner: Runner, *, seed: int | None, secret: bool, out: str | None, listed: bool
+) -> SetEvaluation:
+    """Predict the sets of a subject, and print the set of each image if `listed`."""
+    messages.message(f"what is promised: {state_promise(sets.settings)}.")
+    run = sets.predict_subject(subject, seed=seed, secret=secret, out=out, runner=runner, progress=messages)
+    if listed:
+        _print_rows(run)
+    return evaluate_run(run, skipped=len(subject.images) - len(run.images or ()))
 
 
 def _check_files(sets: Sequence[Path], out: str | None, report: Path | None) -> bool:

@@ -28,8 +28,10 @@ def report(
         Path | None, typer.Option("--out", metavar="FILE", help="File to write. Default: report.html.")
     ] = None,
     format: Annotated[
-        Literal["html", "png", "svg", "md", "json"] | None,
-        typer.Option("--format", metavar="NAME", help="html, png, svg, md or json. Default: by the suffix of --out."),
+        Literal["html", "pdf", "png", "svg", "md", "json"] | None,
+        typer.Option(
+            "--format", metavar="NAME", help="html, pdf, png, svg, md or json. Default: by the suffix of --out."
+        ),
     ] = None,
     radii: Annotated[
         str | None, typer.Option("--radii", metavar="LIST", help="Radii of the table, for example 0,0.25,0.5.")
@@ -38,7 +40,11 @@ def report(
 ) -> None:
     """Write a report that compares runs: curves, a table and example images.
 
+    A file that ends in .pdf, .svg or .png holds the curves alone, as a figure for a paper.
+
     Example: pprs report runs/rs runs/slic --out report.html
+
+    Example: pprs report runs/rs runs/slic --out curves.pdf
     """
     runs = [run for source in runs for run in list_runs(source)]
     path = path or Path(f"report.{format or 'html'}")

@@ -15,9 +15,10 @@ from pprs.cli.options import Panel
 from pprs.data import Selection
 from pprs.errors import ConfigurationError
 from pprs.noise import noise_of
-from pprs.partition import parse_partition
+from pprs.partition import Partition, parse_partition
 from pprs.report import make_report
 from pprs.runners import RunOptions
+from pprs.runs.subject import Subject
 from pprs.segmentation import SegmentationSampling
 from pprs.segmentation.guarantee import SEGMENT
 from pprs.segmentation.run import segment_subject
@@ -54,6 +55,11 @@ Tau = Annotated[
         "of this share.",
     ),
 ]
+N0 = Annotated[int, options.option("--n0", "INT", Panel.SAMPLING, "Samples that select the labels.")]
+N = Annotated[int, options.option("--n", "INT", Panel.SAMPLING, "Samples that test the labels.")]
+Alpha = Annotated[
+    float, options.option("--alpha", "NUM", Panel.SAMPLING, "Failure probability of the whole map of an image.")
+]
 Groups = Annotated[
     str,
     options.option(
@@ -67,7 +73,7 @@ Groups = Annotated[
 NoBudget = Annotated[str | None, typer.Option("--budget", hidden=True)]  # refused with the reason
 Show = Annotated[
     Path | None,
-    options.option("--show", "FILE", Panel.OUTPUT, "Draw the label maps of the first images (.png or .svg)."),
+    options.option("--show", "FILE", Panel.OUTPUT, "Draw the label maps of the first images (.png, .svg or .pdf)."),
 ]
 
 
@@ -81,11 +87,9 @@ def segment(
     noise: options.NoiseText = "gaussian",
     out: options.Out = None,
     tau: Tau = 0.75,
-    n0: Annotated[int, options.option("--n0", "INT", Panel.SAMPLING, "Samples that select the labels.")] = 20,
-    n: Annotated[int, options.option("--n", "INT", Panel.SAMPLING, "Samples that test the labels.")] = 100,
-    alpha: Annotated[
-        float, options.option("--alpha", "NUM", Panel.SAMPLING, "Failure probability of the whole map of an image.")
-    ] = 0.001,
+    n0: N0 = 20,
+    n: N = 100,
+    alpha: Alpha = 0.001,
     groups: Groups = "none",
     arithmetic: options.Arithmetic = "auto",
     split: options.Split = None,
@@ -114,9 +118,9 @@ def segment(
     Example: pprs segment --model scenes.safetensors --data builtin:scenes --sigma 0.25 --limit 20 --out runs/scenes
     """
     # Invalid options are reported before anything is loaded.
-    sampling = SegmentationSampling(tau, n0, n, alpha, parse_partition(groups))
-    if show is not None and show.suffix not in (".png", ".svg"):
-        raise ConfigurationError(f"`show` must end in .png or .svg, not {show.name}", parameter="show")
+    sampling = SegmentationSampling(tau, n0, n, alpha, _parse_groups(groups))
+    if show is not None:
+        options.check_figure(show, "show")
     run_on = options.make_runner(runner, workers, address, gpus_per_worker, False, threads, device)
     run_options = RunOptions.of(
         noise=noise_of(noise, sigma), partition=partition, seed=seed, out=out, runner=run_on, engine=engine,
@@ -127,11 +131,24 @@ def segment(
     options.set_threads(threads)
     images = Selection(start, stride, limit)
     subject = SEGMENT.load(model, data, split=split, classes=classes, images=images, adapted=adapted)
+    _segment(subject, sampling, run_options, show)
+
+
+def _segment(subject: Subject, sampling: SegmentationSampling, run_options: RunOptions, show: Path | None) -> None:
+    """Certify the label maps of a subject, and print what is certified."""
     run = segment_subject(subject, sampling, run_options)
-    print_run(run, out)
+    print_run(run, None if run_options.out is None else str(run_options.out))
     if show is not None:
         with atomic_write(show, "show") as part:
-            part.write_bytes(make_report([run]).render(show.suffix[1:]))
+            part.write_bytes(make_report([run]).render(options.check_figure(show, "show")))
         say(f"wrote {show}")
     chosen = set(run.images or ())
     exit_if_failed([failure for failure in run.failures() if failure.idx in chosen], outcome=ABSTAINED)
+
+
+def _parse_groups(text: str) -> Partition | None:
+    """Parse the groups of pixels, and name their own flag in errors."""
+    try:
+        return parse_partition(text)
+    except ConfigurationError as error:
+        raise ConfigurationError(error.message, parameter="groups") from error

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from pprs._support.files import is_hub_name, suggest_files
 from pprs.data import arrays, folder, hub, signals
 from pprs.data.base import Example, ImageSet, View, read_image, to_tensor
 from pprs.data.select import Selection, check_indices, fair_order
@@ -39,7 +40,7 @@ def open_dataset(spec: str, *, split: str | None = None, classes: Path | None = 
             - `builtin:GunPoint` and others, time series included in aeon; a `.ts` or `.csv` file of time series; a
               `.npz` file with an array `signals`; an audio file; a folder of audio files with one subfolder per class.
               With `:pad` or `:cut` after it, signals of different lengths are brought to one length.
-            - the id of a data set on the Hugging Face hub
+            - the id of a data set on the Hugging Face hub, owner/name
         split: The split to open. By default, `prefer` or else the first of test, validation and train that exists.
         classes: A file with one class name per line, in the order of the model's labels.
         prefer: The split to open if `split` is None and the data has such a split.
@@ -64,6 +65,10 @@ def open_dataset(spec: str, *, split: str | None = None, classes: Path | None = 
 
 
 def _open(spec: str, split: str | None, prefer: str) -> ImageSet:
+    if not spec.strip():
+        raise ConfigurationError("`data` is empty: give a file, a folder or a name", parameter="data")
+    if "://" in spec:
+        raise ConfigurationError(f"`data` cannot be read from {spec}: download it first", parameter="data")
     found = signals.open_signals(spec, split, prefer)
     if found is not None:
         return found
@@ -81,8 +86,14 @@ def _open(spec: str, split: str | None, prefer: str) -> ImageSet:
         return arrays.open_npz(path)
     if path.is_file():
         return arrays.SingleImage(path)
-    if path.is_absolute() or spec.startswith(".") or path.suffix.lower() in folder.IMAGE_SUFFIXES:
-        raise ConfigurationError(f"there is no file or folder {spec}", parameter="data")
+    if path.suffix.lower() in folder.IMAGE_SUFFIXES or not is_hub_name(spec):
+        builtin = (*arrays.BUILTIN, *arrays.PHOTOS, *signals.BUILTIN_SIGNALS)
+        known = (*ALIASES, *(f"builtin:{name}" for name in builtin))
+        raise ConfigurationError(
+            f"there is no file or folder {spec}.{suggest_files(spec, known)} Data on the Hugging Face hub are named "
+            "owner/name.",
+            parameter="data",
+        )
     return hub.open_hub(spec, split, prefer)
 
 

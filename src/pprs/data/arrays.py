@@ -100,7 +100,18 @@ def _photo(name: str) -> Arrays:
 def open_npz(path: Path) -> Arrays:
     """Open a `.npz` file with images under x, images or image, and optional labels under y, labels or label."""
     images, labels, names = read_npz(path, NPZ_NAMES)
-    return from_arrays(images, labels, str(path), None if names is None else tuple(str(n) for n in names))
+    return from_arrays(images, labels, str(path), list_names(names, str(path)))
+
+
+def list_names(names: Array | None, source: str) -> tuple[str, ...] | None:
+    """Return the class names in an array, if there is one. `source` names the data in error messages."""
+    if names is None:
+        return None
+    if names.ndim != 1:
+        raise ConfigurationError(
+            f"{source}: class_names must be one name per class, not an array of shape {names.shape}", parameter="data"
+        )
+    return tuple(str(name) for name in names)
 
 
 def read_npz(path: Path, names: Sequence[Sequence[str]]) -> list[Array | None]:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -213,7 +213,19 @@ def to_tensor(image: Any) -> torch.Tensor:
     return torch.from_numpy(array.astype(np.float32) / 255)
 
 
-class View(ImageSet):
+class PreparedSet(ImageSet):
+    """A data set whose images are prepared for a network."""
+
+    _prepare: Callable[[torch.Tensor], torch.Tensor]
+
+    def checked(self, check: Callable[[torch.Tensor], torch.Tensor]) -> Self:
+        """Return the same data, whose images, once prepared, also pass through `check`, which may raise an error."""
+        view, prepare = copy.copy(self), self._prepare
+        view._prepare = lambda image: check(prepare(image))
+        return view
+
+
+class View(PreparedSet):
     """A data set prepared for a network: images at its input size, labels as its class indices.
 
     `label_map[i]` is the network's index of the data's class i, or None for a class that the network does not have.
@@ -250,12 +262,6 @@ class View(ImageSet):
 
     def label_of(self, index: int) -> int | None:
         return self._map_label(self._data.label_of(index), index)
-
-    def checked(self, check: Callable[[torch.Tensor], torch.Tensor]) -> View:
-        """Return a view whose images, once prepared, also pass through `check`, which may raise an error."""
-        view, prepare = copy.copy(self), self._prepare
-        view._prepare = lambda image: check(prepare(image))
-        return view
 
     def unprepared(self) -> View:
         """Return a view of the images as they are in their files, with the network's labels."""

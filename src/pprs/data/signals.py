@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from pprs._support.extras import extra, missing_package
-from pprs.data.arrays import NPZ_NAMES, Array, read_npz
+from pprs.data.arrays import NPZ_NAMES, Array, list_names, read_npz
 from pprs.data.base import ImageSet, name_file
 from pprs.errors import ConfigurationError, MissingPackageError, PprsError, suggest
 
@@ -77,10 +77,11 @@ class AudioFolder(Signals):
     ) -> None:
         super().__init__([], labels, names)
         self._root, self._files, self._lengths = root, files, lengths
-        first, self.sample_rate = read_audio(files[0])
+        # Empty files are refused one by one, and do not decide what the others must be like.
+        first, self.sample_rate = read_audio(next((file for file in files if probe_audio(file)[1]), files[0]))
         self._channels, self._length = first.shape
         if lengths != "refuse":
-            sizes = [probe_audio(file)[1] for file in files]
+            sizes = [size for size in (probe_audio(file)[1] for file in files) if size] or [0]
             self._length = max(sizes) if lengths == "pad" else min(sizes)
 
     def __len__(self) -> int:
@@ -93,6 +94,8 @@ class AudioFolder(Signals):
         path = self._files[index]
         signal, rate = read_audio(path)
         name = path.relative_to(self._root)
+        if not signal.size:
+            raise PprsError(f"{name} is empty. Remove it, or record it again.", parameter="data", index=index)
         if rate != self.sample_rate:
             raise PprsError(
                 f"{name} has a sample rate of {rate} Hz, and the first file one of {self.sample_rate} Hz. Resample it.",
@@ -294,7 +297,7 @@ def holds_signals(path: Path) -> bool:
 def open_signal_npz(path: Path) -> Signals:
     """Open a `.npz` file with signals [N, C, T] or [N, T] under `signals`, and optional labels under y or label."""
     values, labels, names = read_npz(path, (SIGNAL_NAMES, *NPZ_NAMES[1:]))
-    return signals_from_arrays(values, labels, str(path), None if names is None else tuple(map(str, names)))
+    return signals_from_arrays(values, labels, str(path), list_names(names, str(path)))
 
 
 def signals_from_arrays(values: Any, labels: Any, source: str, class_names: tuple[str, ...] | None = None) -> Signals:

@@ -66,7 +66,8 @@ class Domain(ABC):
     def check(self, x: torch.Tensor) -> None:
         """Raise an error unless a tensor is a valid clean input."""
         if x.ndim != self.ndim:
-            raise PprsError(f"expected one {self.name} {self.axes}, got shape {tuple(x.shape)}.{_hint(tuple(x.shape))}")
+            shape = tuple(x.shape)
+            raise PprsError(f"expected one {self.name} {self.axes}, got shape {shape}.{_hint(shape)}", noun="input")
         self.check_shape(tuple(x.shape))
         self.check_values(x)
 
@@ -74,6 +75,10 @@ class Domain(ABC):
         """Raise an error unless a clean input is floating point, finite and in range."""
         if not x.is_floating_point():
             raise PprsError(f"the {self.name} must be floating point{self._in_range}, not {x.dtype}. {self.remedy}")
+        if not x.numel():
+            raise PprsError(
+                f"the {self.name} is empty (shape {tuple(x.shape)}). Leave it out, or check how its file was written."
+            )
         if not bool(x.isfinite().all()):
             raise PprsError(self._not_finite)
         self.check_range(float(x.min()), float(x.max()))
@@ -224,7 +229,9 @@ def domain_of(shape: Shape) -> Domain:
     for domain in DOMAINS.values():
         if len(shape) == domain.ndim:
             return domain
-    raise PprsError(f"expected one image [C, H, W] or one signal [C, T], got shape {tuple(shape)}.{_hint(shape)}")
+    raise PprsError(
+        f"expected one image [C, H, W] or one signal [C, T], got shape {tuple(shape)}.{_hint(shape)}", noun="input"
+    )
 
 
 def _hint(shape: Shape) -> str:
@@ -267,6 +274,7 @@ def check_unambiguous(shape: Shape) -> None:
             f"the shape {tuple(shape)} may be that of a grey image without its channel axis, or of a signal of "
             f'{shape[0]} channels. Pass x[None] for the image, or create the classifier with `domain`="signal".',
             parameter="domain",
+            noun="input",
         )
 
 

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch.nn import functional
 
 from pprs.audit import Attack, LevelImage, Objective
 from pprs.audit.attack import NoGradientError
 from pprs.errors import ConfigurationError
 from pprs.label_sets.evaluation import AttackedSets
-from pprs.label_sets.scores import LAC
+from pprs.label_sets.scores import find_score
 from pprs.label_sets.sets import LabelSets
 from pprs.progress import Progress, as_progress, rename_inputs, stage
 from pprs.runs.subject import Subject
@@ -143,10 +142,4 @@ def inside(sets: LabelSets, scores: torch.Tensor, label: int) -> torch.Tensor:
     least = min(max(-sets.calibration.threshold, SMALLEST), 1 - SMALLEST)
     others = torch.cat([scores[:, :label], scores[:, label + 1 :]], 1)
     own = scores[:, label : label + 1]
-    if sets.settings.score == LAC:
-        odds = own[:, 0] - others.logsumexp(1)
-    else:  # the labels above this one, and this one with those below, both counted softly
-        above = (others + functional.logsigmoid(others - own)).logsumexp(1)
-        below = torch.cat([own, others + functional.logsigmoid(own - others)], 1).logsumexp(1)
-        odds = below - above
-    return odds - math.log(least / (1 - least))
+    return find_score(sets.settings.score).odds(own, others) - math.log(least / (1 - least))

@@ -2,77 +2,107 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import math
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
-import torch
-
-from pprs.errors import ConfigurationError
-from pprs.inputs.space import FILE, NETWORK
+from pprs.errors import ConfigurationError, PprsError
+from pprs.inputs.space import NETWORK
 from pprs.label_sets.calibration import Promise
-from pprs.label_sets.scoring import (
-    SetRequest,
-    check_label,
-    confirm_unchanged,
-    name_image,
-    open_votes,
-    score_images,
-)
+from pprs.label_sets.calibration_run import CALIBRATION, find_failure
+from pprs.label_sets.scoring import SetRequest, confirm_unchanged, open_votes
 from pprs.label_sets.settings import Calibration, SetSettings, shorten_digest, sorted_scores
 from pprs.model import Model
 from pprs.model.base import Restricted
-from pprs.noise import QuantisedImage, digest_image
-from pprs.progress import Progress, stage
-from pprs.runners import Local, fit_in_memory
+from pprs.model.forms import FunctionModule
+from pprs.progress import Progress
+from pprs.runners import Local, RunOptions, fit_in_memory, run_subject
+from pprs.runs import Run
+from pprs.runs.binding import Binding
+from pprs.runs.session import count_adapted_images
 from pprs.runs.subject import Subject
-from pprs.smoothing.voting import CALIBRATE, LocalVotes, check_image
+from pprs.smoothing.voting import LocalVotes
 
 
-def calibrate(subject: Subject, request: SetRequest, progress: Progress) -> tuple[Calibration, LocalVotes]:
-    """Score the calibration images and return the calibration, and what it was scored with."""
+def calibrate(
+    subject: Subject, request: SetRequest, progress: Progress, out: str | Path | None = None
+) -> tuple[Calibration, LocalVotes]:
+    """Score the calibration images and return the calibration, and what it was scored with.
+
+    Args:
+        subject: The model and the calibration images.
+        request: How to calibrate.
+        progress: Receives messages, and how far it is.
+        out: The folder in which the scores are kept, so that the same call continues after an interruption.
+    """
     device = Local().check_device(request.options.device)
-    if subject.pixels == FILE:
-        subject = fit_in_memory(subject, Local(), replace(request.options, device=device))
+    options = replace(request.options, device=device)
+    if isinstance(subject.model.module, FunctionModule):
+        options = replace(options, engine="torch")
+    subject = fit_in_memory(subject, Local(), options)
     partition = None if request.partition is None else request.partition.bind_files()
     if partition is not None and subject.pixels == NETWORK:
         partition = partition.resolve(request.noise.sigma, tuple(subject.sample.image.shape))
-    for text in subject.list_mismatches(request.noise, partition):
-        progress.message(f"warning: {text}")
     arithmetic = subject.fix_arithmetic(request.noise, request.arithmetic)
-    request = replace(request, partition=partition, arithmetic=arithmetic)
-    shape, levels = tuple(subject.sample.image.shape), arithmetic.levels
-    Promise(request.radius, request.alpha, request.noise, levels, subject.sample.image.numel()).rank(
+    request = replace(request, partition=partition, arithmetic=arithmetic, options=options)
+    Promise(request.radius, request.alpha, request.noise, arithmetic.levels, subject.sample.image.numel()).rank(
         len(subject.images)
     )
+    _refuse_adapted(subject, progress)
+    shape = tuple(subject.sample.image.shape)
     votes, binding = open_votes(subject.model, subject.pixels, request, shape, len(subject.images), progress)
-    settings = SetSettings(
+    options = replace(options, engine=binding.identity["engine"])
+    own = {"score": request.score, "randomised": request.randomised}
+    with tempfile.TemporaryDirectory(prefix="pprs-") as scratch:  # which is gone as soon as the scores are read
+        run = run_subject(
+            CALIBRATION, subject, own,
+            RunOptions(
+                request.noise, partition, request.seed, out or Path(scratch) / "run", engine=options,
+                progress=progress, arithmetic=arithmetic,
+            ),
+        )  # fmt: skip
+        confirm_unchanged(votes)
+        request = replace(request, options=options)
+        calibration = _collect(run, subject.images, _describe(subject, request), binding)
+    calibration.check_enough()
+    return calibration, votes
+
+
+def _refuse_adapted(subject: Subject, progress: Progress) -> None:
+    if used := count_adapted_images(subject, progress):
+        raise ConfigurationError(
+            f"the model was adapted with {used} of these {len(subject.images)} images, so it fits them better than "
+            "others, and the sets would be too small. Calibrate with images that were not used to adapt it.",
+            parameter="adapted",
+        )
+
+
+def _describe(subject: Subject, request: SetRequest) -> SetSettings:
+    """Return what the sets depend on."""
+    return SetSettings(
         model=subject.model_text or subject.model.source,
         model_digest=subject.model.digest(),
         num_classes=subject.num_classes,
         noise_text=str(request.noise),
-        partition_text=str(partition or "none"),
+        partition_text=str(request.partition or "none"),
         radius=float(request.radius),
         alpha=float(request.alpha),
         score=request.score,
         randomised=request.randomised,
         seed=request.seed,
-        arithmetic=str(arithmetic),
-        engine=binding.identity.get("engine", "torch"),
-        device=device,
+        arithmetic=str(request.arithmetic),
+        engine=request.options.engine,
+        device=request.options.device,
         pixels=subject.pixels,
-        shape=shape,
+        shape=tuple(subject.sample.image.shape),
         dim=subject.sample.image.numel(),
         class_names=subject.model.class_names,
         labels=_restriction(subject.model),
         data=subject.data.source,
         split=subject.data.split,
     )
-    scored = _score_calibration(subject, votes, settings, progress)
-    confirm_unchanged(votes)
-    settings = replace(settings, dim=scored.dim)
-    calibration = Calibration(settings, sorted_scores(scored.scores), tuple(sorted(scored.digests)), binding)
-    calibration.threshold  # noqa: B018  refuses too few images
-    return calibration, votes
 
 
 def _restriction(model: Model) -> tuple[str, ...] | None:
@@ -80,43 +110,19 @@ def _restriction(model: Model) -> tuple[str, ...] | None:
     return tuple(map(str, model.module.chosen.tolist())) if isinstance(model.module, Restricted) else None
 
 
-@dataclass
-class _Scored:
-    """The scores of the calibration images so far."""
+def _collect(run: Run, images: Sequence[int], settings: SetSettings, binding: Binding) -> Calibration:
+    """Return the calibration that the scores of these images make.
 
-    scores: list[float]
-    digests: list[str]
-    dim: int = 0
-
-
-def _score_calibration(subject: Subject, votes: LocalVotes, settings: SetSettings, progress: Progress) -> _Scored:
-    """Score the true label of every calibration image."""
-    scored, labels = _Scored([], []), dict[int, int]()
-    digests: dict[int, str] = {}
-
-    def items() -> Iterator[tuple[int, torch.Tensor | QuantisedImage]]:
-        for index in subject.images:
-            example = subject.data[index]
-            label = check_label(example.label, index, settings.num_classes)
-            if label is None:
-                raise ConfigurationError(
-                    f"image {index} has no label, and calibration needs labelled images", parameter="data"
-                )
-            if subject.was_adapted_with(example.image):
-                raise ConfigurationError(
-                    f"the model was adapted with image {index}, so it fits this image better than others, and the "
-                    "sets would be too small. Calibrate with images that were not used to adapt it.",
-                    parameter="adapted",
-                )
-            with name_image(index):
-                x = votes.quantise(check_image(example.image, votes.device))
-            scored.dim = max(scored.dim, x.numel())
-            labels[index], digests[index] = label, shorten_digest(digest_image(x))
-            yield index, x
-
-    with stage(progress, "calibrate", len(subject.images), "images"):
-        for index, scores in score_images(votes, items(), CALIBRATE, settings.score, settings.randomised):
-            scored.scores.append(float(scores[labels[index]]))
-            scored.digests.append(digests[index])
-            progress.advance(1)
-    return scored
+    Raises:
+        PprsError: If an image has no score: leaving it out would make the others less like those that are asked about.
+    """
+    CALIBRATION.check_rows(run.iter_rows(), run.settings).refuse(run.path or "the calibration")
+    if (failure := find_failure(run, images)) is not None:
+        raise PprsError(failure.error, index=failure.idx)
+    chosen, scores, digests, dim = set(images), list[float](), list[str](), 0
+    for row in run.iter_rows():
+        if row.idx in chosen:
+            scores.append(row.score)
+            digests.append(shorten_digest(row.image_digest))
+            dim = max(dim, math.prod(row.shape))
+    return Calibration(replace(settings, dim=dim), sorted_scores(scores), tuple(sorted(digests)), binding)

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from pprs.errors import PprsError
+from pprs.label_sets.answer import ScoreAnswer
 from pprs.label_sets.row import (
     ROWS,
     LabelSetRow,
@@ -18,45 +17,37 @@ from pprs.label_sets.row import (
     compare_rows,
     find_set,
 )
-from pprs.label_sets.scoring import check_size, make_votes, score_image
+from pprs.label_sets.scoring import check_size, make_votes
 from pprs.label_sets.settings import Calibration, state_promise
 from pprs.model.forms import open_model
 from pprs.noise import QuantisedImage, digest_image
 from pprs.runs.check import RowCheck
-from pprs.runs.guarantee import Answer, Guarantee, Key, Known, Metric, Question, Summary
+from pprs.runs.guarantee import Guarantee, Key, Known, Metric, Question, Summary
 from pprs.runs.row import Failure
 from pprs.runs.run import Run
 from pprs.runs.session import Session
 from pprs.runs.subject import Subject
 from pprs.smoothing.bounds import clopper_pearson_interval
-from pprs.smoothing.voting import SETS, LocalVotes, OnSamples, check_image
+from pprs.smoothing.voting import SETS, LocalVotes, OnSamples
 
 
-class LabelSetAnswer(Answer):
+class LabelSetAnswer(ScoreAnswer):
     """Scores every label of an input in one noisy pass, and compares the scores with the threshold."""
 
-    takes_one_thread = True
-
     def __init__(self, votes: LocalVotes, calibration: Calibration) -> None:
-        self.scorer: LocalVotes = votes
+        super().__init__(votes, calibration.settings.score, calibration.settings.randomised, SETS)
         self._calibration = calibration
 
     def answer(self, question: Question, on_passes: OnSamples) -> Scored:
-        settings, index = self._calibration.settings, question.index
-        x = self.scorer.quantise(check_image(question.image, self.scorer.device))
-        check_size(x, settings.dim)
-        scores = score_image(self.scorer, index, x, SETS, settings.score, settings.randomised)
-        on_passes(1)
-        values = tuple(scores.tolist())
+        x = self.quantise(question.image)
+        check_size(x, self._calibration.settings.dim)
+        values = tuple(self.score(question, x, on_passes).tolist())
         exact = x if isinstance(x, QuantisedImage) else None
         return Scored(
             find_set(values, self._calibration.threshold), values, tuple(x.shape),
             None if exact is None else exact.levels, 0.0 if exact is None else exact.quantisation.moved,
             digest_image(x),
         )  # fmt: skip
-
-    def digest(self, image: torch.Tensor) -> str:
-        return digest_image(self.scorer.quantise(check_image(image)))
 
 
 class LabelSetGuarantee(Guarantee[LabelSetSettings, LabelSetRow]):

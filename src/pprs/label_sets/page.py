@@ -160,7 +160,7 @@ def _make_example(
         views = figures.render_views(noisy, partition, settings.noise)
         seen = views.get("averaged", views.get("noisy"))
         tiles.append(Tile(_to_url(seen), "", name, settings.partition_text, describe_set(row, class_names)))
-    return ImageExample(index, tuple(tiles))
+    return ImageExample(f"image {index}", tuple(tiles))
 
 
 def describe_set(row: SetRow, names: Sequence[str] | None) -> str:

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pprs.errors import ConfigurationError, DamagedError, PprsError
-from pprs.inputs.domain import IMAGE, SIGNAL
 from pprs.label_sets.settings import Calibration, shorten_digest
 from pprs.runs.check import check_levels
-from pprs.runs.columns import FLOATS, INTEGERS, ArrowType, Column, Schema, quote_value
+from pprs.runs.columns import FLOATS, INTEGERS, NOISY_HEAD, NOISY_TAIL, ArrowType, Column, NoisyRow, Schema, quote_value
 from pprs.runs.guarantee import Known
 from pprs.runs.provenance import Provenance
 from pprs.runs.row import Failure
@@ -117,50 +116,31 @@ class LabelSetSettings(Provenance):
         return found
 
 
-@dataclass(frozen=True)
-class LabelSetRow:
-    """The row of one image with its label set.
+@dataclass(frozen=True, kw_only=True)
+class LabelSetRow(NoisyRow):
+    """The row of one image with its label set, besides what `NoisyRow` says of the image.
 
     Attributes:
-        idx: Index of the image in its data.
-        label: True label, None if unknown.
         labels: The labels in the set, in ascending order.
         scores: The score of every label. Empty if the image failed.
-        shape: Shape of the image that noise was added to.
-        file_shape: Shape of the image before it was prepared for the network.
-        levels: Levels of the image in exact arithmetic. None in real arithmetic.
-        moved: How far rounding to these levels moved the image.
-        image_digest: Digest of the image as it was classified.
-        name: Name of the image in its data, such as its file.
-        seconds: Time that the image took.
     """
 
-    idx: int
-    label: int | None
     labels: tuple[int, ...]
     scores: tuple[float, ...]
-    shape: tuple[int, ...] | None
-    file_shape: tuple[int, ...] | None
-    levels: int | None
-    moved: float | None
-    image_digest: str | None
-    name: str | None
-    seconds: float
 
     @classmethod
     def of(cls, idx: int, scored: Scored, known: Known, seconds: float) -> LabelSetRow:
         """Return the row of an image that was scored."""
         return cls(
-            idx, known.label, scored.labels, scored.scores, scored.shape, known.file_shape, scored.levels,
-            scored.moved, scored.image_digest, known.name, seconds,
+            idx=idx, label=known.label, labels=scored.labels, scores=scored.scores, shape=scored.shape,
+            file_shape=known.file_shape, levels=scored.levels, moved=scored.moved, image_digest=scored.image_digest,
+            name=known.name, seconds=seconds,
         )  # fmt: skip
 
     @classmethod
     def failed(cls, failure: Failure) -> LabelSetRow:
         """Return the row of an image that failed, which has no set."""
-        return cls(
-            failure.idx, failure.label, (), (), None, None, None, None, None, failure.name, 0.0
-        )  # fmt: skip
+        return cls(idx=failure.idx, label=failure.label, labels=(), scores=(), name=failure.name)
 
     @property
     def is_failed(self) -> bool:
@@ -171,13 +151,6 @@ class LabelSetRow:
     def covered(self) -> bool | None:
         """Whether the set contains the true label, None if that is unknown or there is no set."""
         return None if self.label is None or self.is_failed else self.label in self.labels
-
-    def check_values(self) -> None:
-        """Check what the types of the columns do not say. Raises ValueError."""
-        for name in ("shape", "file_shape"):
-            value = getattr(self, name)
-            if value is not None and len(value) not in (IMAGE.ndim, SIGNAL.ndim):
-                raise ValueError(f'"{name}" is {quote_value(value)}, which is not that of an image or a signal')
 
 
 @dataclass(frozen=True)
@@ -207,19 +180,12 @@ def _count_covered(row: LabelSetRow) -> int | None:
 
 
 COLUMNS = (
-    Column("idx", "int64", "INTEGER PRIMARY KEY"),
-    Column("label", "int64", "INTEGER", least=0),
+    *NOISY_HEAD,
     Column("set", "string", "TEXT NOT NULL", stored="labels", codec=INTEGERS),
     Column("size", "int64", export=lambda row: len(row.labels)),
     Column("covered", "int64", export=_count_covered),
     Column("scores", "string", "TEXT NOT NULL", codec=FLOATS),
-    Column("shape", "string", "TEXT", codec=INTEGERS),
-    Column("file_shape", "string", "TEXT", codec=INTEGERS),
-    Column("levels", "int64", "INTEGER"),
-    Column("moved", "double", "REAL", least=0),
-    Column("image_digest", "string", "TEXT"),
-    Column("name", "string", "TEXT"),
-    Column("seconds", "double", "REAL NOT NULL", least=0),
+    *NOISY_TAIL,
 )
 ROWS = Schema(LabelSetRow, COLUMNS, finish=_finish)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from pprs.data.wrap import as_image_set
 from pprs.errors import ConfigurationError, PprsError, check_integer
 from pprs.inputs.domain import SIGNAL
 from pprs.label_sets.calibration import check_promise
-from pprs.label_sets.scores import Floats, check_score, conformal_scores
+from pprs.label_sets.scores import Floats, conformal_scores, find_score
 from pprs.label_sets.settings import SetSettings
 from pprs.model import Model
 from pprs.model.forms import AnyModel, FunctionModule, open_model, set_num_classes
@@ -54,17 +54,48 @@ class SetRequest:
         as_noise(self.noise)
         as_partition(self.partition)
         check_promise(self.radius, self.alpha, self.noise)
-        check_score(self.score)
+        find_score(self.score)
         check_integer(self.seed, "seed")
         Arithmetic.of(self.arithmetic, self.noise)
         if self.options.autocast or self.options.channels_last:
             raise ConfigurationError("label sets are calibrated without `autocast` and `channels_last`")
 
+    @classmethod
+    def of(cls, settings: SetSettings, threads: int | None) -> SetRequest:
+        """Return how saved label sets were calibrated."""
+        return cls(
+            settings.noise, settings.partition, settings.radius, settings.alpha, settings.score, settings.randomised,
+            settings.seed, settings.arithmetic, EngineOptions(settings.engine, settings.device, threads=threads),
+        )  # fmt: skip
 
-def open_any_model(model: AnyModel, num_classes: int | None, adapted: str | Path | None) -> tuple[Model, str | None]:
-    """Return the model with its number of classes, and the text that opens it again, if there is one."""
+
+@dataclass(frozen=True)
+class BoundModel:
+    """The model of label sets.
+
+    Attributes:
+        model: The model, with its number of classes.
+        text: Text that opens it again, if there is one.
+        pixels: What noise is added to.
+        unrestricted: The model before it was restricted to some labels, which is the same if it was not.
+    """
+
+    model: Model
+    text: str | None
+    pixels: str
+    unrestricted: Model
+
+    @classmethod
+    def of(cls, subject: Subject) -> BoundModel:
+        """Return the model of a subject."""
+        return cls(subject.model, subject.model_text, subject.pixels, subject.model)
+
+
+def open_any_model(model: AnyModel, num_classes: int | None, adapted: str | Path | None, pixels: str) -> BoundModel:
+    """Return the model with its number of classes."""
     opened, text = open_model(model, adapted)
-    return set_num_classes(opened, num_classes), text
+    opened = set_num_classes(opened, num_classes)
+    return BoundModel(opened, text, pixels, opened)
 
 
 def reopen_bound_model(
@@ -72,12 +103,8 @@ def reopen_bound_model(
     model: AnyModel | None,
     adapted: str | Path | None,
     path: str | Path,
-) -> tuple[Model, Model]:
-    """Open the model of saved label sets, and check that it is the one that they were calibrated with.
-
-    Returns:
-        The model, and the model before it was restricted to some labels, which is the same if it was not.
-    """
+) -> BoundModel:
+    """Open the model of saved label sets, and check that it is the one that they were calibrated with."""
     net, overlay = reopen_model(settings.model, model, adapted)
     assert net is not None  # since the settings name one
     try:
@@ -100,7 +127,8 @@ def reopen_bound_model(
             parameter="model",
         )
     opened = replace(opened, class_names=settings.class_names)
-    return opened, opened if settings.labels is None else unrestricted
+    unrestricted = opened if settings.labels is None else unrestricted
+    return BoundModel(opened, settings.model, settings.pixels, unrestricted)
 
 
 def open_votes(
@@ -119,10 +147,9 @@ def open_votes(
     Returns:
         What scores noisy images, and what the model is recognised by.
     """
-    options, grey = request.options, torch.full(shape, HALF if len(shape) == SIGNAL.ndim else GREY)
-    subject = Subject(model, as_image_set([grey]), range(1), None, None, pixels)  # of which only the model is asked
-    arithmetic = Arithmetic.of(request.arithmetic, request.noise)
-    trials = trial_inputs(arithmetic.prepare(grey, request.noise), request.noise, request.partition, request.seed)
+    options, arithmetic = request.options, Arithmetic.of(request.arithmetic, request.noise)
+    subject = Subject(model, as_image_set([_grey(shape)]), range(1), None, None, pixels)  # only the model is asked
+    trials = make_trials(shape, request.noise, request.partition, request.seed, arithmetic)
     if isinstance(model.module, FunctionModule):
         options = replace(options, engine="torch")
     session, choice = open_session(
@@ -137,6 +164,17 @@ def open_votes(
     with torch.inference_mode():
         probe = Probe.of(votes.scores(trials.to(votes.device)))
     return votes, Binding({"engine": choice.engine, **identify(model, engine=choice.engine)}, probe)
+
+
+def make_trials(
+    shape: tuple[int, ...], noise: Noise, partition: Partition | None, seed: int, arithmetic: Arithmetic
+) -> torch.Tensor:
+    """Return the inputs by whose scores the model of label sets is recognised, which need no image."""
+    return trial_inputs(arithmetic.prepare(_grey(shape), noise), noise, partition, seed)
+
+
+def _grey(shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.full(shape, HALF if len(shape) == SIGNAL.ndim else GREY)
 
 
 def make_votes(session: Session) -> LocalVotes:
@@ -174,20 +212,12 @@ def score_images(
     phase: int,
     score: str,
     randomised: bool,
-    on_failure: Callable[[int, Exception], None] | None = None,
 ) -> Iterator[tuple[int, Floats]]:
-    """Yield the index and the score of every label for each prepared image, from one noisy sample of it.
-
-    An image that cannot be classified is left out and passed to `on_failure`. Without that, its error is raised.
-    """
-    for index, outputs in votes.score_once(images, phase, on_failure):
-        try:
-            scores = _to_conformal(votes, index, outputs, phase, score, randomised)
-        except PprsError as error:
-            if on_failure is None:
-                raise
-            on_failure(index, error)
-            continue
+    """Yield the index and the score of every label for each prepared image, from one noisy sample of it."""
+    for index, outputs in votes.score_once(images, phase):
+        u = _draw_uniform(votes.seed, index, phase) if randomised else None
+        with name_image(index):
+            scores = conformal_scores(outputs, score, u)
         yield index, scores
 
 
@@ -195,16 +225,8 @@ def score_image(
     votes: LocalVotes, index: int, x: torch.Tensor | QuantisedImage, phase: int, score: str, randomised: bool
 ) -> Floats:
     """Return the score of every label for a prepared image, from one noisy sample of it."""
-    ((_, outputs),) = votes.score_once([(index, x)], phase)
-    return _to_conformal(votes, index, outputs, phase, score, randomised)
-
-
-def _to_conformal(
-    votes: LocalVotes, index: int, outputs: torch.Tensor, phase: int, score: str, randomised: bool
-) -> Floats:
-    u = _draw_uniform(votes.seed, index, phase) if randomised else None
-    with name_image(index):
-        return conformal_scores(outputs, score, u)
+    ((_, scores),) = score_images(votes, [(index, x)], phase, score, randomised)
+    return scores
 
 
 def check_size(x: torch.Tensor | QuantisedImage, dim: int) -> None:
@@ -233,14 +255,3 @@ def name_image(index: int | None) -> Iterator[None]:
         raise
     except PprsError as error:
         raise PprsError(error.message, parameter=error.parameter, index=index) from error
-
-
-def check_label(label: int | None, index: int, num_classes: int) -> int | None:
-    """Return a label, or raise an error if the model has no such class."""
-    if label is not None and label >= num_classes:
-        raise ConfigurationError(
-            f"image {index} has the label {label}, and the model has the classes 0 to {num_classes - 1}. Check the "
-            "labels and `num_classes`.",
-            parameter="data",
-        )
-    return label

@@ -20,7 +20,7 @@ from pprs.errors import ConfigurationError, PprsError
 from pprs.inputs.domain import domain_of_any
 from pprs.inputs.space import FILE, check_pixels
 from pprs.label_sets.calibration import Promise, check_promise, find_threshold
-from pprs.label_sets.scores import check_score
+from pprs.label_sets.scores import find_score
 from pprs.model.scores import Probe
 from pprs.noise import Noise, parse_noise
 from pprs.partition import Partition, parse_partition
@@ -82,7 +82,7 @@ class SetSettings:
 
     def __post_init__(self) -> None:
         check_promise(self.radius, self.alpha, self.noise)
-        check_score(self.score)
+        find_score(self.score)
         check_pixels(self.pixels)
         if not Arithmetic(self.arithmetic).is_fixed:
             raise PprsError(f'the arithmetic of label sets cannot be "{self.arithmetic}"')
@@ -123,6 +123,10 @@ class Calibration:
     scores: tuple[float, ...]
     image_digests: tuple[str, ...]
     binding: Binding
+
+    def check_enough(self) -> None:
+        """Raise an error if there are too few images for the radius and alpha."""
+        self.settings.promise.rank(len(self.scores))
 
     @functools.cached_property
     def threshold(self) -> float:

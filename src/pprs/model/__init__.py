@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import Protocol
 
+from pprs._support.files import suggest_files
 from pprs.errors import ConfigurationError, PprsError
 from pprs.model.base import Model
 from pprs.model.builtin import Builtin
@@ -35,6 +37,7 @@ class Source(Protocol):
 SOURCES: tuple[type[Source], ...] = (
     Builtin, EfficientNetLite0, Onnx, Exported, Weights, Torchvision, Timm, HuggingFace, Factory,
 )  # fmt: skip
+NAMES = ("efficientnet-lite0",)  # of models that are one word
 FORMS = (
     "builtin:digits, builtin:gunpoint or builtin:scenes, M.safetensors (from `pprs train`), M.onnx, "
     "M.pt2 (torch.export), a folder or hub id of Hugging Face "
@@ -84,7 +87,8 @@ def load_model(spec: str) -> Model:
             if source is not Factory:  # which may return a network that is in use elsewhere
                 model.module.eval()
             return model
-    raise ConfigurationError(f'cannot tell what kind of model "{spec}" is. Give {FORMS}.', parameter="model")
+    missing = "" if os.path.exists(spec) else f" There is no such file or folder.{suggest_files(spec, NAMES)}"
+    raise ConfigurationError(f'cannot tell what kind of model "{spec}" is.{missing} Give {FORMS}.', parameter="model")
 
 
 __all__ = ["FORMS", "SOURCES", "Model", "Preprocess", "Source", "load_model"]

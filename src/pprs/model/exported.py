@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from pprs._support.files import suggest_files
 from pprs.errors import PprsError
 from pprs.model.base import Model
 from pprs.model.sidecar import apply_sidecar, read_sidecar
@@ -56,7 +57,8 @@ class Exported:
         path = Path(spec)
         if not path.is_file():
             raise PprsError(
-                "there is no such program. Make one with: torch.export.save(torch.export.export(...), PATH)"
+                f"there is no such program.{suggest_files(spec)} Make one with: "
+                "torch.export.save(torch.export.export(...), PATH)"
             )
         screened = screen(path)
         try:

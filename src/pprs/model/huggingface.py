@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from pprs._support.extras import extra
+from pprs._support.files import is_hub_name
 from pprs.errors import PprsError
 from pprs.model.audio import is_audio_classifier, load_audio_classifier
 from pprs.model.base import Model, Normalised
 from pprs.model.preprocess import RESAMPLING, Preprocess
 
-HUB_ID = re.compile(r"(hf:)?[A-Za-z0-9][\w.-]*/[\w.-]+|hf:[\w.-]+")
+HUB_ID = re.compile(r"hf:([A-Za-z0-9][\w.-]*/)?[\w.-]+")
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 # Image processors that `Preprocess` reproduces exactly. Others do more, and are refused rather than approximated.
 SUPPORTED = (
@@ -39,7 +40,7 @@ class HuggingFace:
     @staticmethod
     def claims(spec: str) -> bool:
         path = Path(spec)
-        return (path / "config.json").is_file() or (not path.exists() and HUB_ID.fullmatch(spec) is not None)
+        return (path / "config.json").is_file() or (not path.exists() and is_hub_id(spec))
 
     @staticmethod
     def load(spec: str) -> Model:
@@ -77,6 +78,15 @@ class HuggingFace:
             Normalised(net, mean, std, flip=flip), spec, config.num_labels, names if has_names else None,
             (channels, preprocess.height, preprocess.width), preprocess, task="segment" if segments else "classify",
         )  # fmt: skip
+
+
+def is_hub_id(spec: str) -> bool:
+    """Return whether a text that names no file here names a model on the hub.
+
+    >>> is_hub_id("google/vit-base-patch16-224"), is_hub_id("hf:resnet"), is_hub_id("resnet")
+    (True, True, False)
+    """
+    return HUB_ID.fullmatch(spec) is not None or is_hub_name(spec)
 
 
 def _check_weights(loading: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from pprs._support.files import suggest_files
 from pprs._support.onnx import digest_external_data, open_session, update_digest
 from pprs.errors import PprsError
 from pprs.model.base import Model
@@ -113,7 +114,7 @@ class Onnx:
     def load(spec: str) -> Model:
         path, output = Onnx._split(spec)
         if not path.is_file():
-            raise PprsError("there is no network file with that name")
+            raise PprsError(f"there is no network file with that name.{suggest_files(str(path))}")
         external = digest_external_data(path)
         net = OnnxNetwork(str(path), str(path), output)
         if external is None:

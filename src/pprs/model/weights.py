@@ -9,7 +9,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 
-from pprs._support.files import atomic_write
+from pprs._support.files import atomic_write, suggest_files
 from pprs.errors import ConfigurationError, PprsError
 from pprs.model.adaptation import METADATA
 from pprs.model.base import Model
@@ -31,7 +31,8 @@ class Weights:
         path = Path(spec)
         if not path.is_file():
             raise PprsError(
-                f"there is no weight file with that name. Make one with: pprs train --data DATA --out {path}"
+                f"there is no weight file with that name.{suggest_files(spec)} Make one with: "
+                f"pprs train --data DATA --out {path}"
             )
         _refuse_pickle(path)
         try:

@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from pprs._support.files import check_writable
 from pprs._support.threads import keep_memory
-from pprs._version import __version__
 from pprs.adaptation import BUDGET
 from pprs.adaptation.distillation import distil
-from pprs.adaptation.images import AdaptationImages, read_images
+from pprs.adaptation.images import read_images
 from pprs.adaptation.problem import Changes, Perturbed, predict_scores
-from pprs.adaptation.run import check_budget
+from pprs.adaptation.step import Step
+from pprs.adaptation.work import AdaptationWork, check_out, describe_adaptation
 from pprs.data import Selection
-from pprs.errors import ConfigurationError, PprsError, check_integer, check_type
+from pprs.errors import ConfigurationError, check_integer, check_type
 from pprs.model import Model
-from pprs.model.adaptation import UNADAPTED, Adaptation, StepRecord
+from pprs.model.adaptation import UNADAPTED
 from pprs.model.forms import AnyModel, open_model
-from pprs.model.modes import eval_mode
-from pprs.model.overlay import Overlay, load_overlay, save_overlay
+from pprs.model.overlay import Overlay
 from pprs.noise import keyed_rng
 from pprs.patches.classifier import FILL, MASKS
 from pprs.patches.fills import Fill, describe_masks, parse_fill
 from pprs.patches.masks import MaskGrid
 from pprs.progress import Progress, as_progress
+from pprs.runners import parse_time
 from pprs.runs.subject import count_classes, open_data
 from pprs.smoothing.voting import ADAPT
 
@@ -90,7 +89,7 @@ def adapt_to_masks(
         patch: The side of the patch in pixels.
         masks: The number of masks along each axis.
         fill: What stands in the place of hidden pixels.
-        out: The file to write, which ends in .safetensors. If it holds the same adaptation, nothing is done.
+        out: The file to write, which ends in .safetensors. If it holds this adaptation, it is complete or continues.
         budget: How long to train, such as "90s", "5m" or "1h".
         images: Indices of the images to use, at least 50. With a `Selection`, `limit` of its images are drawn at
             random. By default 5000 of all.
@@ -107,7 +106,7 @@ def adapt_to_masks(
     """
     fill = parse_fill(fill) if isinstance(fill, str) else fill
     check_type(fill, Fill, "fill", '"diffusion"')
-    path, seconds, seed = _check_out(out), check_budget(budget), check_integer(seed, "seed")
+    path, seconds, seed = check_out(out), parse_time(budget, "an adaptation"), check_integer(seed, "seed")
     reporter = as_progress(progress)
     image_set = open_data(data, split=split, prefer="train")
     net = open_model(model)[0]
@@ -116,69 +115,35 @@ def adapt_to_masks(
     net = replace(net, num_classes=count_classes(replace(net, input_shape=None), read.training[0]))
     height, width = read.shape[-2:]
     problem = MaskedProblem(net, read.training, MaskGrid(height, width, patch, masks), fill, seed)
-    source, used = image_set.source or type(image_set).__name__, image_set.split or ""
-    wanted = _describe(problem, read, source, used, budget)
-    if path.exists():
-        return _reopen(path, wanted, reporter)
-    with eval_mode(net.module):
-        return save_overlay(_adapt(problem, wanted, read.held_back[:HELD_BACK], seconds, reporter), path)
-
-
-def _check_out(out: str | Path) -> Path:
-    path = Path(out)
-    if path.suffix != ".safetensors":
-        raise ConfigurationError(f"`out` must end in .safetensors, not {path.name}", parameter="out")
-    check_writable(path)
-    return path
-
-
-def _describe(problem: MaskedProblem, images: AdaptationImages, data: str, split: str, budget: str) -> Adaptation:
-    """Return the record of an adaptation that has not begun."""
-    grid = problem.grid
-    return Adaptation(
-        base_digest=problem.model.digest(),
-        base_source=problem.model.source,
-        noise=describe_masks(grid.patch, grid.masks, problem.fill),
-        partition="none",
-        seed=problem.seed,
-        data=data,
-        split=split,
-        images=len(images),
-        method=METHOD,
-        budget=budget,
-        steps=(),
-        methods=(),
-        complete=False,
-        version=__version__,
-        image_digests=images.digests,
+    noise, held_back = describe_masks(patch, masks, fill), read.held_back[:HELD_BACK]
+    wanted = describe_adaptation(
+        net, image_set, read, noise=noise, partition="none", seed=seed, method=METHOD, budget=budget
     )
+    work = AdaptationWork(path, wanted, net, read, reporter)
+    if not work.complete:
+        work.run(
+            noise, seconds,
+            lambda finished, left, add: _take_steps(problem, held_back, finished, left, add, reporter),
+        )  # fmt: skip
+    return work.overlay
 
 
-def _reopen(path: Path, wanted: Adaptation, progress: Progress) -> Overlay:
-    """Return the adaptation in the file, if it is the one that is wanted."""
-    try:
-        previous = load_overlay(path)
-    except PprsError as error:
-        raise ConfigurationError(
-            f"`out` {path} exists and is not an adaptation ({error.message}). Give another `out`.", parameter="out"
-        ) from error
-    differing = previous.adaptation.differences(wanted)
-    if differing:
-        raise ConfigurationError(
-            f"{path} holds another adaptation: it differs in {', '.join(differing)}. Give another `out`.",
-            parameter="out",
-        )
-    progress.message(f"the adaptation in {path} is complete")
-    return previous
-
-
-def _adapt(
-    problem: MaskedProblem, wanted: Adaptation, held_back: torch.Tensor, seconds: float, progress: Progress
-) -> Overlay:
+def _take_steps(
+    problem: MaskedProblem,
+    held_back: torch.Tensor,
+    finished: Sequence[Step],
+    seconds: float,
+    add: Callable[[Step], None],
+    progress: Progress,
+) -> None:
     """Train the network, and keep the result if it is better on the held-back images."""
+    if any(step.method == METHOD for step in finished):
+        return
     began = time.monotonic()
     before = _judge(problem, Changes(), held_back)
     progress.message(f"before: {_explain(before)}")
+    if not finished:
+        add(Step(UNADAPTED, Changes(), *before, True, 0.0))
     try:
         changes = distil(problem, Changes(), progress=progress, deadline=began + seconds)
     except ConfigurationError as error:
@@ -190,12 +155,7 @@ def _adapt(
     after = _judge(problem, changes, held_back)
     accepted = after > before
     progress.message(f"after: {_explain(after)}{'' if accepted else '; not better, so the classifier is unchanged'}")
-    steps = (
-        StepRecord(UNADAPTED, *before, True, 0.0),
-        StepRecord(METHOD, *after, accepted, time.monotonic() - began),
-    )
-    record = replace(wanted, steps=steps, methods=(METHOD,) if accepted else (), complete=True)
-    return Overlay(record, changes if accepted else Changes())
+    add(Step(METHOD, changes, *after, accepted, time.monotonic() - began))
 
 
 def _judge(problem: MaskedProblem, changes: Changes, held_back: torch.Tensor) -> tuple[float, float]:

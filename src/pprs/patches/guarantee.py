@@ -150,7 +150,7 @@ class PatchGuarantee(Guarantee[PatchSettings, PatchRow]):
     derived = "that claims and worst pairs of masks go together"
 
     def check_settings(self, settings: PatchSettings) -> None:
-        settings.fill  # noqa: B018  raises if it is none
+        settings.make_fill()
 
     def check(self, row: PatchRow, settings: PatchSettings) -> list[str]:
         return [f"patch {row.patch}: {text}" for text in row.list_mismatches(settings)]

@@ -26,6 +26,7 @@ from pprs.report.section import MethodSettings, Section
 from pprs.report.table import Cell, Table
 from pprs.runs import Run
 from pprs.runs.frame import MAX_THUMBNAIL_PIXELS
+from pprs.runs.row import name_input
 
 EXAMPLES = 3  # pictures of certified images, and as many of others, for each patch size
 STYLE = """.strip { width: 496px; max-width: 100%; }
@@ -238,7 +239,7 @@ def _describe_row(row: PatchRow, names: tuple[str, ...] | None) -> str:
     worst = "" if row.worst_label is None else f", {get_class_name(row.worst_label, names)} under these masks"
     truth = "" if row.label is None or row.correct else f" (truly {get_class_name(row.label, names)})"
     state = "certified" if row.certified else "not certified"
-    return f"image {row.idx}, {row.patch}x{row.patch} patch: {name}{truth}, {state}{worst}"
+    return f"{name_input(row.idx, row.name)}, {row.patch}x{row.patch} patch: {name}{truth}, {state}{worst}"
 
 
 def _describe_settings(one: NamedRun) -> MethodSettings:

@@ -41,6 +41,10 @@ class PatchSettings(Provenance):
     @functools.cached_property
     def fill(self) -> Fill:
         """What stands in the place of hidden pixels."""
+        return self.make_fill()
+
+    def make_fill(self) -> Fill:
+        """Return what stands in the place of hidden pixels, or raise an error if it is not recorded, or is none."""
         if self.masks is None or self.fill_text is None:
             raise PprsError("the masks and the fill of these rows are not recorded")
         try:

@@ -10,10 +10,9 @@ from typing import ClassVar
 import numpy as np
 
 from pprs.errors import PprsError
-from pprs.inputs.domain import IMAGE, SIGNAL
 from pprs.noise import Quantisation
 from pprs.runs.check import check_levels
-from pprs.runs.columns import INTEGERS, ArrowType, Column, Schema, quote_value
+from pprs.runs.columns import INTEGERS, NOISY_HEAD, NOISY_TAIL, ArrowType, Column, NoisyRow, Schema
 from pprs.runs.guarantee import Known, same_value
 from pprs.runs.provenance import Provenance
 from pprs.runs.row import Failure
@@ -60,51 +59,34 @@ class PredictionSettings(Provenance):
         return self.n, self.alpha
 
 
-@dataclass(frozen=True)
-class PredictedRow:
-    """The row of one predicted image.
+@dataclass(frozen=True, kw_only=True)
+class PredictedRow(NoisyRow):
+    """The row of one predicted image, besides what `NoisyRow` says of the image.
 
     Attributes:
-        idx: Index of the image in its data.
-        label: True label, None if unknown.
         prediction: Label of the smoothed classifier, None if it abstained.
         p_value: p-value of the test that the two leading labels are equally likely.
         counts: Votes of the samples, per class. Empty if the image failed.
-        shape: Shape of the image that noise was added to.
-        file_shape: Shape of the image before it was prepared for the network.
-        levels: Levels of the image in exact arithmetic. None in real arithmetic.
-        moved: How far rounding to these levels moved the image.
-        image_digest: Digest of the image as it was classified.
-        name: Name of the image in its data, such as its file.
-        seconds: Time that the image took.
     """
 
-    idx: int
-    label: int | None
     prediction: int | None
     p_value: float
     counts: tuple[int, ...]
-    shape: tuple[int, ...] | None
-    file_shape: tuple[int, ...] | None
-    levels: int | None
-    moved: float | None
-    image_digest: str | None
-    name: str | None
-    seconds: float
 
     @classmethod
     def of(cls, idx: int, prediction: Prediction, known: Known, seconds: float) -> PredictedRow:
         """Return the row of a prediction."""
         return cls(
-            idx, known.label, prediction.prediction, prediction.p_value, tuple(map(int, prediction.counts)),
-            prediction.shape, known.file_shape, prediction.levels, prediction.moved, prediction.image_digest,
-            known.name, seconds,
+            idx=idx, label=known.label, prediction=prediction.prediction, p_value=prediction.p_value,
+            counts=tuple(map(int, prediction.counts)), shape=prediction.shape, file_shape=known.file_shape,
+            levels=prediction.levels, moved=prediction.moved, image_digest=prediction.image_digest, name=known.name,
+            seconds=seconds,
         )  # fmt: skip
 
     @classmethod
     def failed(cls, failure: Failure) -> PredictedRow:
         """Return the row of an image that failed, which has no prediction."""
-        return cls(failure.idx, failure.label, None, 1.0, (), None, None, None, None, None, failure.name, 0.0)
+        return cls(idx=failure.idx, label=failure.label, prediction=None, p_value=1.0, counts=(), name=failure.name)
 
     @property
     def is_failed(self) -> bool:
@@ -121,13 +103,6 @@ class PredictedRow:
         """Whether the correct label is predicted."""
         return self.prediction is not None and self.prediction == self.label
 
-    def check_values(self) -> None:
-        """Check what the types of the columns do not say. Raises ValueError."""
-        for name in ("shape", "file_shape"):
-            value = getattr(self, name)
-            if value is not None and len(value) not in (IMAGE.ndim, SIGNAL.ndim):
-                raise ValueError(f'"{name}" is {quote_value(value)}, which is not that of an image or a signal')
-
 
 def _finish(row: PredictedRow, settings: Provenance) -> PredictedRow:
     """Check what depends on the settings of the run. Raises ValueError."""
@@ -142,20 +117,13 @@ def _finish(row: PredictedRow, settings: Provenance) -> PredictedRow:
 
 
 COLUMNS = (
-    Column("idx", "int64", "INTEGER PRIMARY KEY"),
-    Column("label", "int64", "INTEGER", least=0),
+    *NOISY_HEAD,
     Column("prediction", "int64", "INTEGER", least=0),
     Column("correct", "int64", export=lambda row: int(row.correct)),
     Column("p_value", "double", "REAL NOT NULL", least=0),
     Column("counts", "string", "TEXT NOT NULL", codec=INTEGERS),
     Column("samples", "int64", export=lambda row: row.samples),
-    Column("shape", "string", "TEXT", codec=INTEGERS),
-    Column("file_shape", "string", "TEXT", codec=INTEGERS),
-    Column("levels", "int64", "INTEGER"),
-    Column("moved", "double", "REAL", least=0),
-    Column("image_digest", "string", "TEXT"),
-    Column("name", "string", "TEXT"),
-    Column("seconds", "double", "REAL NOT NULL", least=0),
+    *NOISY_TAIL,
 )
 ROWS = Schema(PredictedRow, COLUMNS, finish=_finish)
 

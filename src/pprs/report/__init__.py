@@ -6,24 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from pprs._support.files import atomic_write
 from pprs.data import Example
 from pprs.errors import ConfigurationError, suggest
-from pprs.metrics import Summary, summarize, usual_radii
+from pprs.metrics import Summary
 from pprs.noise import Noise
 from pprs.partition import Partition
-from pprs.report.certify import make_frames_section
+from pprs.report.certify import CurvesSection
 from pprs.report.section import Section, render_sections
 from pprs.report.table import Table
-from pprs.runs import Run, RunFrame, list_runs, open_run, read_frames
-from pprs.runs.guarantee import import_place
+from pprs.runs import Run, RunFrame, list_runs, open_run
 from pprs.runs.provenance import CERTIFY
+from pprs.runs.registry import import_place
 from pprs.smoothing.arithmetic import Arithmetic, prepare_image
 from pprs.smoothing.voting import noisy_chunk
 
-FORMATS = ("html", "png", "svg", "md", "json")
+FORMATS = ("html", "pdf", "png", "svg", "md", "json")
 
 
 @dataclass(frozen=True)
@@ -71,17 +69,17 @@ def make_report(runs: Sequence[Run | str | Path], radii: Sequence[float] | None 
     for source in sources:
         run = source if isinstance(source, Run) else open_run(source)
         by_kind.setdefault(run.guarantee.name, []).append(run)
-    certified = by_kind.get(CERTIFY, [])
-    frames = read_frames(certified) if certified else []
-    at = np.array(radii) if radii else usual_radii(frames)
-    summaries = [summarize(frame, at) for frame in frames]
-    sections = [
-        make_frames_section(frames, summaries, at.tolist())
-        if kind == CERTIFY
-        else import_place(group[0].guarantee.section)(group)
-        for kind, group in by_kind.items()
-    ]
-    return Report(tuple(sections), tuple(frames), tuple(summaries), tuple(at.tolist()))
+    sections = tuple(_make_section(group, radii) for group in by_kind.values())
+    curves = next((section for section in sections if isinstance(section, CurvesSection)), None)
+    return Report(sections) if curves is None else Report(sections, curves.frames, curves.summaries, curves.radii)
+
+
+def _make_section(runs: Sequence[Run], radii: Sequence[float] | None) -> Section:
+    """Return the section on runs of one guarantee. Radii are those of certification runs."""
+    guarantee = runs[0].guarantee
+    make = import_place(guarantee.section)
+    section: Section = make(runs, radii) if guarantee.name == CERTIFY else make(runs)
+    return section
 
 
 def write_report(
@@ -97,8 +95,8 @@ def write_report(
         runs: Runs as returned by `certify_dataset`, run folders or their urls, or files of exported rows. A folder
             of such folders and files stands for all of them.
         path: The file to write.
-        kind: "html", "png", "svg", "md" or "json". By default, the suffix of `path` decides. Images (png, svg) hold
-            only the curves; md and json only the tables.
+        kind: "html", "pdf", "png", "svg", "md" or "json". By default, the suffix of `path` decides. Figures (pdf, png,
+            svg) hold only the curves; md and json only the tables.
         radii: Radii at which certified accuracies are tabulated; a few round ones by default.
 
     Returns:

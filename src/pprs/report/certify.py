@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,23 +14,33 @@ from pprs.report.section import MethodSettings, Section
 from pprs.runs import Run, RunFrame, read_frames
 
 
-def make_section(runs: Sequence[Run], radii: Sequence[float] | None = None) -> Section:
+@dataclass(frozen=True)
+class CurvesSection(Section):
+    """The section on certification runs, with their columns.
+
+    Attributes:
+        frames: The runs as columns.
+        summaries: The summary statistics of each.
+        radii: The radii at which accuracies are given.
+    """
+
+    frames: tuple[RunFrame, ...] = ()
+    summaries: tuple[Summary, ...] = ()
+    radii: tuple[float, ...] = ()
+
+
+def make_section(runs: Sequence[Run], radii: Sequence[float] | None = None) -> CurvesSection:
     """Return the section of a report that compares certification runs.
 
     Args:
         runs: The runs.
         radii: Radii at which accuracies are given; a few round ones by default.
     """
-    frames = read_frames(runs)
-    at = np.array(radii) if radii else usual_radii(frames)
-    return make_frames_section(frames, [summarize(frame, at) for frame in frames], at.tolist())
-
-
-def make_frames_section(frames: Sequence[RunFrame], summaries: Sequence[Summary], radii: Sequence[float]) -> Section:
-    """Return the section of a report on the columns of runs."""
     from pprs.report import page  # matplotlib takes a second to import
 
-    pairs = paired_differences(frames)
+    frames = read_frames(runs)
+    at = np.array(radii) if radii else usual_radii(frames)
+    summaries, radii, pairs = [summarize(frame, at) for frame in frames], at.tolist(), paired_differences(frames)
 
     def methods() -> list[MethodSettings]:
         return [page.describe_settings(frame) for frame in frames]
@@ -39,7 +50,7 @@ def make_frames_section(frames: Sequence[RunFrame], summaries: Sequence[Summary]
 
         return figures.to_bytes(figures.plot_curves(list(frames)), kind)
 
-    return Section(
+    return CurvesSection(
         "certify",
         page.make_title(frames),
         summary.terminal_table(summaries, radii),
@@ -49,7 +60,10 @@ def make_frames_section(frames: Sequence[RunFrame], summaries: Sequence[Summary]
         draw,
         lambda: summary.to_markdown(summaries, radii, pairs),
         lambda: json.loads(summary.to_json(summaries, radii, pairs)),
+        frames=tuple(frames),
+        summaries=tuple(summaries),
+        radii=tuple(radii),
     )
 
 
-__all__ = ["make_frames_section", "make_section"]
+__all__ = ["CurvesSection", "make_section"]

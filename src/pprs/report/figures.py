@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from pprs._support.extras import extra
-from pprs.inputs.domain import IMAGE, SIGNAL
+from pprs.inputs.domain import IMAGE, SIGNAL, domain_of_any
 from pprs.metrics import accuracy_interval, certified_accuracy
 from pprs.noise import Noise
 from pprs.partition import Partition, SignalSegments, Superpixels
@@ -28,12 +29,16 @@ with extra():
     from matplotlib.ticker import FuncFormatter
 
 Array = npt.NDArray[Any]
-# Okabe and Ito's palette, distinguishable with any colour vision; dashes tell a second round of it apart.
+# Okabe and Ito's palette, distinguishable with any colour vision; dashes tell a second round of it apart. Plain
+# smoothing has the first colour in every figure, and partitions have the others.
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-DASHES = ("-", "-", "-", "-", "--", "--", "--")
+DASHES = ("-", "--", ":", "-.")
 BOUNDARY = (1.0, 0.85, 0.0)
 WARNING = "#B00020"
 POINT_SPACING = 0.008  # share of the width by which the points of different methods at one radius are separated
+
+
+NO_DATE: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
 class GalleryExample(NamedTuple):
@@ -62,12 +67,12 @@ def plot_curves(frames: list[RunFrame]) -> Figure:
 def draw_curves(
     axes: Any, frames: list[RunFrame], *, bands: bool = True, styles: list[tuple[str, str]] | None = None
 ) -> None:
-    """Draw one curve per run on these axes. styles: a colour and a dash pattern per run, the palette by default."""
-    palette = [(COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % 2 * 4]) for i in range(len(frames))]
+    """Draw one curve per run on these axes. styles: a colour and a dash pattern for each, by default of the palette."""
+    palette = choose_styles([frame.settings.partition_text for frame in frames])
     largest = max(float(frame.radius.max()) for frame in frames)
     end = 0.0
     for i, (frame, (colour, dashes)) in enumerate(zip(frames, styles or palette, strict=True)):
-        label = f"{frame.name} (n={len(frame)})".replace("$", r"\$")
+        label = f"{frame.name} ({_count_inputs(frame)})".replace("$", r"\$")
         if frame.decided is not None:  # points: between these radii the rows prove nothing
             radii = np.array(frame.decided)
             accuracy = certified_accuracy(frame, radii)
@@ -88,6 +93,29 @@ def draw_curves(
     axes.set(xlabel="L2 radius r", ylabel="certified accuracy at r", ylim=(0, 1.02), xlim=(0, 1.05 * end))
     axes.grid(alpha=0.25)
     axes.legend(fontsize=8, frameon=False, loc="best")
+
+
+def choose_styles(partitions: Sequence[str | None]) -> list[tuple[str, str]]:
+    """Return the colour and the dash pattern of methods with these partitions, "none" for plain smoothing.
+
+    >>> choose_styles(["none", "slic"]) == [choose_styles([p])[0] for p in ("none", "slic")]
+    True
+    """
+    plain, others = itertools.count(), itertools.count()
+    styles = []
+    for partition in partitions:
+        if partition == "none":
+            styles.append((COLOURS[0], DASHES[next(plain) % len(DASHES)]))
+            continue
+        turn, place = divmod(next(others), len(COLOURS) - 1)
+        styles.append((COLOURS[1 + place], DASHES[turn % len(DASHES)]))
+    return styles
+
+
+def _count_inputs(frame: RunFrame) -> str:
+    """Say how many inputs a curve is about. "n" is the number of samples of one of them."""
+    domain = domain_of_any(frame.space.shapes)
+    return f"{len(frame)} {domain.name if len(frame) == 1 else domain.plural}"
 
 
 def plot_tuning(
@@ -129,7 +157,7 @@ def to_bytes(figure: Figure, kind: str) -> bytes:
     FigureCanvasAgg(figure)
     # No date and no random identifiers in the file, so that the same rows give the same bytes.
     with rc_context({"svg.hashsalt": "pprs"}):
-        figure.savefig(buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+        figure.savefig(buffer, format=kind, dpi=150, metadata=NO_DATE.get(kind))
     return buffer.getvalue()
 
 

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from pprs.data.thumbnail import decode_thumbnail
 from pprs.errors import PprsError
-from pprs.inputs.domain import SIGNAL, Domain, domain_of_any
+from pprs.inputs.domain import SIGNAL, Domain, domain_of, domain_of_any
 from pprs.inputs.space import describe_differences
 from pprs.metrics import Paired, Summary
 from pprs.noise import Noise
@@ -43,7 +43,7 @@ class Tile:
 class ImageExample:
     """One image of the data, as it is and as every method turns it into."""
 
-    index: int
+    name: str  # its index, and its file if it has one
     tiles: tuple[Tile, ...]
 
 
@@ -214,7 +214,9 @@ def _make_example(frames: Sequence[RunFrame], index: int, clean: torch.Tensor) -
         if "superpixels" in views:
             tiles.append(Tile(_to_data_url(views["superpixels"]), f"{segments} of {frame.name}"))
         tiles.append(Tile(_to_data_url(views["averaged"]), "", frame.name, frame.full_name, outcome))
-    return ImageExample(index, tuple(tiles))
+    file = frames[0].file_names.get(index)
+    domain = domain_of(tuple(clean.shape))
+    return ImageExample(f"{domain.name} {index}{f' ({file})' if file else ''}", tuple(tiles))
 
 
 def _add_noise(clean: torch.Tensor, noise: Noise, seed: int, index: int, arithmetic: Arithmetic) -> Any:

@@ -46,7 +46,7 @@ class Section:
         notes: What the numbers measure, and the caveats that belong to them.
         methods: The settings of the runs.
         make_body: Returns the text, figures and examples as HTML. It is only called if a page is written.
-        make_figure: Draws the main figure as "png" or "svg", if there is one.
+        make_figure: Draws the main figure as "pdf", "png" or "svg", if there is one.
         make_markdown: Returns the tables as Markdown.
         data: Returns the numbers, for JSON.
         style: Rules of CSS that the body needs.
@@ -65,7 +65,7 @@ class Section:
 
 
 def render_sections(sections: Sequence[Section], kind: str) -> bytes:
-    """Return sections as a file: "html", "png", "svg", "md" or "json".
+    """Return sections as a file: "html", "pdf", "png", "svg", "md" or "json".
 
     Raises:
         ConfigurationError: If a figure is wanted, and there is none or more than one.

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from pprs._support.extras import extra
 from pprs._support.files import atomic_write
 from pprs.adaptation import BUDGET, adapt
 from pprs.adaptation.images import choose_images
@@ -17,25 +15,22 @@ from pprs.certify.dataset import certify_dataset
 from pprs.data import ImageSet, Selection, open_dataset
 from pprs.errors import ConfigurationError, PprsError, suggest
 from pprs.model import load_model
-from pprs.model.overlay import ADAPTED, join_adapted
+from pprs.model.overlay import join_adapted
 from pprs.noise import Gaussian, digest_image, noise_of
 from pprs.partition import parse_partition
 from pprs.progress import Progress, as_progress, duration
 from pprs.reproduction.draw import ExperimentResult, draw_experiment, render_page, tabulate
 from pprs.reproduction.former_rules import resolve_by
+from pprs.reproduction.groups import digest_texts, join_runs, label_groups
 from pprs.reproduction.plan import Cell, Experiment, Plan
 from pprs.reproduction.read import read_plan
 from pprs.reproduction.results import Entry, Results
 from pprs.runners import describe_failures
-from pprs.runs import Row, Run, RunFrame
-from pprs.runs.export import to_arrow
+from pprs.runs import Run, RunFrame
 from pprs.runs.subject import load_subject
 from pprs.smoothing.sampling import Sampling
 from pprs.training.trainer import Recipe, accuracy, train_and_score
 from pprs.tuning import Candidate, MeasurementCache, Search
-
-with extra():
-    import pyarrow
 
 ALL = "all"
 MOST_LEFT_OUT = 0.01  # of the images to adapt with, because they are certified
@@ -219,7 +214,7 @@ class Reproduction:
                 parameter="draw_only",
             )
         start = time.monotonic()
-        rows, network, images = _join(self._certify(cell, key), self._network(cell.model))
+        rows, network, images = join_runs(self._certify(cell, key), self._network(cell.model))
         entry = self.results.add(cell, key, rows, network=network, images=images)
         self._progress.message(f"  {cell.name}: {duration(time.monotonic() - start)}")
         return entry
@@ -405,7 +400,7 @@ class Reproduction:
         if method is None or not method.best_of or not spec.training:
             return cell.partition
         key = self.plan.cell_key(dataclasses.replace(cell, stop=None))
-        settings = {"key": _digest([key, self._network(cell.model)]), "samples": self.plan.choose_samples}
+        settings = {"key": digest_texts([key, self._network(cell.model)]), "samples": self.plan.choose_samples}
         name = f"{cell.data}_{cell.model}_{cell.noise}-{cell.sigma:g}_{cell.method}-{str(settings['key'])[:6]}.jsonl"
         path = self.out / "chosen" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -445,61 +440,3 @@ class _BarsOnly:
 
     def message(self, text: str) -> None:
         pass
-
-
-def label_groups(labels: list[int], size: int) -> list[list[int]]:
-    """Split the labels that occur into groups of this size. A single label that is left over joins the last group.
-
-    >>> label_groups([7, 5, 5, 3, 1, 9], 2)
-    [[1, 3], [5, 7, 9]]
-    """
-    present = sorted(set(labels))
-    groups = [present[i : i + size] for i in range(0, len(present), size)]
-    if groups and len(groups[-1]) == 1:
-        last = groups.pop()
-        if groups:
-            groups[-1] += last
-    return groups
-
-
-def _join(runs: Sequence[Run], network: str) -> tuple[pyarrow.Table, str, str]:
-    """The exported rows of all runs, and the digests of their network and images.
-
-    The labels of a group are numbered after those of the groups before it. A network that the plan trained has its own
-    digest. For any other, the runs have digests, each of the network restricted to the run's labels.
-    """
-    tables, offset = [], 0
-    for run in runs:
-        # Paths on this machine are of no use to others.
-        model, data = (_strip_folders(text or "") for text in (run.settings.model, run.settings.data))
-        settings = dataclasses.replace(run.settings, model=model, data=data)
-        tables.append(to_arrow([_shift_classes(row, offset) for row in run.rows()], settings))
-        offset += (run.settings.num_classes or 0) if len(runs) > 1 else 0
-    networks = [str(run.settings.model_digest) for run in runs]
-    images = [str(run.settings.data_fingerprint) for run in runs]
-    return pyarrow.concat_tables(tables), network or _combine(networks), _combine(images)
-
-
-def _strip_folders(text: str) -> str:
-    """Return the name of a file without its folder, and that of an adapted model without both of its folders."""
-    return ADAPTED.join(Path(part).name for part in text.split(ADAPTED))
-
-
-def _shift_classes(row: Row, offset: int) -> Row:
-    """The row with its classes numbered from `offset` on."""
-    label, prediction = row.label, row.prediction
-    return dataclasses.replace(
-        row,
-        label=None if label is None else label + offset,
-        prediction=None if prediction is None else prediction + offset,
-        selected=row.selected + offset,
-    )
-
-
-def _combine(digests: Sequence[str]) -> str:
-    """One digest for all groups of labels. If all are equal, that one."""
-    return digests[0] if len(set(digests)) == 1 else _digest(digests)
-
-
-def _digest(parts: Sequence[str]) -> str:
-    return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]

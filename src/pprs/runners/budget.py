@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pprs.errors import ConfigurationError, describe_error
+from pprs.errors import ConfigurationError, check_type, describe_error
 from pprs.runners.base import Done, Failed, OnSamples
 from pprs.runners.driver import Recorder
 from pprs.runs import Row, RunWriter
@@ -44,6 +44,21 @@ def parse_budget(text: str) -> Budget:
             f'"{text}" is not a budget. Write a time (90s, 10m, 1.5h, 2d) or samples (2e6samples).', parameter="budget"
         )
     return Budget(samples=value) if unit == "samples" else Budget(seconds=value * _UNITS[unit])
+
+
+def parse_time(text: str, purpose: str) -> float:
+    """Return the seconds of a budget that must be a time, such as that of "a search".
+
+    >>> parse_time("5m", "a search")
+    300.0
+    """
+    check_type(text, str, "budget", '"5m"')
+    seconds = parse_budget(text).seconds
+    if seconds == math.inf:
+        raise ConfigurationError(
+            f'the `budget` of {purpose} must be a time, such as 5m, not "{text}"', parameter="budget"
+        )
+    return seconds
 
 
 def run_budget(answer: Resumable, images: Sequence[int], run: RunWriter, recorder: Recorder, budget: Budget) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 from pprs.data import Selection
 from pprs.errors import ConfigurationError, DamagedError, check_type, suggest
 from pprs.model.forms import AnyModel
-from pprs.runners.run import RunOptions, run_subject
+from pprs.runners.options import RunOptions
+from pprs.runners.run import run_subject
 from pprs.runs import Guarantee, Run
 
 
@@ -43,7 +44,8 @@ def run_dataset(
         adapted: File with an adaptation of the model.
         **options: How the run is made: `noise`, `partition`, `seed`, `out`, `runner`, `engine`, `device`, `batch_size`,
             `threads`, `autocast`, `channels_last`, `budget`, `target_error`, `progress` and `arithmetic`, as for
-            `certify_dataset`. A guarantee without noise takes neither `noise` nor `partition`.
+            `certify_dataset`. A guarantee without noise takes none of `noise`,
+            `partition`, `seed` and `arithmetic`.
 
     Returns:
         The run, with the rows of all its images.

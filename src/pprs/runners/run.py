@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pprs._support.threads import cpu_count, get_threads, keep_memory
-from pprs.data import View, fair_order
-from pprs.errors import ConfigurationError, PprsError, check_integer, check_type
+from pprs.data import fair_order
+from pprs.data.base import PreparedSet
+from pprs.errors import ConfigurationError, PprsError, check_integer
 from pprs.inputs.space import FILE as FILE_PIXELS
 from pprs.metrics import accuracy_error
 from pprs.model.modes import eval_mode
-from pprs.noise import AnyNoise, Noise, as_noise
-from pprs.partition import AUTO, AnyPartition, Auto, Partition, as_partition
+from pprs.noise import Noise
+from pprs.partition import Partition
 from pprs.progress import Progress, as_progress, rename_inputs, stage
 from pprs.runners.base import Runner, Work
-from pprs.runners.budget import Budget, parse_budget, run_budget
-from pprs.runners.cost import RunLimits, describe_work, expect_seconds, progress_total
+from pprs.runners.budget import run_budget
+from pprs.runners.cost import describe_work, expect_seconds, progress_total
 from pprs.runners.driver import InputReader, Recorder, RunProgress, run_inputs
 from pprs.runners.local import Local
+from pprs.runners.options import RunOptions
 from pprs.runners.processes import Processes
 from pprs.runners.target import UntilAccurate
-from pprs.runs import Failure, Guarantee, Key, Provenance, RunFile, RunWriter, StoredRun, check_out, open_run_folder
+from pprs.runs import Failure, Guarantee, Key, Provenance, RunFile, RunWriter, StoredRun, open_run_folder
 from pprs.runs.engine import EngineOptions
-from pprs.runs.guarantee import Resumable, UnknownGuaranteeError
+from pprs.runs.guarantee import Resumable
+from pprs.runs.registry import UnknownGuaranteeError
 from pprs.runs.session import (
     check_network,
     choose_partition,
@@ -36,106 +39,14 @@ from pprs.runs.session import (
     open_session,
     report_adaptation,
     take_binding,
+    warn_of_strong_noise,
 )
 from pprs.runs.store import holds_rows
-from pprs.runs.subject import Subject
+from pprs.runs.subject import Subject, find_usable
 from pprs.smoothing.arithmetic import REAL, Arithmetic
 from pprs.smoothing.memory import check_memory
 
 LISTED_FAILURES = 5  # failed images that an error lists one by one
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """How a run is made, whatever it promises.
-
-    Attributes:
-        noise: The noise. None if inputs are changed otherwise.
-        partition: The partition. None means none, and "auto" the recommended one.
-        seed: The random seed.
-        out: Folder or url of the run. None keeps the rows only as long as the returned run.
-        runner: Where inputs are answered.
-        engine: How the network is run.
-        limits: When the run ends before its last input.
-        progress: Whether to show progress, or an object that receives it.
-        arithmetic: The arithmetic.
-    """
-
-    noise: Noise | None = None
-    partition: Partition | Auto | None = None
-    seed: int = 0
-    out: str | Path | None = None
-    runner: Runner = field(default_factory=Local)
-    engine: EngineOptions = field(default_factory=EngineOptions)
-    limits: RunLimits = field(default_factory=RunLimits)
-    progress: bool | Progress = True
-    arithmetic: str | Arithmetic = "auto"
-
-    @classmethod
-    def of(
-        cls,
-        *,
-        noise: AnyNoise | None = None,
-        partition: AnyPartition = None,
-        seed: int = 0,
-        out: str | Path | None = None,
-        runner: Runner | None = None,
-        engine: str = "auto",
-        device: str = "cpu",
-        batch_size: int | None = None,
-        threads: int | None = None,
-        autocast: bool = False,
-        channels_last: bool = False,
-        budget: str | Budget | None = None,
-        target_error: float | None = None,
-        progress: bool | Progress = True,
-        arithmetic: str | Arithmetic = "auto",
-    ) -> RunOptions:
-        """Return the options that the keywords of `certify_dataset` and the like mean."""
-        return cls(
-            None if noise is None else as_noise(noise), as_partition(partition, auto=True),
-            seed, out, runner or Local(), EngineOptions(engine, device, batch_size, threads, autocast, channels_last),
-            RunLimits(parse_budget(budget) if isinstance(budget, str) else budget, target_error), progress, arithmetic,
-        )  # fmt: skip
-
-    def check(self, guarantee: Guarantee[Any, Any]) -> None:
-        """Reject invalid arguments before anything is loaded."""
-        self._check_noise(guarantee)
-        if self.partition != AUTO:
-            check_type(self.partition, Partition | None, "partition", 'pprs.Slic() or "slic:n_segments=100"')
-        check_type(self.runner, Runner, "runner", "pprs.Processes(8)")
-        check_integer(self.seed, "seed")
-        check_out(self.out)
-        if self.engine.threads is not None and self.runner.parallel:
-            raise ConfigurationError(
-                "`threads` applies to this process only. Give the threads per worker to the `runner`.",
-                parameter="threads",
-            )
-        self.runner.check_device(self.engine.device)
-        if self.noise is not None:
-            Arithmetic.of(self.arithmetic, self.noise)
-        self._check_limits(guarantee)
-
-    def _check_noise(self, guarantee: Guarantee[Any, Any]) -> None:
-        if guarantee.is_sampled:
-            check_type(self.noise, Noise, "noise", 'pprs.Gaussian(0.25) or "gaussian:sigma=0.25"')
-            return
-        for name, value in (("noise", self.noise), ("partition", self.partition)):
-            if value is not None:
-                raise ConfigurationError(
-                    f"`{name}` does not apply here: {guarantee.noun} draws no noise. Leave it out.", parameter=name
-                )
-
-    def _check_limits(self, guarantee: Guarantee[Any, Any]) -> None:
-        if guarantee.can_budget:
-            return
-        for name, value in (("budget", self.limits.budget), ("target_error", self.limits.target_error)):
-            if value is not None:
-                raise ConfigurationError(
-                    f"`{name}` does not apply here: every row of {guarantee.noun} takes passes whose number is not "
-                    "chosen while it is made. Choose fewer images, or stop the run and resume it later.",
-                    parameter=name,
-                )
 
 
 def run_subject(
@@ -158,13 +69,13 @@ def run_subject(
     """
     options.check(guarantee)
     reporter = rename_inputs(as_progress(options.progress), subject.domain)
+    guarantee.check_data(subject, reporter)
     device = options.runner.check_device(options.engine.device)
     seed = check_integer(options.seed, "seed")  # it may be an integer of another kind
     options = replace(options, engine=replace(options.engine, device=device), seed=seed)
     if isinstance(options.partition, Partition):
         options = replace(options, partition=options.partition.bind_files())
-    if subject.pixels == FILE_PIXELS:
-        subject = fit_in_memory(subject, options.runner, options.engine)
+    subject = fit_in_memory(subject, options.runner, options.engine, any_pixels=guarantee.may_be_large)
     keep_memory()
     network = subject.model.module
     with eval_mode(network), open_run_folder(options.out, reporter.message, (guarantee,)) as folder:
@@ -224,8 +135,11 @@ def open_work(
 ) -> Work:
     """Open everything that answers the inputs of a subject: arithmetic, partition, engine, network and its check."""
     noise, arithmetic, engine = options.noise, REAL, options.engine
+    if recorded is None and (positions := subject.describe_positions()) is not None:
+        reporter.message(positions)
     choice = options.partition
     if noise is not None:
+        warn_of_strong_noise(noise.sigma, subject.sample.image, reporter)
         choice = choose_partition(subject, noise, options.partition, recorded, reporter)
         arithmetic = choose_run_arithmetic(Arithmetic.of(options.arithmetic, noise), subject, noise, recorded)
     if recorded is not None and engine.engine == "auto":
@@ -297,6 +211,7 @@ def reopen_answer(guarantee: Guarantee[Any, Any], subject: Subject, settings: An
     engine = EngineOptions(
         settings.engine, Local().check_device(settings.device), None, None, settings.autocast, settings.channels_last
     )
+    subject = fit_in_memory(subject, Local(), engine, any_pixels=guarantee.may_be_large)
     sampled = guarantee.is_sampled
     return open_answer(
         guarantee, subject, settings, engine, reporter, noise=settings.noise if sampled else None,
@@ -327,16 +242,21 @@ def _describe_options(
     }
 
 
-def fit_in_memory(subject: Subject, runner: Runner, options: EngineOptions) -> Subject:
-    """Return the subject with images that are refused if their noisy copies do not fit in memory."""
-    if options.device != "cpu" or not isinstance(subject.data, View):
+def fit_in_memory(subject: Subject, runner: Runner, options: EngineOptions, *, any_pixels: bool = False) -> Subject:
+    """Return the subject with images that are refused if their noisy copies do not fit in memory.
+
+    Images have the size of the network's input, which is not large, unless noise is added to files or `any_pixels`.
+    """
+    if not any_pixels and subject.pixels != FILE_PIXELS:
+        return subject
+    if options.device != "cpu" or not isinstance(subject.data, PreparedSet):
         return subject
     # Workers of Ray may be on other machines, so only the memory of one is certain to be this machine's.
     workers = (runner.workers or cpu_count()) if isinstance(runner, Processes) else 1
     threads = workers * runner.threads if runner.parallel else options.threads or get_threads()
     check = partial(check_memory, threads=threads, batch_size=options.batch_size, pixels=subject.pixels)
     subject = replace(subject, data=subject.data.checked(check))
-    subject.sample  # noqa: B018  refused before the run if none of the first images fits
+    find_usable(subject.data, subject.images)  # refused before the run if none of the first images fits
     return subject
 
 

@@ -8,18 +8,9 @@ from pprs.runs.digest import digest_run
 from pprs.runs.export import export
 from pprs.runs.folder import list_runs
 from pprs.runs.frame import RunFrame, read_frame, read_frames, require_radii, space_of
-from pprs.runs.guarantee import (
-    GUARANTEES,
-    Answer,
-    Guarantee,
-    Key,
-    Known,
-    Question,
-    find_guarantee,
-    import_guarantee,
-    same_value,
-)
+from pprs.runs.guarantee import Answer, Guarantee, Key, Known, Question, same_value
 from pprs.runs.provenance import Provenance
+from pprs.runs.registry import GUARANTEES, find_guarantee, import_guarantee
 from pprs.runs.remote import check_out, open_run_folder
 from pprs.runs.replay import Replay, chance_unnoticed, choose_rows, describe_chance
 from pprs.runs.row import COLUMNS, Failure, Row

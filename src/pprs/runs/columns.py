@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pprs.errors import DamagedError
+from pprs.inputs.domain import IMAGE, SIGNAL
 
 R = TypeVar("R")
 ArrowType = Literal["int64", "double", "string", "bool", "binary"]
@@ -220,6 +221,41 @@ INPUT_COLUMNS = (
     Column(IDX, "int64", "INTEGER PRIMARY KEY"),
     Column("label", "int64", "INTEGER"),
     Column("shape", "string", "TEXT", codec=INTEGERS),
+    Column("image_digest", "string", "TEXT"),
+    Column("name", "string", "TEXT"),
+    Column("seconds", "double", "REAL NOT NULL", least=0),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyRow(InputRow):
+    """What a row also says of an image or a signal that noise was added to.
+
+    Attributes:
+        file_shape: Shape of the image before it was prepared for the network.
+        levels: Levels of the image in exact arithmetic. None in real arithmetic.
+        moved: How far rounding to these levels moved the image.
+    """
+
+    file_shape: tuple[int, ...] | None = None
+    levels: int | None = None
+    moved: float | None = None
+
+    def check_values(self) -> None:
+        """Check what the types of the columns do not say. Raises ValueError."""
+        for name in ("shape", "file_shape"):
+            value = getattr(self, name)
+            if value is not None and len(value) not in (IMAGE.ndim, SIGNAL.ndim):
+                raise ValueError(f'"{name}" is {quote_value(value)}, which is not that of an image or a signal')
+
+
+# The columns of `NoisyRow`, between which stand those of the guarantee.
+NOISY_HEAD = (Column(IDX, "int64", "INTEGER PRIMARY KEY"), Column("label", "int64", "INTEGER", least=0))
+NOISY_TAIL = (
+    Column("shape", "string", "TEXT", codec=INTEGERS),
+    Column("file_shape", "string", "TEXT", codec=INTEGERS),
+    Column("levels", "int64", "INTEGER"),
+    Column("moved", "double", "REAL", least=0),
     Column("image_digest", "string", "TEXT"),
     Column("name", "string", "TEXT"),
     Column("seconds", "double", "REAL NOT NULL", least=0),

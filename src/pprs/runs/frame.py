@@ -46,6 +46,7 @@ class RunFrame:
     sequential: bool = False  # whether the number of images depends on their results, because of a target error
     not_counted: int = 0  # rows of the run that are not part of its random sample
     space: Space = field(default_factory=Space)  # the images whose changes the radii measure
+    file_names: dict[int, str] = field(default_factory=dict)  # of the inputs with a thumbnail, by index
 
     @classmethod
     def of(cls, run: Run, name: str | None = None) -> RunFrame:
@@ -80,6 +81,7 @@ class RunFrame:
             thumbnails,
             failed=column([r is None for r in succeeded], bool, False),
             space=space_of(rows, settings),
+            file_names={r.idx: r.name for r in rows if r.name and r.idx in thumbnails},
         )
 
     @property

@@ -6,7 +6,6 @@ what a summary and a page show. Workers, resumption, verification, reports and e
 
 from __future__ import annotations
 
-import importlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,13 +17,14 @@ import numpy as np
 import torch
 
 from pprs.data import Selection
-from pprs.errors import ConfigurationError, suggest
+from pprs.errors import ConfigurationError
 from pprs.noise import Noise, QuantisedImage, digest_image
 from pprs.partition import Partition
+from pprs.progress import Progress
 from pprs.runs.binding import Binding
 from pprs.runs.check import Mismatch, RowCheck
 from pprs.runs.columns import Schema, quote_value
-from pprs.runs.provenance import CERTIFY, Provenance
+from pprs.runs.provenance import Provenance
 from pprs.runs.row import Failure
 from pprs.runs.session import Session
 from pprs.runs.subject import Subject, load_subject
@@ -208,6 +208,8 @@ class Guarantee(ABC, Generic[S, R]):
         adapted_caveat: What holds for images that the model was adapted with, in sentences.
         allows_gaps: Whether files of earlier versions lack settings, and digests of inputs, that later ones have.
         is_sampled: Whether a row rests on noise that was drawn, so that a replay draws it again.
+        may_be_large: Whether inputs are often so large that their noisy copies may not fit in memory. Those are refused
+            before they are answered, as all are to whose files noise is added.
         can_budget: Whether sampling may end at any time, so that a budget can be spent where it helps.
         legacy: The file of earlier versions, if there is one.
         answered: What an input is that has a row, such as "certified".
@@ -233,6 +235,7 @@ class Guarantee(ABC, Generic[S, R]):
     )
     allows_gaps: ClassVar[bool] = False
     is_sampled: ClassVar[bool] = True
+    may_be_large: ClassVar[bool] = False
     can_budget: ClassVar[bool] = False
     legacy: ClassVar[Legacy | None] = None
 
@@ -272,6 +275,9 @@ class Guarantee(ABC, Generic[S, R]):
 
     def check_attainable(self, subject: Subject, noise: Noise | None, settings: S, arithmetic: Arithmetic) -> None:
         """Raise an error before a run if its settings can never promise anything about the first usable input."""
+
+    def check_data(self, subject: Subject, progress: Progress) -> None:
+        """Raise an error before a run if the data of its inputs cannot be what the guarantee needs."""
 
     def list_mismatches(
         self, subject: Subject, noise: Noise | None, partition: Partition | None, settings: S
@@ -427,55 +433,3 @@ def same_value(stored: Any, made: Any) -> bool:
     if isinstance(stored, np.ndarray) or isinstance(made, np.ndarray):
         return bool(np.array_equal(stored, made))
     return bool(stored == made)
-
-
-# The guarantees of this package, by the name that a run's file holds, with the place of each.
-GUARANTEES: dict[str, str | Guarantee[Any, Any]] = {
-    CERTIFY: "pprs.certify.guarantee:CERTIFY",
-    "segment": "pprs.segmentation.guarantee:SEGMENT",
-    "patch": "pprs.patches.guarantee:PATCH",
-    "predict": "pprs.prediction.guarantee:PREDICT",
-    "label-set": "pprs.label_sets.guarantee:LABEL_SET",
-    "dither": "pprs.dither.guarantee:DITHER",
-}
-
-
-class UnknownGuaranteeError(ConfigurationError):
-    """A run is of a guarantee that nobody here knows."""
-
-
-def find_guarantee(name: str, given: Sequence[Guarantee[Any, Any]] = ()) -> Guarantee[Any, Any]:
-    """Return a guarantee by its name.
-
-    Args:
-        name: The name, as in a run's file.
-        given: Guarantees of the caller's own, which are not in the table.
-
-    Raises:
-        UnknownGuaranteeError: If there is none of this name.
-    """
-    for guarantee in given:
-        if guarantee.name == name:
-            return guarantee
-    if name not in GUARANTEES:
-        raise UnknownGuaranteeError(
-            f'this run promises "{name}", which this version of pprs does not know. {suggest(name, GUARANTEES)} '
-            "Upgrade pprs, or give the guarantee itself as `guarantee` if it is your own."
-        )
-    found = GUARANTEES[name]
-    if isinstance(found, str):
-        found = GUARANTEES[name] = import_guarantee(found)
-    return found
-
-
-def import_guarantee(place: str) -> Guarantee[Any, Any]:
-    """Return the guarantee at a place such as "package.module:NAME"."""
-    found = import_place(place)
-    assert isinstance(found, Guarantee), place
-    return found
-
-
-def import_place(place: str) -> Any:
-    """Return what is at a place such as "package.module:name". It is imported only when it is needed."""
-    module, _, attribute = place.partition(":")
-    return getattr(importlib.import_module(module), attribute)

@@ -26,7 +26,8 @@ from pprs._support.extras import extra
 from pprs._support.files import cache_folder
 from pprs.errors import ConfigurationError, MissingPackageError, PprsError
 from pprs.runs.export import export
-from pprs.runs.store import FILE, Given, RunFile, RunWriter
+from pprs.runs.store import FILE, RunFile, RunWriter
+from pprs.runs.tables import Given
 
 ROWS, UPLOADED = "rows.parquet", ".uploaded"  # the latter, beside a local copy, holds the identifier of its upload
 COPY_INTERVAL = 300.0  # seconds between two copies to a url while a run is in progress
@@ -104,7 +105,9 @@ def _explained(url: str, action: str, parameter: str | None) -> Iterator[None]:
 
 
 def check_text(path: object, parameter: str) -> None:
-    """Reject a url given as a Path, which loses one of its slashes."""
+    """Reject what no file can be called, and a url given as a Path, which loses one of its slashes."""
+    if "\0" in str(path):
+        raise ConfigurationError(f"`{parameter}` has a null character: {path!r}", parameter=parameter)
     if isinstance(path, Path) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]", path.as_posix()):
         raise ConfigurationError(f"give a url as text, not as a Path: {path}", parameter=parameter)
 

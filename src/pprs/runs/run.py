@@ -14,11 +14,13 @@ from pprs.errors import ConfigurationError, DamagedError, PprsError
 from pprs.runs import remote
 from pprs.runs.binding import Binding
 from pprs.runs.columns import IDX
-from pprs.runs.export import ERROR, read_exported, to_arrow
+from pprs.runs.export import ERROR, to_arrow
+from pprs.runs.exported import read_exported
 from pprs.runs.folder import SUFFIXES
 from pprs.runs.guarantee import Guarantee
 from pprs.runs.row import ROWS, Failure, Row, from_record
-from pprs.runs.store import FILE, Given, RunFile
+from pprs.runs.store import FILE, RunFile
+from pprs.runs.tables import Given
 
 if TYPE_CHECKING:
     import pandas

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from pprs.errors import ConfigurationError, PprsError, describe_error
+from pprs.inputs.domain import SIGNAL, domain_of
 from pprs.inputs.space import FILE as FILE_PIXELS
 from pprs.model.forms import FunctionModule
 from pprs.model.identity import identify
@@ -28,6 +29,8 @@ from pprs.runs.subject import Subject, recommend_for_model
 from pprs.smoothing.arithmetic import REAL, Arithmetic
 from pprs.smoothing.consistency import Watch, check_function_of_one_image
 from pprs.smoothing.voting import Scorer, error_context
+
+MAX_USEFUL_SIGMA = 2.0  # times the range of the values
 
 
 @dataclass(frozen=True)
@@ -196,6 +199,25 @@ def choose_partition(
     return requested.resolve(noise.sigma, subject.model.input_shape)
 
 
+def warn_of_strong_noise(sigma: float, image: torch.Tensor, progress: Progress) -> None:
+    """Warn if noise drowns an image or a signal, as where sigma was meant for pixel values in 0..255.
+
+    The limit is twice the range of the values. The largest sigma in the literature is the range itself, at which
+    networks trained for it recognise half of what they do without noise. Where the values come from a denoiser, twice
+    the range is still of use.
+    """
+    is_signal = domain_of(tuple(image.shape)) is SIGNAL
+    span = float(image.max() - image.min()) if is_signal else 1.0
+    if sigma <= MAX_USEFUL_SIGMA * span:
+        return
+    what = f"values that span {span:.3g}, as those of the first signal" if is_signal else "pixel values in [0, 1]"
+    scale = "" if is_signal else f" A sigma of {sigma:g} for 0..255 is {sigma / 255:.2g} here."
+    progress.message(
+        f"warning: `sigma` {sigma:g} is for {what}, which this noise drowns, so 0 correct of all is likely.{scale} "
+        f"{0.25 * span:.3g} to {span:.3g} is usual."
+    )
+
+
 def choose_run_arithmetic(
     arithmetic: Arithmetic, subject: Subject, noise: Noise, recorded: Provenance | None
 ) -> Arithmetic:
@@ -242,4 +264,5 @@ def count_adapted_images(subject: Subject, progress: Progress) -> int:
 __all__ = [
     "Session", "check_network", "choose_partition", "choose_run_arithmetic", "count_adapted_images",
     "describe_problem", "describe_subject", "open_session", "report_adaptation", "take_binding", "take_probe",
+    "warn_of_strong_noise",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ import contextlib
 import json
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +20,31 @@ from pprs.model.scores import HALF_TOLERANCE, TOLERANCE
 from pprs.runs.binding import Binding
 from pprs.runs.columns import MAX_HEAD, Map, Schema, quote_value
 from pprs.runs.database import Database, DatabaseWriter, has_table
-from pprs.runs.guarantee import GUARANTEES, Guarantee, Legacy, find_guarantee
-from pprs.runs.provenance import CERTIFY, KIND, Provenance
+from pprs.runs.guarantee import Guarantee, Legacy
+from pprs.runs.provenance import Provenance
+from pprs.runs.registry import GUARANTEES, find_guarantee
 from pprs.runs.row import Failure
 from pprs.runs.size import check_rows_fit
+from pprs.runs.tables import (
+    NAME,
+    Given,
+    check_failure,
+    column_expressions,
+    existing_columns,
+    is_partial,
+    read_binding,
+    read_guarantee,
+    read_settings,
+)
 
 FILE = "run.sqlite"
 VERSION = 1  # of the file format; earlier versions of pprs wrote 0
-MAX_SETTINGS = 1000
 MAX_THUMBNAILS, MAX_THUMBNAIL_BYTES = 16, 2**23  # others are not read
 _SETTINGS = "CREATE TABLE settings (key TEXT PRIMARY KEY, value TEXT NOT NULL)"
 _PICTURES = "CREATE TABLE pictures (idx INTEGER PRIMARY KEY, png BLOB NOT NULL)"
 _BINDING = "CREATE TABLE binding (value TEXT NOT NULL)"
 # The images of a run with a target error, in the random order in which they count; absent in other runs.
 _FAIR = "CREATE TABLE IF NOT EXISTS fair_order (place INTEGER PRIMARY KEY, idx INTEGER NOT NULL)"
-NAME = "name"  # the column with the name of an input
-Given = Sequence[Guarantee[Any, Any]]
 
 
 def run_database(guarantees: Given = ()) -> Database:
@@ -88,7 +97,7 @@ class RunFile:
         self._database = run_database(guarantees)
         self._database.check(self._path)
         with self._open() as db:
-            self.guarantee: Guarantee[Any, Any] = _read_guarantee(db, guarantees)
+            self.guarantee: Guarantee[Any, Any] = read_guarantee(db, guarantees)
 
     @property
     def schema(self) -> Schema[Any]:
@@ -102,13 +111,13 @@ class RunFile:
     def settings(self) -> Any:
         """The stored settings, of the class that the guarantee has."""
         with self._open() as db:
-            return _read_settings(db, self.guarantee)
+            return read_settings(db, self.guarantee)
 
     @property
     def binding(self) -> Binding | None:
         """What identifies the model that the run was made with, or None for a run of an earlier version."""
         with self._open() as db:
-            return _read_binding(db)
+            return read_binding(db)
 
     def check_size(self, name: str) -> None:
         """Raise an error if all rows, failures and the random order together take too much memory."""
@@ -119,7 +128,7 @@ class RunFile:
                 head
                 for table in tables[:2]
                 for column in self.schema.maps
-                if column.field in _existing_columns(db, table)
+                if column.field in existing_columns(db, table)
                 for (head,) in db.execute(f"SELECT substr({column.field}, 1, {MAX_HEAD}) FROM {table}")
             )
             maps = sum(map(Map.expanded_bytes, heads))
@@ -128,8 +137,8 @@ class RunFile:
     def iter_rows(self, *, partial_only: bool = False) -> Iterator[Any]:
         """Iterate over the rows by their keys, since all rows of a large run take much memory."""
         with self._open() as db:
-            columns, settings = ", ".join(_column_expressions(db, self.schema)), _read_settings(db, self.guarantee)
-            where = f"WHERE {_is_partial(db, self.schema)}" if partial_only else ""
+            columns, settings = ", ".join(column_expressions(db, self.schema)), read_settings(db, self.guarantee)
+            where = f"WHERE {is_partial(db, self.schema)}" if partial_only else ""
             for values in db.execute(f"SELECT {columns} FROM rows {where} ORDER BY {', '.join(self.schema.keys)}"):
                 yield self.schema.from_sql(values, settings)
 
@@ -145,7 +154,7 @@ class RunFile:
     def done(self) -> set[tuple[int, ...]]:
         """Keys of the rows that no later call continues."""
         with self._open() as db:
-            unfinished = _is_partial(db, self.schema)
+            unfinished = is_partial(db, self.schema)
             return set(db.execute(f"SELECT {', '.join(self.schema.keys)} FROM rows WHERE NOT {unfinished}"))
 
     def completed(self) -> set[int]:
@@ -164,13 +173,13 @@ class RunFile:
         with self._open() as db:
             if not has_table(db, "failed"):
                 return []  # a run of an earlier version
-            existing = _existing_columns(db, "failed")
+            existing = existing_columns(db, "failed")
             names = [*self.schema.keys, *self.schema.truth, "error", *([NAME] if NAME in existing else [])]
-            settings = _read_settings(db, self.guarantee)
+            settings = read_settings(db, self.guarantee)
             found = db.execute(
                 f"SELECT {', '.join(names)} FROM failed WHERE ({keys}) NOT IN (SELECT {keys} FROM rows) ORDER BY {keys}"
             )
-            return [_check_failure(self.schema, dict(zip(names, values, strict=True)), settings) for values in found]
+            return [check_failure(self.schema, dict(zip(names, values, strict=True)), settings) for values in found]
 
     def fair_order(self) -> list[int] | None:
         """The inputs that count, in random order, if the run had a target error. The last ones may have no row."""
@@ -243,9 +252,9 @@ class RunWriter:
             if self._writer.is_new:
                 self._create(settings, binding)
                 return
-            self._check_settings(_read_settings(self._db, _read_guarantee(self._db, self._given)), settings)
+            self._check_settings(read_settings(self._db, read_guarantee(self._db, self._given)), settings)
             if binding is not None:
-                self._compare_bindings(_read_binding(self._db), binding, tolerance)
+                self._compare_bindings(read_binding(self._db), binding, tolerance)
             self._upgrade()
 
     def _create(self, settings: Provenance, binding: Binding | None) -> None:
@@ -297,11 +306,11 @@ class RunWriter:
     def _upgrade(self) -> None:
         """Add the tables and columns that runs of earlier versions lack."""
         self._db.execute(self.schema.failed_table)
-        existing = _existing_columns(self._db)
+        existing = existing_columns(self._db)
         for column in self.schema.stored:
             if column.field not in existing:
                 self._db.execute(f"ALTER TABLE rows ADD COLUMN {column.field} {column.sql}")
-        if NAME not in _existing_columns(self._db, "failed"):
+        if NAME not in existing_columns(self._db, "failed"):
             self._db.execute(f"ALTER TABLE failed ADD COLUMN {NAME} TEXT")
         self._db.execute(f"PRAGMA user_version = {VERSION}")
 
@@ -327,7 +336,7 @@ class RunWriter:
         is_this = " AND ".join(f"{name} = ?" for name in schema.keys)
         if self._db.execute(f"SELECT {columns} FROM rows WHERE {is_this}", key).fetchone() == values:
             return  # already written: the caller was interrupted before it knew
-        self._db.execute(f"DELETE FROM rows WHERE {is_this} AND {_is_partial(self._db, schema)}", key)
+        self._db.execute(f"DELETE FROM rows WHERE {is_this} AND {is_partial(self._db, schema)}", key)
         self._db.execute(f"DELETE FROM failed WHERE {is_this}", key)
         self._db.execute(f"INSERT INTO rows ({columns}) VALUES ({', '.join('?' * len(values))})", values)
         if thumbnail is not None and len(thumbnail) <= MAX_THUMBNAIL_BYTES:
@@ -400,78 +409,3 @@ def _convert(folder: Path, legacy: Legacy, guarantees: Given) -> tempfile.Tempor
     with RunWriter(Path(scratch.name) / "run", settings, legacy.bind(folder), guarantee=guarantee) as writer:
         writer.add(((row, pictures.get(guarantee.schema.key(row)[0])) for row in rows), failures)
     return scratch
-
-
-def _read_values(db: sqlite3.Connection) -> dict[str, Any]:
-    stored = {}
-    for key, value in db.execute("SELECT key, value FROM settings LIMIT ?", (MAX_SETTINGS,)):
-        try:
-            stored[key] = json.loads(value)
-        except (ValueError, TypeError, RecursionError):
-            raise DamagedError(f"the setting {quote_value(key)} is not JSON. The run is damaged.") from None
-    return stored
-
-
-def _read_guarantee(db: sqlite3.Connection, guarantees: Given) -> Guarantee[Any, Any]:
-    found = db.execute("SELECT value FROM settings WHERE key = ?", (KIND,)).fetchone()
-    if found is None:
-        return find_guarantee(CERTIFY)
-    try:
-        name = json.loads(found[0])
-    except (ValueError, TypeError, RecursionError):
-        name = None
-    if not isinstance(name, str):
-        raise DamagedError(f"the setting {KIND} is {quote_value(found[0])}, which is no name. The run is damaged.")
-    return find_guarantee(name, guarantees)
-
-
-def _read_settings(db: sqlite3.Connection, guarantee: Guarantee[Any, Any]) -> Any:
-    return guarantee.settings.from_dict(_read_values(db))
-
-
-def _read_binding(db: sqlite3.Connection) -> Binding | None:
-    if not has_table(db, "binding"):
-        return None
-    return Binding.from_text(db.execute("SELECT value FROM binding").fetchone()[0])
-
-
-def _check_failure(schema: Schema[Any], values: dict[str, Any], settings: Any) -> Failure:
-    keys, error, name = [values[key] for key in schema.keys], values["error"], values.get(NAME)
-    try:
-        if not all(type(key) is int and key >= 0 for key in keys):
-            raise ValueError("its key is no index")
-        if not isinstance(error, str) or not isinstance(name, str | None):
-            raise ValueError("its error or its name is no text")
-        truth = schema.read_truth(values, settings)
-    except ValueError as problem:
-        shown = quote_value(tuple(values.values()))
-        raise DamagedError(f"the failed image {shown} is damaged: {problem}. The run is damaged.") from problem
-    label = truth.pop("label", None)
-    return Failure(keys[0], label, error, name, dict(zip(schema.keys[1:], keys[1:], strict=True)) | truth)
-
-
-def _existing_columns(db: sqlite3.Connection, table: str = "rows") -> set[str]:
-    return {str(name) for _, name, *_ in db.execute(f"PRAGMA table_info({table})")}
-
-
-def _column_expressions(db: sqlite3.Connection, schema: Schema[Any]) -> list[str]:
-    """SQL for each stored column: its name or, in a run of an earlier version that lacks it, its default."""
-    existing = _existing_columns(db)
-    return [c.field if c.field in existing else _default_value(c.sql or "") for c in schema.stored]
-
-
-def _is_partial(db: sqlite3.Connection, schema: Schema[Any]) -> str:
-    """SQL that says whether a row is one that a later call continues."""
-    if schema.partial is None:
-        return "0"
-    stopped = _column_expressions(db, schema)[[c.field for c in schema.stored].index("stopped")]
-    return f"{stopped} = '{schema.partial}'"
-
-
-def _default_value(sql: str) -> str:
-    """The default of a column, from its type in SQL.
-
-    >>> _default_value("TEXT NOT NULL DEFAULT 'n'"), _default_value("REAL")
-    ("'n'", 'NULL')
-    """
-    return sql.partition("DEFAULT ")[2] or "NULL"

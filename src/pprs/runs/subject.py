@@ -5,6 +5,7 @@ With `pixels="file"` the images keep their size, and the base classifier resizes
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ from pprs.smoothing.arithmetic import Arithmetic, prepare_image
 from pprs.smoothing.voting import trial_inputs
 
 SEGMENTS = "{} labels every pixel, and this is for networks that label the whole image. Use `pprs segment`."
+LISTED_CLASSES = 10  # classes that are named where they are matched by position
 MAX_UNUSABLE = 10  # if this many images in a row cannot be used, the images are not the cause
 
 
@@ -39,7 +41,8 @@ class Subject:
 
     `model.num_classes` is not None, and the labels of `data` are the model's. `model_text` opens the model again in
     another process. It is None if the model exists only in this process. `pixels` says what noise is added to: the
-    "network" input, or the pixels of the "file".
+    "network" input, or the pixels of the "file". `by_position` says that only the model or only the data name classes,
+    so that the labels of the data are taken for the model's by their numbers.
     """
 
     model: Model
@@ -48,6 +51,7 @@ class Subject:
     labels: tuple[str, ...] | None
     model_text: str | None
     pixels: str = NETWORK
+    by_position: bool = False
 
     @functools.cached_property
     def sample(self) -> Example:
@@ -63,6 +67,14 @@ class Subject:
             return domain_of(tuple(self.sample.image.shape))
         except PprsError:  # reported when the inputs are used
             return IMAGE
+
+    def describe_positions(self) -> str | None:
+        """Say which label is which class, if classes are matched by position."""
+        names = self.model.class_names
+        if not self.by_position or names is None:
+            return None
+        listed = ", ".join(f"{name}={i}" for i, name in enumerate(names[:LISTED_CLASSES]))
+        return f"classes by position: {listed}{', ...' if len(names) > LISTED_CLASSES else ''}"
 
     def of_all(self) -> Subject:
         """Return the same model with all images of the data, whatever the choice of images."""
@@ -179,7 +191,14 @@ def load_subject(
     _check_sample_rate(net, image_set)
     if net.num_classes is None:
         net = replace(net, num_classes=count_classes(net, find_usable(image_set, indices).image))
+    if net.num_classes is not None and net.num_classes < 2:
+        raise ConfigurationError(
+            f"`model` {net.source} has a single score, but a certificate compares at least two classes. For a binary "
+            "classifier with the score s, return the scores -s and s.",
+            parameter="model",
+        )
     order = _match_classes(net, image_set)
+    by_position = labels is None and _is_by_position(net, image_set, indices)
     names = net.class_names or image_set.class_names
     if labels is None:
         view = View(image_set, _preparation(net, pixels), order, names, exact=pixels == FILE)
@@ -196,7 +215,16 @@ def load_subject(
             )
     if net.class_names is None and names is not None:
         net = replace(net, class_names=names)
-    return Subject(net, view, indices, labels, text, pixels)
+    return Subject(net, view, indices, labels, text, pixels, by_position)
+
+
+def _is_by_position(net: Model, image_set: ImageSet, indices: Sequence[int]) -> bool:
+    """Return whether labels are matched by their numbers, because only the model or only the data name classes."""
+    if image_set.in_model_order or (net.class_names is None) == (image_set.class_names is None):
+        return False
+    with contextlib.suppress(PprsError):  # reported when the image is used
+        return image_set.label_of(indices[0]) is not None
+    return False
 
 
 def _check_sample_rate(net: Model, image_set: ImageSet) -> None:

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from pprs.data import ImageSet, open_dataset, read_image
-from pprs.data.arrays import Arrays, from_arrays, read_npz
+from pprs.data.arrays import Arrays, from_arrays, list_names, read_npz
 from pprs.data.base import UNREADABLE, refuse_bombs
 from pprs.data.folder import IMAGE_SUFFIXES, SPLITS
 from pprs.data.hub import HubSet
@@ -106,7 +106,7 @@ class MaskedArrays(MaskedSet):
 
 def _open_npz(path: Path) -> MaskedSet:
     images, masks, names = read_npz(path, NPZ_NAMES)
-    return _from_arrays(images, masks, str(path), None if names is None else tuple(str(n) for n in names))
+    return _from_arrays(images, masks, str(path), list_names(names, str(path)))
 
 
 def _from_arrays(images: Any, masks: Any, source: str, class_names: tuple[str, ...] | None) -> MaskedSet:

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from pprs._support.threads import get_threads
 from pprs.data import Selection
 from pprs.errors import ConfigurationError
 from pprs.inputs.space import NETWORK
 from pprs.model.forms import AnyModel
 from pprs.noise import Noise, digest_image
+from pprs.progress import Progress
 from pprs.runs import Answer, Failure, Guarantee, Key, Known, Question, Run, Session
 from pprs.runs.guarantee import Summary
 from pprs.runs.session import describe_problem
@@ -23,14 +23,14 @@ from pprs.runs.subject import Subject
 from pprs.segmentation.certificate import SegmentationCertificate
 from pprs.segmentation.holm import check_attainable
 from pprs.segmentation.legacy import LEGACY
+from pprs.segmentation.masks import MaskedSet
 from pprs.segmentation.row import SEGMENTATION_ROWS, SegmentationRow, conclude_row
 from pprs.segmentation.segmenter import SegmentationSampling, SmoothedSegmenter, split_alpha
 from pprs.segmentation.settings import SegmentationSettings
-from pprs.segmentation.subject import open_subject
+from pprs.segmentation.subject import check_masks, open_subject
 from pprs.segmentation.summary import summarise_segmentation
 from pprs.smoothing.arithmetic import Arithmetic
 from pprs.smoothing.certificate import round_down
-from pprs.smoothing.memory import check_memory
 from pprs.smoothing.voting import OnSamples, check_image
 
 
@@ -42,8 +42,6 @@ class SegmentAnswer(Answer):
         self.scorer = segmenter.votes
 
     def answer(self, question: Question, on_passes: OnSamples) -> SegmentationCertificate:
-        votes = self.segmenter.votes
-        check_memory(question.image, threads=votes.threads or get_threads(), batch_size=votes.batch_size)
         return self.segmenter.certify(question.image, self.sampling, index=question.index, on_samples=on_passes)
 
     def digest(self, image: torch.Tensor) -> str:
@@ -58,6 +56,7 @@ class SegmentGuarantee(Guarantee[SegmentationSettings, SegmentationRow]):
     verb = "segment"
     promise = "labels of pixels, all at once"
     task = "image-segmentation"
+    may_be_large = True
     settings = SegmentationSettings
     schema = SEGMENTATION_ROWS
     legacy = LEGACY
@@ -85,6 +84,10 @@ class SegmentGuarantee(Guarantee[SegmentationSettings, SegmentationRow]):
                 parameter="pixels",
             )
         return open_subject(model, data, images=images, split=split, classes=classes, adapted=adapted)
+
+    def check_data(self, subject: Subject, progress: Progress) -> None:
+        if isinstance(subject.data, MaskedSet):
+            check_masks(subject.data, subject.images, progress)
 
     def check_attainable(
         self, subject: Subject, noise: Noise | None, settings: SegmentationSettings, arithmetic: Arithmetic

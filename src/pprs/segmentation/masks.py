@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from pprs.data import Example, ImageSet
+from pprs.data.base import PreparedSet
 from pprs.errors import ConfigurationError, PprsError
 from pprs.model import Model
 
@@ -102,11 +103,12 @@ class Unmasked(MaskedSet):
         return self._images.name_of(index)
 
 
-class Prepared(MaskedSet):
+class Prepared(PreparedSet, MaskedSet):
     """Images and masks at the input size of a network, with masks checked against its number of classes."""
 
     def __init__(self, data: MaskedSet, model: Model, num_classes: int) -> None:
         self._data, self._model, self._num_classes = data, model, num_classes
+        self._prepare = model.prepare
         self.class_names, self.source, self.split = data.class_names, data.source, data.split
 
     @property
@@ -119,7 +121,7 @@ class Prepared(MaskedSet):
 
     def _get(self, index: int) -> tuple[torch.Tensor, int | None]:
         try:
-            return self._model.prepare(self._data.image_of(index)), None
+            return self._prepare(self._data.image_of(index)), None
         except PprsError as error:
             raise type(error)(error.message, parameter=error.parameter, index=index) from error
 

@@ -19,6 +19,7 @@ from pprs.report.render import render
 from pprs.report.section import MethodSettings, Section
 from pprs.report.table import Cell, Table, find_best, format_percent, format_radius
 from pprs.runs import Key, Run
+from pprs.runs.row import name_input
 from pprs.segmentation.row import SegmentationRow
 from pprs.segmentation.settings import SegmentationSettings
 from pprs.segmentation.summary import Totals, add_up, state_claims
@@ -34,7 +35,7 @@ STYLE = """\
 .legend i { display: inline-block; width: 0.9em; height: 0.9em; margin-right: 0.3em; border: 1px solid #888; }"""
 
 Views = dict[str, Any]  # pictures by caption
-Example = tuple[int, list[tuple[str, Views]]]  # an image, and its views of every run
+Example = tuple[str, list[tuple[str, Views]]]  # the name of an image, and its views of every run
 
 
 def make_section(runs: Sequence[Run]) -> Section:
@@ -106,8 +107,8 @@ class _Content:
         settings: SegmentationSettings = self.runs[0].settings
         count = settings.num_classes or 0
         tiles = [
-            (index, [(name, [(caption, _data_url(view)) for caption, view in views.items()]) for name, views in parts])
-            for index, parts in self._find_examples()
+            (image, [(name, [(caption, _data_url(view)) for caption, view in views.items()]) for name, views in parts])
+            for image, parts in self._find_examples()
         ]
         colours = ["#" + "".join(f"{round(255 * v):02x}" for v in c) for c in pictures.palette(count)]
         names = settings.class_names or tuple(f"class {i}" for i in range(count))
@@ -121,7 +122,11 @@ class _Content:
         from pprs.report import figures
         from pprs.segmentation import pictures
 
-        rows = [(f"{name}, image {index}", views) for index, parts in self._find_examples() for name, views in parts]
+        rows = [
+            (f"{name}, {image}".replace("$", r"\$"), views)
+            for image, parts in self._find_examples()
+            for name, views in parts
+        ]
         if not rows:
             raise PprsError("the runs have no images that can be drawn")
         settings: SegmentationSettings = self.runs[0].settings
@@ -167,7 +172,7 @@ class _Content:
                 row, is_first = by_index[index], position == 0
                 mask = row.mask if is_first else None
                 parts.append((name, pictures.render_maps(row.certificate, image if is_first else None, mask)))
-            examples.append((index, parts))
+            examples.append((name_input(index, rows[0][index].name), parts))
         return examples
 
 

@@ -12,14 +12,12 @@ from pprs.errors import check_type
 from pprs.model.forms import AnyModel
 from pprs.noise import AnyNoise
 from pprs.partition import AnyPartition, Partition
-from pprs.progress import Progress, as_progress
+from pprs.progress import Progress
 from pprs.runners import Runner, RunOptions, run_subject
 from pprs.runs import Run
 from pprs.runs.subject import Subject
 from pprs.segmentation.guarantee import SEGMENT
-from pprs.segmentation.masks import MaskedSet
 from pprs.segmentation.segmenter import SegmentationSampling
-from pprs.segmentation.subject import check_masks
 
 
 def segment_dataset(
@@ -103,8 +101,6 @@ def segment_dataset(
 def segment_subject(subject: Subject, sampling: SegmentationSampling, options: RunOptions) -> Run:
     """Certify the label maps of a subject, that is, of a network already matched with its images and masks."""
     options.check(SEGMENT)
-    assert isinstance(subject.data, MaskedSet)
-    check_masks(subject.data, subject.images, as_progress(options.progress))
     partition, noise = options.partition, options.noise
     if isinstance(partition, Partition) and noise is not None:  # all images of a run have the same partition
         shape = tuple(subject.sample.image.shape)

@@ -46,6 +46,10 @@ class SegmentationSettings(Provenance):
     @functools.cached_property
     def sampling(self) -> SegmentationSampling:
         """How images are sampled, and what is proved about them. Raises DamagedError if that is not valid."""
+        return self.check_sampling()
+
+    def check_sampling(self) -> SegmentationSampling:
+        """Return how images are sampled, or raise DamagedError if that is not valid."""
         try:
             return self.make_sampling()
         except PprsError as error:
@@ -63,7 +67,7 @@ class SegmentationSettings(Provenance):
         Raises:
             DamagedError: If the sampling, the number of classes, the partition or the arithmetic is not valid.
         """
-        self.sampling  # noqa: B018  raises an error if it is not valid
+        self.check_sampling()
         if self.num_classes is None or self.num_classes < 2:
             raise DamagedError(f'the setting "num_classes" is {self.num_classes}, but must be at least 2')
         if self.noise_text is None or self.partition_text is None:

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from pprs._support import threads as _threads
-from pprs.errors import ConfigurationError, PprsError
+from pprs.errors import PprsError
 from pprs.inputs.domain import Domain
 from pprs.model.modes import eval_mode
 from pprs.model.scores import near_ties, spread
@@ -249,7 +249,6 @@ class LocalVotes(Scorer):
         self,
         images: Iterable[tuple[int, torch.Tensor | QuantisedImage]],
         phase: int,
-        on_failure: Callable[[int, Exception], None] | None = None,
     ) -> Iterator[tuple[int, torch.Tensor]]:
         """Yield the index and the scores [num_classes] of one noisy sample of each image, in order.
 
@@ -259,8 +258,6 @@ class LocalVotes(Scorer):
         Args:
             images: The index of each image, which keys its noise, and the image, as returned by `quantise`.
             phase: The phase of the noise.
-            on_failure: Called with the index of an image that cannot be classified, and the error. Such an image is
-                left out. By default, the error is raised.
         """
         pending: dict[int, tuple[int, torch.Tensor | QuantisedImage]] = {}
 
@@ -269,22 +266,11 @@ class LocalVotes(Scorer):
                 pending[position] = item
                 yield position
 
-        def score(position: int) -> tuple[int, torch.Tensor | Exception]:
+        def score(position: int) -> tuple[int, torch.Tensor]:
             index, x = pending.pop(position)
-            try:
-                return index, self._score_sample(index, x, phase)
-            except ConfigurationError:
-                raise
-            except Exception as error:  # a user's model may raise anything
-                return index, error
+            return index, self._score_sample(index, x, phase)
 
-        for index, scores in self.map_on_pool(score, request()):
-            if isinstance(scores, torch.Tensor):
-                yield index, scores
-            elif on_failure is None:
-                raise scores
-            else:
-                on_failure(index, scores)
+        yield from self.map_on_pool(score, request())
 
     def _score_sample(self, index: int, x: torch.Tensor | QuantisedImage, phase: int) -> torch.Tensor:
         """Return the scores [num_classes] of one noisy sample of an image."""

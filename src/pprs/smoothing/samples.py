@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import torch
 
 from pprs.errors import ConfigurationError, PprsError
-from pprs.inputs.domain import Domain, domain_of
+from pprs.inputs.domain import IMAGE, SIGNAL, Domain, domain_of
 from pprs.noise import Noise, QuantisedImage, host_rng, keyed_rng, quantised_gaussian
 from pprs.partition import Partition
 
@@ -39,7 +39,10 @@ def check_image(x: torch.Tensor, device: torch.device | str = "cpu", domain: Dom
 
 @contextlib.contextmanager
 def error_context(x: torch.Tensor, index: int, partition: Partition | None) -> Iterator[None]:
-    """Add the image's index and shape and the partition to errors that do not name an image yet."""
+    """Add the image's index and shape and the partition to errors that do not name an image yet.
+
+    Errors about a signal call it so.
+    """
     try:
         yield
     except ConfigurationError:
@@ -47,8 +50,13 @@ def error_context(x: torch.Tensor, index: int, partition: Partition | None) -> I
     except PprsError as error:
         if error.index is not None:
             raise
-        context = f"shape {tuple(getattr(x, 'shape', ()))}, partition {partition or 'none'}"
-        raise PprsError(f"{context}: {error.message}", parameter=error.parameter, index=index) from error
+        shape = tuple(getattr(x, "shape", ()))
+        domain = SIGNAL if len(shape) == SIGNAL.ndim else IMAGE
+        message = error.message if error.noun else domain.rename(error.message)
+        context = f"shape {shape}, partition {partition or 'none'}"
+        raise PprsError(
+            f"{context}: {message}", parameter=error.parameter, index=index, noun=error.noun or domain.name
+        ) from error
 
 
 def chunk_size(dim: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import json
 import sqlite3
@@ -18,20 +17,27 @@ import numpy as np
 import pytest
 
 from pprs.errors import ConfigurationError, DamagedError
-from pprs.progress import Silent
 from pprs.report import FORMATS as REPORTS
 from pprs.report import make_report, write_report
 from pprs.runners import Processes, run_dataset
 from pprs.runs import FILE, Failure, Guarantee, Key, Run, RunFile, export, open_run
-from pprs.runs.columns import FLOATS, INTEGERS, MAP, TRUTH, Column
+from pprs.runs.columns import Column
 from pprs.runs.export import FORMATS
-from pprs.runs.guarantee import import_place
+from pprs.runs.registry import import_place
+from pprs.testing.forgery import (
+    ALTERED,
+    AlteredData,
+    InterruptingReports,
+    ListedRun,
+    make_other,
+    other_setting,
+    other_values,
+)
 from pprs.testing.store import Resumption, snapshot
 from pprs.verification import Verification, verify_run
 
 AnyGuarantee = Guarantee[Any, Any]
 COUNT = 6  # inputs of a run
-ALTERED = 4  # the input that fails or changes in some tests
 KILLS = 6  # states of a killed run that are resumed
 SECONDS = "seconds"  # the column that differs between two runs
 
@@ -56,12 +62,14 @@ class GuaranteeContract(ABC):
         settings: Settings of its own, as for `run_dataset`.
         options: Other keywords of `run_dataset`, such as `noise`.
         unchecked: Stored columns and own settings, a change of which no verification can find, with the reason.
+        absent: Stored columns without a value in rows of earlier versions. That one was removed is not found.
     """
 
     guarantee: ClassVar[AnyGuarantee]
     settings: ClassVar[Mapping[str, Any]] = {}
     options: ClassVar[Mapping[str, Any]] = {}
     unchecked: ClassVar[Mapping[str, str]] = {}
+    absent: ClassVar[Sequence[str]] = ()
 
     @abstractmethod
     def make_inputs(self, folder: Path) -> tuple[str, str]:
@@ -131,7 +139,7 @@ class GuaranteeContract(ABC):
         with tempfile.TemporaryDirectory(prefix="pprs-") as name:
             out = Path(name) / "run"
             with pytest.raises(KeyboardInterrupt):
-                self._run(out, progress=_Interrupting(COUNT - 1))
+                self._run(out, progress=InterruptingReports(COUNT - 1))
             assert self._stored(self._run(out)) == self._stored(self._finished().run)
 
     def test_failures_are_recorded_and_tried_again(self) -> None:
@@ -165,7 +173,7 @@ class GuaranteeContract(ABC):
             assert self._stored(open_run(out, guarantee=self.guarantee)) == before, "the refused call changed the run"
 
     def test_a_run_of_another_kind_is_refused(self) -> None:
-        other = _make_other(self.guarantee)
+        other = make_other(self.guarantee)
         with tempfile.TemporaryDirectory(prefix="pprs-") as name:
             out = Path(name) / "run"
             self._run(out, images=range(1))
@@ -235,7 +243,7 @@ class GuaranteeContract(ABC):
         columns = [column for column in self.guarantee.schema.stored if column.field != SECONDS]
         found, missed = set[str](), list[str]()
         for column in columns:
-            is_found = all(self._is_found(self._forge_row(column, value)) for value in self._other_values(column))
+            is_found = all(self._is_found(self._forge_row(column, value)) for value in self.other_values(column))
             (found.add if is_found else missed.append)(column.field)
         for name in self._own():
             is_found = self._is_found(self._forge_setting(name))
@@ -247,6 +255,9 @@ class GuaranteeContract(ABC):
         )
         stale = sorted(found & self.unchecked.keys())
         assert not stale, f"verification finds changes of {stale}, so they must not be listed in `unchecked`"
+        removed = [column for column in columns if column.field in self.absent]
+        stale = [column.field for column in removed if self._is_found(self._forge_row(column, None))]
+        assert not stale, f"verification finds that {stale} were removed, so they must not be listed in `absent`"
 
     def _own(self) -> list[str]:
         names: list[str] = self.guarantee.settings.own_names()
@@ -271,16 +282,18 @@ class GuaranteeContract(ABC):
 
     def _forge_setting(self, name: str) -> tuple[str, tuple[Any, ...]]:
         names = {field: key for key, field in self.guarantee.settings.texts.items()}
-        other = _other_setting(getattr(self._finished().run.settings, name))
+        other = other_setting(getattr(self._finished().run.settings, name))
         return "UPDATE settings SET value = ? WHERE key = ?", (json.dumps(other), names.get(name, name))
 
-    def _other_values(self, column: Column) -> list[Any]:
+    def other_values(self, column: Column) -> list[Any]:
         """Return values as they are stored, other than that of the first row."""
         rows = self._finished().run.rows()
         if column.field in self.guarantee.schema.keys:  # one that no row has yet
             return [max(getattr(row, column.field) for row in rows) + 1]
-        others = _other_values(column, getattr(rows[0], column.field))
-        return [column.codec.store(other) if other is not None else None for other in others]
+        value = getattr(rows[0], column.field)
+        others = [column.codec.store(other) for other in other_values(column, value)]
+        is_removable = not column.required and value is not None and column.field not in self.absent
+        return [*others, None] if is_removable else others
 
     # ---- what is shown
 
@@ -309,14 +322,14 @@ class GuaranteeContract(ABC):
                 low, high = metric.low, metric.high
                 assert low is None or high is None or low <= metric.value <= high, f"{metric} is not in its interval"
         for place, row in enumerate(rows):
-            listed = _Listed(run, [*rows[:place], *rows[place + 1 :]], [self._fail(row)])
+            listed = ListedRun(run, [*rows[:place], *rows[place + 1 :]], [self._fail(row)])
             found = guarantee.summarise(listed)
             assert found.inputs == whole.inputs, "summarise() leaves out inputs that failed"
             assert len(found.failures) == 1, "summarise() leaves out failures"
             first, before = found.metrics[0], whole.metrics[0]
             if not first.unit:
                 assert first.value <= before.value + 1e-12, f"{first.name} rises if input {row.idx} fails"
-        guarantee.summarise(_Listed(run, [], []))  # of a run that has no rows yet
+        guarantee.summarise(ListedRun(run, [], []))  # of a run that has no rows yet
 
     def test_reports_render(self) -> None:
         run, guarantee = self._finished().run, self.guarantee
@@ -390,75 +403,15 @@ class GuaranteeContract(ABC):
 
         def load_altered(*arguments: Any, **options: Any) -> Any:
             subject = load(*arguments, **options)
-            return dataclasses.replace(subject, data=_Altered(subject.data, fail=fail))  # type: ignore[arg-type]
+            return dataclasses.replace(subject, data=AlteredData(subject.data, fail=fail))  # type: ignore[arg-type]
 
         with mock.patch.object(type(self.guarantee), "load", lambda _, *a, **o: load_altered(*a, **o)):
             yield
 
 
-class _Altered:
-    """Data of which one input was changed, or cannot be read."""
-
-    def __init__(self, data: Any, *, fail: bool) -> None:
-        self._data, self._fail = data, fail
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._data, name)
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def __getitem__(self, index: int) -> Any:
-        example = self._data[index]
-        if index != ALTERED:
-            return example
-        if self._fail:
-            raise OSError("the file is damaged")
-        return dataclasses.replace(example, image=1 - example.image)
-
-    def image_of(self, index: int) -> Any:
-        return self[index].image
-
-
-class _Interrupting(Silent):
-    """Raises KeyboardInterrupt, as Ctrl-C does, once this many passes were reported."""
-
-    def __init__(self, reports: int) -> None:
-        self._left = reports
-
-    def advance(self, amount: float, note: str = "") -> None:
-        self._left -= 1
-        if self._left <= 0:
-            raise KeyboardInterrupt
-
-
-class _Listed(Run):
-    """A run with these rows and failures."""
-
-    def __init__(self, run: Run, rows: Sequence[Any], failures: Sequence[Failure]) -> None:
-        self.path, self.guarantee, self.settings = run.path, run.guarantee, run.settings
-        self._rows, self._failures = rows, failures
-
-    def iter_rows(self) -> Iterator[Any]:
-        return iter(self._rows)
-
-    def failures(self) -> list[Failure]:
-        return list(self._failures)
-
-
 def schema_exports(run: Run) -> set[str]:
     """Return the settings that every exported row repeats."""
     return {run.settings.texts.get(name, name) for name in run.settings.exported}
-
-
-def _make_other(guarantee: AnyGuarantee) -> AnyGuarantee:
-    """Return a guarantee of another name."""
-    name = f"not-{guarantee.name}"
-    settings = type("OtherSettings", (guarantee.settings,), {"kind": name, "__module__": __name__})
-    named = {"name": name, "settings": settings, "noun": "another run", "legacy": None}
-    other = copy.copy(guarantee)
-    object.__setattr__(other, "__class__", type("Other", (type(guarantee),), named))
-    return other
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -467,37 +420,6 @@ def _same(one: Any, other: Any) -> bool:
 
 def _differences(rows: Mapping[Key, Any], expected: Mapping[Key, Any]) -> list[Key]:
     return [key for key, row in rows.items() if row != expected.get(key)]
-
-
-def _other_values(column: Column, value: Any) -> list[Any]:
-    """Return other values of a column, which may be none of its values."""
-    if column.codec is MAP:
-        changed = np.zeros((2, 2), np.int32) if value is None else np.array(value)
-        changed.flat[0] += 1
-        return [changed]
-    if column.codec is INTEGERS:
-        return [(*value[:-1], value[-1] + 1) if value else (1,)]
-    if column.codec is FLOATS:
-        return [(*value[:-1], value[-1] / 2 + 0.125) if value else (0.5,)]
-    if column.codec is TRUTH or isinstance(value, bool):
-        return [not value]
-    if column.arrow == "int64":
-        return [1] if value is None else [value + 1]
-    if column.arrow == "double":
-        return [0.5] if value is None else [value / 2 + 0.125]
-    if column.arrow == "binary":
-        return [b"forged"]
-    return ["forged"]
-
-
-def _other_setting(value: Any) -> Any:
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, int):
-        return value + 1
-    if isinstance(value, float):
-        return value / 2
-    return "forged" if value is None or isinstance(value, str) else ["forged"]
 
 
 __all__ = ["GuaranteeContract"]

@@ -14,7 +14,7 @@ from pprs.data import ImageSet, open_dataset
 from pprs.errors import ConfigurationError, PprsError
 from pprs.inputs.domain import SIGNAL, domain_of
 from pprs.model import weights
-from pprs.model.resnet import ARCHITECTURES, ResNet, architecture
+from pprs.model.resnet import ARCHITECTURES, Architecture, ResNet, architecture
 from pprs.noise import Noise, keyed_rng
 from pprs.partition import Partition
 from pprs.progress import Progress, as_progress, rename_inputs, stage
@@ -99,16 +99,8 @@ def train(
     images, labels = data.stack()
     shape = tuple(images.shape[1:])
     _check_architecture(recipe.arch, shape)
-    over = (0, *range(2, images.ndim))  # all axes but that of the channels
     num_classes = len(data.class_names) if data.class_names else int(labels.max()) + 1
-    arch = architecture(
-        recipe.arch,
-        channels=images.shape[1],
-        num_classes=num_classes,
-        mean=tuple(images.mean(over).tolist()),
-        std=tuple(images.std(over).clamp_min(1e-3).tolist()),
-        width=recipe.width,
-    )
+    arch = _choose_architecture(recipe, images, num_classes)
     if noise is not None and partition is not None:
         partition = partition.resolve(noise.sigma, shape)
     torch.manual_seed(recipe.seed)
@@ -117,15 +109,21 @@ def train(
     training = asdict(recipe) | {"data": data_name, "noise": str(noise), "partition": str(partition)}
     if (rate := getattr(data, "sample_rate", None)) is not None:
         training["sample_rate"] = rate
-    weights.save(
-        out,
-        net,
-        arch,
-        input_shape=shape,
-        class_names=data.class_names,
-        training=training,
-    )
+    weights.save(out, net, arch, input_shape=shape, class_names=data.class_names, training=training)
     return net
+
+
+def _choose_architecture(recipe: Recipe, images: torch.Tensor, num_classes: int) -> Architecture:
+    """Return the architecture of a recipe, which brings the values of these images to mean 0 and deviation 1."""
+    over = (0, *range(2, images.ndim))  # all axes but that of the channels
+    return architecture(
+        recipe.arch,
+        channels=images.shape[1],
+        num_classes=num_classes,
+        mean=tuple(images.mean(over).tolist()),
+        std=tuple(images.std(over).clamp_min(1e-3).tolist()),
+        width=recipe.width,
+    )
 
 
 def _check_architecture(name: str, shape: tuple[int, ...]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,17 @@ import torch
 
 from pprs._support.files import atomic_write
 from pprs._support.threads import keep_memory
-from pprs.data import Selection
+from pprs.data import ImageSet, Selection
 from pprs.errors import ConfigurationError, PprsError, suggest
-from pprs.inputs.space import FILE, NETWORK, state_pixels
+from pprs.inputs.space import NETWORK, state_pixels
+from pprs.model import Model
 from pprs.model.forms import AnyModel, open_model
 from pprs.noise import AnyNoise, Noise, as_noise
 from pprs.partition import Denoiser, Partition, parse_partition
 from pprs.progress import Progress, as_progress, rename_inputs, stage
-from pprs.runners import Local, fit_in_memory, parse_budget
+from pprs.runners import Local, fit_in_memory, parse_time
 from pprs.runs.engine import EngineChoice, EngineOptions, check_engine
-from pprs.runs.session import check_network, count_adapted_images, open_session
+from pprs.runs.session import check_network, count_adapted_images, open_session, warn_of_strong_noise
 from pprs.runs.subject import Subject, load_subject, open_data
 from pprs.smoothing.arithmetic import Arithmetic
 from pprs.smoothing.voting import BaseClassifier, Scorer
@@ -100,71 +102,81 @@ def tune(
     """
     # Arguments are checked before anything is loaded.
     noise = as_noise(noise)
-    seconds, chosen = _check_budget(budget), _check_families(families, denoiser, adapted)
+    seconds, chosen = parse_time(budget, "a search"), _check_families(families, denoiser, adapted)
     file_denoiser = None if denoiser is None else _parse_denoiser(denoiser)
     check_engine(engine)
     device = Local().check_device(device)
     reporter, folder = as_progress(progress), None if out is None else Path(out)
     selection = Selection(limit=LIMIT) if images is None else images
-    opened, net = open_data(data, split=split, classes=classes), open_model(model)[0]
-    subject = load_subject(net, opened, labels=labels, images=selection, pixels=pixels)
-    adapted_subject = None
-    if adapted is not None:
-        adapted_subject = load_subject(
-            net, opened, labels=labels, images=subject.images, pixels=pixels, adapted=adapted
-        )
+    opened = open_data(data, split=split, classes=classes)
+    subject, adapted_subject = _load(open_model(model)[0], opened, labels, selection, pixels, adapted)
     reporter = rename_inputs(reporter, subject.domain)
     check_number_of_images(len(subject.images))
+    warn_of_strong_noise(noise.sigma, subject.sample.image, reporter)
     _report_adaptation(adapted_subject or subject, noise, reporter)
     if file_denoiser is not None:
         file_denoiser = _resolve_denoiser(file_denoiser, noise, subject)
-    if subject.pixels == FILE:
-        subject = fit_in_memory(subject, Local(), EngineOptions(device=device))
-    if folder is not None and engine == "auto":
-        engine = recorded_engine(folder / MEASUREMENTS)
+    subject = fit_in_memory(subject, Local(), EngineOptions(device=device))
     keep_memory()
-    trials = subject.trial_images(noise, None, seed)
-
-    def open_network(subject: Subject, engine: str) -> tuple[BaseClassifier, EngineChoice]:
-        session, choice = open_session(
-            subject, trials, options=EngineOptions(engine, device), passes=SAMPLES, message=reporter.message
-        )
-        check_network(Scorer(session.network, subject.num_classes, device=device), trials, reporter)
-        return session.network, choice
-
-    (network, choice), adapted_network = open_network(subject, engine), None
-    if adapted_subject is not None:
-        adapted_to = _find_adapted_partition(adapted_subject, file_denoiser, trials, reporter)
-        adapted_network = AdaptedNetwork(open_network(adapted_subject, choice.engine)[0], adapted_to)
-    cache = MeasurementCache()
-    if folder is not None:
-        settings = _collect_settings(subject, selection, noise, seed, budget, chosen, choice)
-        if adapted_subject is not None:
-            settings[ADAPTED] = adapted_subject.model.digest()
-        if file_denoiser is not None:
-            settings[DENOISER] = str(file_denoiser.without_paths())
-        cache = MeasurementCache(folder / MEASUREMENTS, settings)
+    opening = _Opening(subject.trial_images(noise, None, seed), device, reporter)
+    recorded = "auto" if folder is None else recorded_engine(folder / MEASUREMENTS)
+    network, choice = opening.open(subject, recorded if engine == "auto" else engine)
+    adapted_network = opening.open_adapted(adapted_subject, choice.engine, file_denoiser)
+    settings = _collect_settings(subject, selection, noise, seed, budget, chosen, choice)
+    settings |= _describe_files(adapted_subject, file_denoiser)
+    cache = MeasurementCache() if folder is None else MeasurementCache(folder / MEASUREMENTS, settings)
+    hint = "" if folder is None else "; Ctrl-C keeps the measurements"
+    reporter.message(f"searching on {len(subject.images) // 2} images under {noise} for about {budget}{hint}")
+    reporter.message(state_pixels(pixels))
     steps = search_partitions(
         network, subject.num_classes, noise, subject.data, subject.images, seconds=seconds, families=chosen, seed=seed,
         device=device, cache=cache, denoiser=file_denoiser, adapted=adapted_network,
     )  # fmt: skip
-    hint = "" if folder is None else "; Ctrl-C keeps the measurements"
-    reporter.message(f"searching on {len(subject.images) // 2} images under {noise} for about {budget}{hint}")
-    reporter.message(state_pixels(pixels))
     tuned = _run_search(steps, seconds, reporter)
     if folder is not None:
         _write_result(tuned, noise, folder)
     return tuned
 
 
-def _check_budget(budget: str) -> float:
-    """Return the budget in seconds."""
-    seconds = parse_budget(budget).seconds
-    if seconds == float("inf"):
-        raise ConfigurationError(
-            f'the `budget` of a search must be a time, such as 5m, not "{budget}"', parameter="budget"
-        )
-    return seconds
+def _load(
+    model: Model,
+    data: ImageSet,
+    labels: str | Sequence[str] | None,
+    images: Iterable[int] | Selection,
+    pixels: str,
+    adapted: str | Path | None,
+) -> tuple[Subject, Subject | None]:
+    """Return the classifier with the images, and its adaptation with the same images, if it has one."""
+    subject = load_subject(model, data, labels=labels, images=images, pixels=pixels)
+    if adapted is None:
+        return subject, None
+    return subject, load_subject(model, data, labels=labels, images=subject.images, pixels=pixels, adapted=adapted)
+
+
+@dataclass(frozen=True)
+class _Opening:
+    """Puts networks on an engine, and checks them on the same trial inputs."""
+
+    trials: torch.Tensor
+    device: str
+    progress: Progress
+
+    def open(self, subject: Subject, engine: str) -> tuple[BaseClassifier, EngineChoice]:
+        """Return the network of a subject, and the engine that was chosen for it."""
+        session, choice = open_session(
+            subject, self.trials, options=EngineOptions(engine, self.device), passes=SAMPLES,
+            message=self.progress.message,
+        )  # fmt: skip
+        scorer = Scorer(session.network, subject.num_classes, device=self.device)
+        check_network(scorer, self.trials, self.progress)
+        return session.network, choice
+
+    def open_adapted(self, subject: Subject | None, engine: str, denoiser: Denoiser | None) -> AdaptedNetwork | None:
+        """Return an adapted network, with the partition that it was adapted to if that can be used here."""
+        if subject is None:
+            return None
+        adapted_to = _find_adapted_partition(subject, denoiser, self.trials, self.progress)
+        return AdaptedNetwork(self.open(subject, engine)[0], adapted_to)
 
 
 def _check_families(
@@ -276,6 +288,12 @@ def _collect_settings(
     }
     # Earlier searches do not name the pixels, and can still be resumed.
     return settings if subject.pixels == NETWORK else {**settings, "pixels": subject.pixels}
+
+
+def _describe_files(adapted: Subject | None, denoiser: Denoiser | None) -> dict[str, str]:
+    """Return the settings of a search that follow from its files."""
+    found = {} if adapted is None else {ADAPTED: adapted.model.digest()}
+    return found if denoiser is None else {**found, DENOISER: str(denoiser.without_paths())}
 
 
 def _describe_images(images: Iterable[int] | Selection, indices: Sequence[int]) -> Any:

@@ -16,7 +16,7 @@ from pprs.errors import PprsError
 from pprs.model.identity import identify
 from pprs.noise import QuantisedImage, digest_image
 from pprs.progress import Progress
-from pprs.runs import Binding, Failure, Guarantee, Run, describe_parts, same_value
+from pprs.runs import Binding, ExportedRun, Failure, Guarantee, Run, describe_parts, same_value
 from pprs.runs.check import BELOW, count_rows
 from pprs.runs.columns import quote_value
 from pprs.runs.session import describe_subject
@@ -63,7 +63,7 @@ def check_binding(binding: Binding | None, subject: Subject, settings: Any, find
 
 def check_images(subject: Subject, run: Run, settings: Any, findings: Findings, reporter: Progress) -> None:
     """Compare the inputs, what is true of them, and the pictures with those that were answered."""
-    comparison = _Comparison(subject, run.guarantee, settings, findings, run.thumbnails())
+    comparison = _Comparison(subject, run.guarantee, settings, findings, run.thumbnails(), _is_named(run))
     rows = 0
     for row in run.iter_rows():
         reporter.advance(1)
@@ -79,6 +79,13 @@ def check_images(subject: Subject, run: Run, settings: Any, findings: Findings, 
     findings.checked.append(f"{count_rows(rows)}{some} of the {len(subject.data)} images of the data")
 
 
+def _is_named(run: Run) -> bool:
+    """Whether every row must name its input, if the data does. In rows of earlier versions names may be missing."""
+    if run.guarantee.allows_gaps or run.guarantee.legacy or isinstance(run, ExportedRun):
+        return False
+    return any(row.name is not None for row in run.iter_rows())
+
+
 @dataclass
 class _Comparison:
     """Compares rows with the inputs of the data."""
@@ -88,6 +95,7 @@ class _Comparison:
     settings: Any
     findings: Findings
     thumbnails: dict[int, bytes]
+    is_named: bool  # whether every row names its input, if the data does
     bound: int = 0
     known: int = 0
     unbound: int = 0
@@ -108,7 +116,7 @@ class _Comparison:
             return
         self.known += 1
         found = compare_truth(self.guarantee, row, example.truth)
-        found += compare_name(row.name, self.subject.data.name_of(row.idx))
+        found += compare_name(row.name, self.subject.data.name_of(row.idx), required=self.is_named)
         if row.image_digest is None and not self.guarantee.allows_gaps:
             found.append("it is not bound to an image: it has no digest")
         elif row.image_digest is None:
@@ -168,11 +176,11 @@ def compare_image(row: Any, image: torch.Tensor | QuantisedImage, example: Examp
     return found
 
 
-def compare_name(stored: str | None, own: str | None) -> list[str]:
+def compare_name(stored: str | None, own: str | None, *, required: bool = False) -> list[str]:
     """Return in what the name of an input differs from that in the data. Runs of earlier versions hold no names."""
-    return (
-        [] if stored in (None, own) else [f"name is {quote_value(stored)}, and that of the data is {quote_value(own)}"]
-    )
+    if stored == own or (stored is None and not required):
+        return []
+    return [f"name is {quote_value(stored)}, and that of the data is {quote_value(own)}"]
 
 
 def compare_picture(picture: bytes, image: torch.Tensor) -> list[str]:

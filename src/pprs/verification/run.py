@@ -15,7 +15,7 @@ from pprs.inputs.domain import domain_of_any
 from pprs.inputs.space import check_pixels
 from pprs.model.forms import AnyModel
 from pprs.progress import Progress, as_progress, rename_inputs, stage
-from pprs.runs import ExportedRun, Guarantee, Run, choose_rows, open_run
+from pprs.runs import ExportedRun, Guarantee, Replay, Run, choose_rows, open_run
 from pprs.runs.columns import quote_value
 from pprs.runs.engine import check_engine
 from pprs.runs.subject import Subject, reopen_model
@@ -83,6 +83,8 @@ def verify_run(
     opened = run if isinstance(run, Run) else open_run(run)
     guarantee, findings = opened.guarantee, Findings()
     keys = opened.keys()
+    if not keys and not opened.failures():
+        raise PprsError(f"{opened.path} has no rows yet, so there is nothing to verify. Let it finish at least one.")
     domain = domain_of_any(getattr(row, "shape", None) for row in itertools.islice(opened.iter_rows(), FEW))
     reporter = rename_inputs(as_progress(progress), domain)
     if replay is None:  # an exact claim has no votes, and is only as good as the answer
@@ -99,22 +101,31 @@ def verify_run(
         check_binding(opened.binding, subject, settings, findings)
         with stage(reporter, "images", len(keys), "images"):
             check_images(subject, opened, settings, findings, reporter)
-    what = guarantee.replayed.partition(":")[0]
+    _replay(opened, settings, subject if same_model else None, chosen, findings, reporter)
+    return findings.to_verification(opened.path, len(keys), chosen, domain)
+
+
+def _replay(
+    run: Run, settings: Any, subject: Subject | None, chosen: Replay, findings: Findings, reporter: Progress
+) -> None:
+    """Answer the inputs of the chosen rows again with the subject of the run, if there is one."""
+    what = run.guarantee.replayed.partition(":")[0]
     if not chosen.indices:
         findings.not_checked.append(f"{what}: no row was replayed. Give `replay` to draw some again")
-    elif subject is None or not same_model:
+        return
+    if subject is None:
         findings.not_checked.append(f"{what}: replaying needs the data and the model of the run")
-    else:
-        # The subject of the run, so that the model is checked on the same noisy images.
-        present = sorted({key[0] for key in keys if key[0] < len(subject.data)})
-        wanted = set(chosen.indices)
-        passes = sum(guarantee.passes_of(row, settings) for row in opened.iter_rows() if row.idx in wanted)
-        again = (row for row in opened.iter_rows() if row.idx in wanted)
-        of_run = replace(subject, images=present)
-        replay_rows(guarantee, of_run, settings, opened.binding, again, passes, findings, reporter)
-        if findings.replayed and chosen.seed is not None and len(chosen.indices) < chosen.total:
-            findings.checked.append(f"which rows: {chosen}")
-    return findings.to_verification(opened.path, len(keys), chosen, domain)
+        return
+    # All images of the run, so that the model is checked on the same noisy ones.
+    keys = run.keys()
+    present = sorted({key[0] for key in keys if key[0] < len(subject.data)})
+    wanted = set(chosen.indices)
+    passes = sum(run.guarantee.passes_of(row, settings) for row in run.iter_rows() if row.idx in wanted)
+    again = (row for row in run.iter_rows() if row.idx in wanted)
+    of_run = replace(subject, images=present)
+    replay_rows(run.guarantee, of_run, settings, run.binding, again, passes, findings, reporter)
+    if findings.replayed and chosen.seed is not None and len(chosen.indices) < chosen.total:
+        findings.checked.append(f"which rows: {chosen}")
 
 
 def _check_rows(run: Run, findings: Findings) -> None:
@@ -163,7 +174,8 @@ def _check_settings(run: Run, findings: Findings) -> bool:
 
 def _list_required(run: Run) -> tuple[str, ...]:
     """Return the settings without which nobody could answer the inputs of a run again. Exported rows lack some."""
-    if run.guarantee.allows_gaps or isinstance(run, ExportedRun):
+    # Files of earlier versions lack some too, and are not bound to their model.
+    if isinstance(run, ExportedRun) or (run.guarantee.allows_gaps and run.binding is None):
         return ()
     drawn = ("noise_text", "partition_text", "seed") if run.guarantee.is_sampled else ()
     return ("model", "model_digest", "num_classes", "engine", *drawn)

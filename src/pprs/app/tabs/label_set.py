@@ -28,7 +28,7 @@ from pprs.app.tabs.fields import (
     upload_file,
     upload_image,
 )
-from pprs.label_sets.scores import SCORES
+from pprs.label_sets.scores import SCORES, Aps
 
 RADIUS, MAX_RADIUS, ALPHA, IMAGES, MAX_IMAGES = 0.25, 5.0, 0.1, 500, 5000
 COVERAGES = {f"{1 - alpha:.0%}": alpha for alpha in (0.2, 0.1, 0.05, 0.01)}
@@ -63,7 +63,8 @@ class LabelSet(Tab[SetsSettings]):
             "Coverage, calibration, seed": {
                 "alpha": choose_alpha(coverage, "Coverage (probability)", COVERAGES, ALPHA),
                 "score": choose(
-                    "score", "score", "Score", "How badly a label fits. Sets of aps are never empty.", SCORES, SCORES[0]
+                    "score", "score", "Score", "How badly a label fits. Sets of aps are never empty.", list(SCORES),
+                    Aps.name,
                 ),
                 "images": choose_number(
                     "images", "the number of calibration images", "Calibration images",
