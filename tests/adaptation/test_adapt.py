@@ -22,7 +22,6 @@ from pprs.adaptation.problem import Problem
 from pprs.adaptation.step import Step
 from pprs.data import ImageSet, Selection
 from pprs.data.arrays import Arrays
-from pprs.data.hub import HubSet
 from pprs.errors import ConfigurationError
 from pprs.model import Model
 from pprs.model.changes import Changes
@@ -196,7 +195,7 @@ def test_folders_are_read_without_their_labels(tmp_path: Path, monkeypatch: pyte
         (tmp_path / name).mkdir()
         Image.fromarray(np.full((8, 8), 100, np.uint8)).save(tmp_path / name / "x.png")
     data = open_dataset(str(tmp_path))
-    monkeypatch.setattr(HubSet, "_all_labels", property(lambda self: Forbidden()))
+    monkeypatch.setattr(data, "_labels", Forbidden())
     assert torch.equal(data.image_of(1), torch.full((1, 8, 8), 100 / 255))
     with pytest.raises(AssertionError, match="labels were read"):
         data.label_of(1)

@@ -21,6 +21,7 @@ from pprs.label_sets.settings import _make_checksum
 from pprs.model.changes import Changes
 from pprs.model.overlay import save_overlay
 from pprs.noise import digest_image
+from pprs.runs import engine as engines
 from pprs.runs.subject import load_subject
 from pprs.smoothing.voting import CALIBRATE, SETS, LocalVotes
 
@@ -314,7 +315,7 @@ def test_an_interrupted_prediction_continues(tmp_path: Path) -> None:
         sets.at(radius=0.05).predict_subject(subject, out=out)
 
 
-def test_an_interrupted_calibration_continues(tmp_path: Path) -> None:
+def test_an_interrupted_calibration_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its scores are the rows of a run, which are not computed again, whatever the radius and alpha."""
     model, out = save_network(tmp_path / "m.safetensors"), tmp_path / "scores"
     subject = load_subject(str(model), (IMAGES, LABELS))
@@ -324,7 +325,10 @@ def test_an_interrupted_calibration_continues(tmp_path: Path) -> None:
     kept = len(open_run(out))
     assert 0 < kept < COUNT
     resumed = Record()
-    found = LabelSets.of_subject(subject, replace(request, radius=0.05, alpha=0.2), progress=resumed, out=out)
+    assert open_run(out).settings.engine == "torch"
+    with monkeypatch.context() as patch:  # whatever a measurement of the engines would say now
+        patch.setattr(engines, "_compare_engines", lambda *_: pytest.fail("the engine of the run is not used"))
+        found = LabelSets.of_subject(subject, replace(request, radius=0.05, alpha=0.2), progress=resumed, out=out)
     assert f"resuming: {kept} of {COUNT} images are done" in " ".join(resumed.messages)
     assert found.calibration == LabelSets.of_subject(subject, replace(request, radius=0.05, alpha=0.2)).calibration
     assert verify_run(out, model=str(model), data=subject.data, replay=9, progress=False).ok

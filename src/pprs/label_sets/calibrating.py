@@ -19,6 +19,7 @@ from pprs.model.base import Restricted
 from pprs.model.forms import FunctionModule
 from pprs.progress import Progress
 from pprs.runners import Local, RunOptions, fit_in_memory, run_subject
+from pprs.runners.run import read_recorded
 from pprs.runs import Run
 from pprs.runs.binding import Binding
 from pprs.runs.session import count_adapted_images
@@ -35,12 +36,16 @@ def calibrate(
         subject: The model and the calibration images.
         request: How to calibrate.
         progress: Receives messages, and how far it is.
-        out: The folder in which the scores are kept, so that the same call continues after an interruption.
+        out: The folder in which the scores are kept, so that the same call continues after an interruption, on the
+            same engine.
     """
     device = Local().check_device(request.options.device)
     options = replace(request.options, device=device)
     if isinstance(subject.model.module, FunctionModule):
         options = replace(options, engine="torch")
+    if out is not None and options.engine == "auto":
+        recorded = read_recorded(Path(out), CALIBRATION)
+        options = replace(options, engine="auto" if recorded is None else recorded.engine)
     subject = fit_in_memory(subject, Local(), options)
     partition = None if request.partition is None else request.partition.bind_files()
     if partition is not None and subject.pixels == NETWORK:
