@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from helpers import pprs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pprs import certify_dataset, open_run, verify_run
 from pprs.dither import TEMPLATES, Dither, DitherClassifier, certified_changes, make_template
 from pprs.dither.blue_noise import FILE, make_ranks
 from pprs.dither.certificate import choose_label
@@ -176,3 +179,29 @@ def test_bad_thresholds(options: dict[str, Any], parameter: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         Dither(**options)
     assert caught.value.parameter == parameter
+
+
+def test_the_command_certifies_and_its_run_is_verified(tmp_path: Path) -> None:
+    chosen = ("--model", "builtin:digits", "--data", "builtin:mnist5k", "--noise", "dither:levels=300")
+    pprs("certify", *chosen, "--limit", 3, "--out", tmp_path / "run")
+    rows = open_run(tmp_path / "run").rows()
+    assert [sum(row.votes) for row in rows] == [300] * 3
+    assert verify_run(tmp_path / "run", progress=False).ok
+    one = pprs("certify", *chosen, "--limit", 1).stdout
+    assert (
+        f"class {rows[0].prediction}: no change of at most {rows[0].grey_levels} grey levels in total to this " in one
+    )
+    again = certify_dataset(
+        "builtin:digits", "builtin:mnist5k", noise="dither:levels=300", partition="auto", images=range(3),
+        progress=False,
+    )  # fmt: skip
+    assert [row.votes for row in again.rows()] == [row.votes for row in rows]
+
+
+@pytest.mark.parametrize("flag", ["--sigma", "--n", "--alpha", "--seed", "--stop", "--budget"])
+def test_options_of_sampling_are_refused(flag: str) -> None:
+    value = {"--stop": "abstain", "--budget": "1m", "--alpha": 0.01}.get(flag, 1)
+    out = pprs(
+        "certify", "--model", "builtin:digits", "--data", "builtin:mnist5k", "--noise", "dither", flag, value, code=2
+    )
+    assert f"{flag} does not apply to --noise dither" in out.stderr
