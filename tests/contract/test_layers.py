@@ -27,7 +27,8 @@ TIERS: dict[str, dict[str, str]] = {
     "mathematics": {"smoothing": "", "training": "smoothing"},
     "runs": {"runs": "", "metrics": "runs", "runners": "runs metrics", "verification": "runs runners"},
     "methods": {
-        "certify": "", "doctor": "", "prediction": "doctor", "report": "prediction", "audit": "report",
+        "dither": "", "certify": "dither", "doctor": "", "prediction": "doctor", "report": "prediction",
+        "audit": "report",
         "label_sets": "audit report", "segmentation": "doctor report", "adaptation": "segmentation",
         "patches": "adaptation report",
     },

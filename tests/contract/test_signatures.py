@@ -15,6 +15,7 @@ import torch
 
 import pprs
 from pprs import LabelSets, Model, PprsError, certify_dataset
+from pprs.dither import dither_dataset
 from pprs.patches import PatchClassifier, certify_patches
 from pprs.prediction import predict_dataset
 from pprs.prediction.guarantee import PREDICT
@@ -27,9 +28,10 @@ OWN = {
     predict_dataset: {"n", "alpha"},
     segment_dataset: set(),
     certify_patches: {"patch", "masks", "fill"},
+    dither_dataset: set(),
     LabelSets.predict_dataset: {"self", "secret"},
 }
-OTHER_DEFAULTS = {(LabelSets.predict_dataset, "seed")}  # by default that of the calibration
+OTHER_DEFAULTS = {(LabelSets.predict_dataset, "seed"), (dither_dataset, "partition")}
 
 
 @pytest.mark.parametrize("call", OWN, ids=lambda call: call.__qualname__)

@@ -8,6 +8,8 @@ from typing import Any
 
 from pprs.certify.guarantee import CERTIFY
 from pprs.data import Selection
+from pprs.dither import NOTHING_DRAWN, Dither, dither_dataset, is_dither
+from pprs.errors import ConfigurationError
 from pprs.model.forms import AnyModel
 from pprs.noise import AnyNoise
 from pprs.partition import AnyPartition
@@ -23,7 +25,7 @@ def certify_dataset(
     model: AnyModel,
     data: Any,
     *,
-    noise: AnyNoise,
+    noise: AnyNoise | Dither,
     partition: AnyPartition = None,
     sampling: Sampling | None = None,
     n0: int | None = None,
@@ -60,7 +62,8 @@ def certify_dataset(
         model: Text as for `load_model`, a `pprs.Model`, or a `torch.nn.Module` or function that takes images in
             [0, 1]. A runner with workers needs text, since each worker opens the model itself.
         data: Text as for `open_dataset`, an `ImageSet`, a map-style `Dataset`, or a pair `(images, labels)`.
-        noise: The noise, as an object, as text such as "gaussian:sigma=0.25", or as the sigma of Gaussian noise.
+        noise: The noise, as an object, as text such as "gaussian:sigma=0.25", or as the sigma of Gaussian noise. With
+            thresholds instead, such as "dither:levels=1020", votes are counted, as `dither_dataset` describes.
         partition: The partition, as an object or as text such as "slic:n_segments=100". None means plain randomized
             smoothing, and "auto" the partition that is recommended for the noise, the image size and the model. Under
             "auto", a resumed run keeps its own.
@@ -113,6 +116,19 @@ def certify_dataset(
         )
         ```
     """
+    if isinstance(noise, Dither) or is_dither(noise):
+        for name, (value, default) in {
+            "sampling": (sampling, None), "n0": (n0, None), "n": (n, None), "alpha": (alpha, None),
+            "bound": (bound, None), "stop": (stop, None), "budget": (budget, None),
+            "target_error": (target_error, None), "seed": (seed, 0), "arithmetic": (arithmetic, "auto"),
+        }.items():  # fmt: skip
+            if value != default:
+                raise ConfigurationError(f"`{name}` does not apply to {noise}: {NOTHING_DRAWN}", parameter=name)
+        return dither_dataset(
+            model, data, noise=noise, partition=partition, images=images, out=out, runner=runner, progress=progress,
+            split=split, classes=classes, labels=labels, engine=engine, device=device, batch_size=batch_size,
+            threads=threads, autocast=autocast, channels_last=channels_last, pixels=pixels, adapted=adapted,
+        )  # fmt: skip
     options = RunOptions.of(
         noise=noise, partition=partition, seed=seed, out=out, runner=runner, engine=engine, device=device,
         batch_size=batch_size, threads=threads, autocast=autocast, channels_last=channels_last, budget=budget,

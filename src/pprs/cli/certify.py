@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from pprs.certify.dataset import certify_subject
 from pprs.certify.guarantee import CERTIFY
 from pprs.cli import options
-from pprs.cli.console import RunSummary, compare_with_plain, exit_if_failed, print_summary, progress, say
+from pprs.cli.console import (
+    RunSummary,
+    compare_with_plain,
+    console,
+    exit_if_failed,
+    print_run,
+    print_summary,
+    progress,
+    say,
+)
 from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
 from pprs.data import ImageSet, Selection
+from pprs.dither import NOTHING_DRAWN, dither_dataset, is_dither
+from pprs.dither.guarantee import DITHER
 from pprs.errors import ConfigurationError
 from pprs.inputs.domain import domain_of_any
 from pprs.noise import noise_of
@@ -24,6 +37,15 @@ from pprs.runs import Row, RunSettings
 from pprs.runs.subject import Subject, load_subject, open_data
 from pprs.smoothing.sampling import Sampling
 
+# What means nothing where all votes are counted.
+UNUSED = (
+    "sigma", "n0", "n", "alpha", "bound", "stop", "arithmetic", "budget", "target_error", "seed", "split_samples",
+    "compare", "show",
+)  # fmt: skip
+KEPT = (
+    "model", "data", "noise", "partition", "out", "split", "classes", "labels", "engine", "device", "batch_size",
+    "autocast", "channels_last", "pixels", "adapted",
+)  # fmt: skip
 N0 = Annotated[int, options.option("--n0", "INT", Panel.SAMPLING, "Samples that select a class.")]
 N = Annotated[int, options.option("--n", "INT", Panel.SAMPLING, "Samples that estimate the class's probability.")]
 Alpha = Annotated[float, options.option("--alpha", "NUM", Panel.SAMPLING, "Failure probability of a certificate.")]
@@ -81,7 +103,7 @@ Show = Annotated[
 def certify(
     model: options.Model,
     data: options.Data,
-    sigma: options.Sigma,
+    sigma: options.OptionalSigma = None,
     adapted: options.Adapted = None,
     partition: options.PartitionText = "auto",
     noise: options.NoiseText = "gaussian",
@@ -122,19 +144,53 @@ def certify(
 
     Example: pprs certify --model M.safetensors --data mnist --sigma 0.25 --limit 100 --out runs/soft
     """
+    if is_dither(noise):
+        return _count_votes(dict(locals()))
     # Invalid options are reported before anything is loaded.
     sampling = Sampling(n0, n, alpha, bound, stop)
     run_on = options.make_runner(runner, workers, address, gpus_per_worker, split_samples, threads, device)
     run_options = RunOptions.of(
-        noise=noise_of(noise, sigma), partition=partition, seed=seed, out=out, runner=run_on, engine=engine,
-        device=device, batch_size=batch_size, autocast=autocast, channels_last=channels_last, budget=budget,
-        target_error=target_error, progress=progress, arithmetic=arithmetic,
+        noise=noise_of(noise, _check_sigma(sigma)), partition=partition, seed=seed, out=out, runner=run_on,
+        engine=engine, device=device, batch_size=batch_size, autocast=autocast, channels_last=channels_last,
+        budget=budget, target_error=target_error, progress=progress, arithmetic=arithmetic,
     )  # fmt: skip
     _check(sampling, run_options, show)
     options.set_threads(threads)
     dataset, images = open_data(data, split=split, classes=classes), Selection(start, stride, limit)
     subject = _load(model, adapted, dataset, labels, images, pixels, several=out is not None)
     _certify(subject, sampling, run_options, compare=compare, show=show)
+
+
+def _check_sigma(sigma: float | None) -> float:
+    if sigma is None:
+        raise ConfigurationError(
+            "give the standard deviation of the noise as `sigma`, such as 0.25. Only `noise` dither has none.",
+            parameter="sigma",
+        )
+    return sigma
+
+
+def _count_votes(given: Mapping[str, Any]) -> None:
+    """Certify by thresholds instead of noise, and print what is certified."""
+    defaults = inspect.signature(certify).parameters
+    for name in UNUSED:
+        if given[name] != defaults[name].default:
+            raise ConfigurationError(f"`{name}` does not apply to `noise` dither: {NOTHING_DRAWN}", parameter=name)
+    options.set_threads(given["threads"])
+    run = dither_dataset(
+        **{name: given[name] for name in KEPT},
+        images=Selection(given["start"], given["stride"], given["limit"]),
+        runner=options.make_runner(
+            given["runner"], given["workers"], given["address"], given["gpus_per_worker"], False, given["threads"],
+            given["device"],
+        ),
+        progress=progress,
+    )  # fmt: skip
+    rows = run.rows()
+    if len(rows) == 1:
+        console.print(str(DITHER.certificate(rows[0], run.settings)), soft_wrap=True)
+    print_run(run, given["out"])
+    exit_if_failed(run.failures(), domain_of_any([row.shape for row in rows if row.shape]))
 
 
 def _check(sampling: Sampling, run_options: RunOptions, show: Path | None) -> None:

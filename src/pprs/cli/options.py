@@ -127,7 +127,8 @@ NoiseText = Annotated[
         "--noise",
         "NAME",
         Panel.NOISE,
-        "gaussian, exponential, powerlaw, or powerlaw:a=NUM (a is the dimension + 10 by default).",
+        "gaussian, exponential, powerlaw, or powerlaw:a=NUM (a is the dimension + 10 by default). `certify` also takes "
+        "dither:levels=1020: thresholds instead of noise, certificates in L1 and for pixels that are certain.",
     ),
 ]
 PartitionText = Annotated[

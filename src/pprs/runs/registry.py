@@ -17,6 +17,7 @@ GUARANTEES: dict[str, str | Guarantee[Any, Any]] = {
     "patch": "pprs.patches.guarantee:PATCH",
     "predict": "pprs.prediction.guarantee:PREDICT",
     "label-set": "pprs.label_sets.guarantee:LABEL_SET",
+    "dither": "pprs.dither.guarantee:DITHER",
 }
 
 

@@ -32,6 +32,8 @@ from pprs.smoothing.samples import TRIAL, check_image, chunk_size, error_context
 from pprs.smoothing.scoring import BaseClassifier, Scorer
 from pprs.smoothing.votes import Votes
 
+# Makes the inputs for some chunks, in memory that it may use, at most so many, and counts their segments.
+MakeInputs = Callable[[range, torch.Tensor, int], tuple[torch.Tensor, torch.Tensor | None]]
 P = TypeVar("P")
 T = TypeVar("T")
 
@@ -127,25 +129,35 @@ class LocalVotes(Scorer):
         """
         batch_size, chunk, n = self.images_per_batch(x), chunk_size(x.numel()), samples.stop
         step = max(1, batch_size // chunk) * chunk
+        make = self._prepare(x, index, phase)
+
+        def run(first: int) -> T:
+            """Return the result for samples first to first + step - 1."""
+            chunks = range(first // chunk, math.ceil(min(first + step, n) / chunk))
+            with torch.inference_mode(), self._buffer((len(chunks), chunk, *x.shape)) as buffer:
+                noisy, segments = make(chunks, buffer, n - first)
+                return task(Samples(noisy, segments, batch_size, chunk, first + step >= n))
+
+        with eval_mode(self.model):
+            yield from self.map_on_pool(run, samples[::step], eager=eager, more=more)
+
+    def _prepare(self, x: torch.Tensor | QuantisedImage, index: int, phase: int) -> MakeInputs:
+        """Return what makes the inputs of the classifier for some chunks of samples of an image."""
         partition = self.resolve(tuple(x.shape))
         levels = None
         if isinstance(x, QuantisedImage):
             levels = x.levels
             quantised_gaussian(self.noise.sigma, levels)  # prepared here, not by every thread at once
 
-        def run(first: int) -> T:
-            """Return the result for samples first to first + step - 1."""
-            chunks = range(first // chunk, math.ceil(min(first + step, n) / chunk))
-            with torch.inference_mode(), self._buffer((len(chunks), chunk, *x.shape)) as buffer:
-                for i, out in zip(chunks, buffer, strict=True):
-                    noisy_chunk(x, self.noise, self.seed, index, phase, i, out)
-                noisy, segments = buffer.flatten(0, 1)[: n - first], None
-                if partition is not None:
-                    noisy, segments = partition.run(noisy) if levels is None else partition.run_quantised(noisy, levels)
-                return task(Samples(noisy, segments, batch_size, chunk, first + step >= n))
+        def make(chunks: range, out: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+            for i, buffer in zip(chunks, out, strict=True):
+                noisy_chunk(x, self.noise, self.seed, index, phase, i, buffer)
+            noisy = out.flatten(0, 1)[:count]
+            if partition is None:
+                return noisy, None
+            return partition.run(noisy) if levels is None else partition.run_quantised(noisy, levels)
 
-        with eval_mode(self.model):
-            yield from self.map_on_pool(run, samples[::step], eager=eager, more=more)
+        return make
 
     def seconds_per_sample(self, x: torch.Tensor) -> float:
         """Measure the seconds that one noisy sample of an image takes, with noise used for nothing else."""

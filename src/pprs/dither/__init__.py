@@ -1,0 +1,14 @@
+"""Certificates without sampling: values hide behind thresholds, and the votes of all thresholds are counted."""
+
+from __future__ import annotations
+
+from pprs.dither.certificate import DitherCertificate, certified_changes
+from pprs.dither.classifier import DitherClassifier
+from pprs.dither.run import NOTHING_DRAWN, dither_dataset, is_dither
+from pprs.dither.templates import TEMPLATES, make_template
+from pprs.dither.thresholds import Dither
+
+__all__ = [
+    "NOTHING_DRAWN", "TEMPLATES", "Dither", "DitherCertificate", "DitherClassifier", "certified_changes",
+    "dither_dataset", "is_dither", "make_template",
+]  # fmt: skip

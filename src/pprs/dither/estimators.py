@@ -1,0 +1,136 @@
+"""Estimates of a picture from what is shown of it."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from pprs._support import text as _text
+from pprs.dither.thresholds import GREY, Shown
+from pprs.errors import ConfigurationError
+from pprs.partition import Partition, parse_partition
+
+JOINT = " + "
+
+
+class Estimator(ABC):
+    """Estimates pictures from what is shown of them. It must use nothing else."""
+
+    def resolve(self, levels: int, shape: tuple[int, ...]) -> Estimator:
+        """Return a copy in which every option has a value for this number of thresholds and pictures of this shape."""
+        return self
+
+    @abstractmethod
+    def estimate(self, shown: Shown) -> torch.Tensor:
+        """Return the estimated pictures [B, C, H, W], with values in [0, 1]."""
+
+
+@dataclass(frozen=True)
+class GaussianEstimator(Estimator):
+    """Normalised Gaussian convolution: the mean of what is known nearby.
+
+    Attributes:
+        sigma: The width of the Gaussian in pixels. None chooses it for the number of thresholds.
+    """
+
+    name: ClassVar[str] = "gauss"
+    sigma: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.sigma is not None and not 0 < self.sigma <= 64:
+            raise ConfigurationError(
+                f"the width of an estimator must lie between 0 and 64 pixels, not {self.sigma}", parameter="partition"
+            )
+
+    def __str__(self) -> str:
+        return _text.to_text(self.name, self)
+
+    def resolve(self, levels: int, shape: tuple[int, ...]) -> GaussianEstimator:
+        return GaussianEstimator(default_width(levels)) if self.sigma is None else self
+
+    def estimate(self, shown: Shown) -> torch.Tensor:
+        values, weights = _read(shown)
+        sigma = self.sigma or default_width(shown.levels)
+        total = _blur(weights * values, sigma)
+        known = _blur(weights, sigma)
+        return (total / known.clamp_min(1e-6)).clamp_(0, 1)
+
+
+@dataclass(frozen=True)
+class PartitionedEstimator(Estimator):
+    """An estimate that is averaged over a partition of it, such as superpixels.
+
+    Attributes:
+        first: The estimate that is partitioned.
+        partition: The partition. Options that follow noise follow the error of the estimate.
+    """
+
+    first: Estimator
+    partition: Partition
+
+    def __str__(self) -> str:
+        return f"{self.first}{JOINT}{self.partition}"
+
+    def resolve(self, levels: int, shape: tuple[int, ...]) -> PartitionedEstimator:
+        partition = self.partition.resolve(expected_error(levels), shape)
+        return PartitionedEstimator(self.first.resolve(levels, shape), partition)
+
+    def estimate(self, shown: Shown) -> torch.Tensor:
+        return self.partition.run(self.first.estimate(shown))[0]
+
+
+def default_width(levels: int) -> float:
+    """Return the width of the Gaussian that suits so many thresholds: 0.5 pixels at 1020."""
+    return round(0.5 * math.pow(levels / 1020, 0.25), 2)
+
+
+def expected_error(levels: int) -> float:
+    """Return about how far an estimate of a picture is off, by which the options of a partition are chosen.
+
+    It is the root mean square of the error of Gaussian estimates of digits at 510, 1020 and 2040 thresholds: 0.13, 0.17
+    and 0.22.
+    """
+    return min(0.5, 0.13 * math.pow(levels / 510, 0.37))
+
+
+def _read(shown: Shown) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return an unbiased value for what is shown of each value, and its weight.
+
+    With 255 thresholds or more, whether a value exceeds its threshold is read as white or black. With fewer, the value
+    is read as the middle between two thresholds.
+    """
+    if shown.levels >= GREY:
+        known = shown.is_known
+        return (shown.lowest > 0).float(), known.float()
+    middle = (shown.lowest + shown.highest).float() / (2 * GREY)
+    return middle, torch.ones_like(middle)
+
+
+def _blur(x: torch.Tensor, sigma: float) -> torch.Tensor:
+    """Convolve the last axes of pictures [B, C, H, W] or signals [B, C, T] with a Gaussian. Nothing lies outside."""
+    reach = max(1, math.ceil(3 * sigma))
+    steps = torch.arange(-reach, reach + 1, dtype=torch.float32, device=x.device)
+    kernel = torch.exp(-0.5 * (steps / sigma) ** 2)
+    kernel = kernel / kernel.sum()
+    for axis in range(2, x.ndim):
+        moved = x.movedim(axis, -1)
+        flat = moved.reshape(-1, 1, moved.shape[-1])
+        x = torch.nn.functional.conv1d(flat, kernel.view(1, 1, -1), padding=reach).reshape(moved.shape)
+        x = x.movedim(-1, axis)
+    return x
+
+
+def parse_estimator(text: str) -> Estimator:
+    """Return the estimator that a text describes.
+
+    >>> print(parse_estimator("gauss:sigma=0.5 + slic:n_segments=50"))
+    gauss:sigma=0.5 + slic:n_segments=50,compactness=auto,blur=auto,iterations=2
+    """
+    head, joint, rest = text.partition(JOINT)
+    first = _text.from_text(head, {GaussianEstimator.name: GaussianEstimator}, "partition")
+    partition = parse_partition(rest) if joint else None
+    return first if partition is None else PartitionedEstimator(first, partition)

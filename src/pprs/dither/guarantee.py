@@ -1,0 +1,245 @@
+"""The guarantee of counted votes: no change of so many grey levels, and none of so many pixels, alters the label."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from pprs.dither.certificate import DitherCertificate, certified_changes, choose_label
+from pprs.dither.classifier import DitherClassifier
+from pprs.dither.estimators import Estimator, parse_estimator
+from pprs.dither.thresholds import GREY, MOST_LEVELS, Dither, parse_dither
+from pprs.errors import DamagedError, PprsError
+from pprs.noise import Noise
+from pprs.partition import Partition
+from pprs.runs.columns import INPUT_COLUMNS, INTEGERS, ArrowType, Column, InputRow, Schema
+from pprs.runs.guarantee import Answer, Guarantee, Metric, Question, Summary
+from pprs.runs.provenance import Provenance
+from pprs.runs.run import Run
+from pprs.runs.session import Session
+from pprs.runs.subject import Subject
+from pprs.smoothing.arithmetic import Arithmetic
+from pprs.smoothing.bounds import clopper_pearson_interval
+from pprs.smoothing.votes import OnSamples
+
+REPORTED_CHANGES = (0, 128, 255, 510, 1020)  # in grey levels in total, at which certified accuracy is stated
+
+
+@dataclass(frozen=True)
+class DitherSettings(Provenance):
+    """What the rows of a run without sampling depend on.
+
+    Attributes:
+        dither_text: The thresholds as text. `dither` is the object.
+        estimator_text: How pictures are estimated, as text. `estimator` is the object.
+    """
+
+    kind: ClassVar[str] = "dither"
+    texts: ClassVar[Mapping[str, str]] = {
+        **Provenance.texts, "dither": "dither_text", "estimator": "estimator_text",
+    }  # fmt: skip
+    exported: ClassVar[Mapping[str, ArrowType]] = {
+        "model": "string", "data": "string", "dither": "string", "estimator": "string", "engine": "string",
+        "preprocess": "string", "pixels": "string",
+    }  # fmt: skip
+
+    dither_text: str | None = None
+    estimator_text: str | None = None
+
+    @functools.cached_property
+    def dither(self) -> Dither:
+        """The thresholds."""
+        if self.dither_text is None:
+            raise PprsError("the thresholds of these rows are not recorded")
+        try:
+            return parse_dither(self.dither_text)
+        except PprsError as error:
+            raise DamagedError(f"the setting dither is not valid ({error.message})") from error
+
+    @functools.cached_property
+    def estimator(self) -> Estimator:
+        """How pictures are estimated from what is shown of them."""
+        if self.estimator_text is None:
+            raise PprsError("the estimator of these rows is not recorded")
+        try:
+            return parse_estimator(self.estimator_text)
+        except PprsError as error:
+            raise DamagedError(f"the setting estimator is not valid ({error.message})") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class DitherRow(InputRow):
+    """The votes of all offsets for one image.
+
+    Attributes:
+        prediction: The label with most votes, None if the image failed.
+        votes: The votes by class.
+        rounding: By how many grey levels in total the image was moved to the nearest one of 8 bits, rounded up.
+    """
+
+    prediction: int | None = None
+    votes: tuple[int, ...] = ()
+    rounding: int = 0
+
+    @property
+    def offsets(self) -> int:
+        """At how many offsets a change may alter what is shown without altering the label."""
+        return certified_changes(self.votes) if self.votes else 0
+
+    @property
+    def grey_levels(self) -> int:
+        """The largest total change in grey levels that cannot alter the label."""
+        return max(0, self.offsets - self.rounding)
+
+    @property
+    def radius(self) -> float:
+        """The same as an L1 norm, with values in [0, 1]."""
+        return self.grey_levels / GREY
+
+    @property
+    def correct(self) -> bool:
+        """Whether the label is the true one."""
+        return self.prediction is not None and self.prediction == self.label
+
+
+class DitherAnswer(Answer):
+    """Counts the votes of all offsets."""
+
+    def __init__(self, classifier: DitherClassifier) -> None:
+        self.classifier, self.scorer = classifier, classifier.votes
+
+    def answer(self, question: Question, on_passes: OnSamples) -> dict[str, Any]:
+        found = self.classifier.certify(question.image, on_passes=on_passes)
+        fields = {"prediction": found.prediction, "votes": found.votes, "rounding": found.rounding}
+        return {**fields, **self.bind(question.image)}
+
+
+class DitherGuarantee(Guarantee[DitherSettings, DitherRow]):
+    """A label that no change of so many grey levels in total alters: certain, since nothing is sampled."""
+
+    name = "dither"
+    noun = "a run of counted votes"
+    verb = "certify"
+    settings = DitherSettings
+    schema = Schema(
+        DitherRow,
+        (
+            *INPUT_COLUMNS,
+            Column("prediction", "int64", "INTEGER", least=0),
+            Column("votes", "string", "TEXT NOT NULL", codec=INTEGERS),
+            Column("rounding", "int64", "INTEGER NOT NULL", least=0),
+            Column("offsets", "int64", export=lambda row: row.offsets),
+            Column("grey_levels", "int64", export=lambda row: row.grey_levels),
+            Column("radius", "double", export=lambda row: row.radius),
+            Column("correct", "int64", export=lambda row: int(row.correct)),
+        ),
+    )
+    is_sampled = False
+    examination = "pprs.dither.examination:examine_dither"
+    replayed = "votes: counted again and compared"
+    derived = "predictions and certified changes from votes"
+
+    def make_trials(
+        self,
+        subject: Subject,
+        noise: Noise | None,
+        partition: Partition | None,
+        settings: DitherSettings,
+        arithmetic: Arithmetic,
+    ) -> torch.Tensor:
+        session = Session(torch.nn.Identity(), subject.num_classes)
+        return _make_classifier(session, settings).trial_inputs(subject.sample.image)
+
+    def describe_method(self, settings: DitherSettings) -> str:
+        return f"{settings.estimator_text or 'unknown estimator'} behind {settings.dither_text or 'unknown thresholds'}"
+
+    def describe_work(self, subject: Subject, session: Session, settings: DitherSettings, inputs: int) -> list[str]:
+        levels = settings.dither.levels
+        return [
+            f"{self.describe_method(settings)}: {inputs} images, {levels} passes each; at most {levels // 2} grey "
+            "levels in total can be certified"
+        ]
+
+    def open(self, session: Session, settings: DitherSettings) -> DitherAnswer:
+        return DitherAnswer(_make_classifier(session, settings))
+
+    def count_passes(self, settings: DitherSettings) -> int:
+        return settings.dither.levels
+
+    def check_settings(self, settings: DitherSettings) -> None:
+        if settings.dither.levels > MOST_LEVELS or not isinstance(settings.estimator, Estimator):
+            raise DamagedError("the thresholds of this run cannot be")
+
+    def check(self, row: DitherRow, settings: DitherSettings) -> list[str]:
+        if len(row.votes) != settings.num_classes:
+            return [f"there are votes for {len(row.votes)} classes, and the network has {settings.num_classes}"]
+        if min(row.votes) < 0 or sum(row.votes) != settings.dither.levels:
+            return [f"there are {sum(row.votes)} votes, and {settings.dither.levels} offsets"]
+        if row.prediction != choose_label(row.votes):
+            return [f"prediction is {row.prediction}, and most votes are for {choose_label(row.votes)}"]
+        return []
+
+    def certificate(self, row: DitherRow, settings: DitherSettings) -> DitherCertificate:
+        """Return the certificate of a row."""
+        if row.prediction is None or row.shape is None:
+            raise PprsError("the image of this row failed", index=row.idx)
+        return DitherCertificate(
+            row.prediction, row.votes, row.offsets, row.rounding,
+            settings.dither.offsets_per_pixel(row.shape[0]), row.shape,
+        )  # fmt: skip
+
+    def summarise(self, run: Run) -> Summary:
+        rows, failures = run.outcomes(), tuple(run.failures())
+        settings: DitherSettings = run.settings
+        if not rows:
+            return Summary((), (), 0, failures)
+        changes = _choose_changes(settings.dither.levels)
+        claims = [
+            f"{sum(row.grey_levels >= most for row in rows if row.prediction is not None)} of {len(rows)} images: no "
+            f"change of at most {most} grey levels in total alters the label; certain"
+            for most in changes[1:]
+        ]
+        metrics = []
+        if any(row.label is not None for row in rows):
+            metrics = [_measure(rows, most) for most in changes]
+        mean = sum(row.radius * row.correct for row in rows) / len(rows)
+        metrics.append(Metric("average certified L1 radius", mean, unit="(values in [0, 1])"))
+        return Summary(tuple(claims), tuple(metrics), len(rows), failures)
+
+    def tally(self, row: DitherRow) -> float:
+        """Return the certified change as a share of the largest that so many votes can certify."""
+        return row.grey_levels / max(1, sum(row.votes) // 2)
+
+    def describe_tally(self, rows: int, total: float) -> str:
+        return f"{total / max(rows, 1):.0%} of the largest change"
+
+    def describe_run(self, rows: int, total: float) -> str:
+        return f"{rows} images, certified on average for {total / max(rows, 1):.0%} of the largest change"
+
+
+def _choose_changes(levels: int) -> tuple[int, ...]:
+    """Return the changes at which certified accuracy is stated: of the usual ones those that can be certified."""
+    usual = tuple(change for change in REPORTED_CHANGES if change <= levels // 2)
+    return usual if len(usual) > 1 else (0, max(1, levels // 4))
+
+
+def _measure(rows: list[DitherRow], most: int) -> Metric:
+    right = sum(row.correct and row.grey_levels >= most for row in rows)
+    low, high = clopper_pearson_interval(right, len(rows))
+    name = f"certified accuracy at {most} grey levels (L1 {most / GREY:.3g})"
+    return Metric(name, right / len(rows), float(low), float(high))
+
+
+def _make_classifier(session: Session, settings: DitherSettings) -> DitherClassifier:
+    """Return a classifier with the network of a session. A run checks and watches its network itself."""
+    return DitherClassifier(
+        session.network, session.num_classes, settings.dither, settings.estimator,
+        batch_size=session.batch_size, threads=session.threads, device=session.device, check=False,
+    )  # fmt: skip
+
+
+DITHER = DitherGuarantee()

@@ -1,0 +1,96 @@
+"""Templates: which threshold each value of a picture or signal gets at offset 0.
+
+Every template gives certificates. With thresholds that are spread evenly in every neighbourhood, a mean over a few
+values is known far better, as in the halftones of a printed picture: the error of a mean over S values falls like 1/S,
+and with random thresholds like 1/sqrt(S).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from pprs.dither.blue_noise import FILE
+from pprs.errors import ConfigurationError, suggest
+from pprs.noise import host_rng
+
+Levels = npt.NDArray[np.int32]
+SHARED, OWN = "shared", "own"
+CHANNELS = (SHARED, OWN)
+
+# The inverses of the plastic number and of its square, the least resonant pair of steps in the plane, and the inverse
+# of the golden ratio for a line, as fractions of 2^64: with integers the template is the same on every machine.
+STEP_ROW, STEP_COLUMN = 0xC13FA9A902A6328F, 0x91E10DA5C79E7B1C
+STEP_LINE = 0x9E3779B97F4A7C15
+
+
+def make_template(name: str, levels: int, shape: tuple[int, ...], *, channels: str = SHARED, seed: int = 0) -> Levels:
+    """Return the thresholds of a picture [C, H, W] or a signal [C, T] at offset 0, each from 0 to levels - 1.
+
+    Args:
+        name: "r2" spreads thresholds evenly by steps of the plastic number, "blue" as void-and-cluster does, without
+            the regular pattern, and "random" draws each by itself. Signals have no "blue".
+        levels: The number of different thresholds.
+        shape: The shape of the picture or signal.
+        channels: Whether all channels of a pixel have the same threshold ("shared") or each its own ("own").
+        seed: The seed of a random template.
+
+    Raises:
+        ConfigurationError: If there is no template of this name.
+
+    >>> make_template("r2", 8, (1, 2, 4)).tolist()
+    [[[0, 4, 1, 5], [6, 2, 7, 3]]]
+    """
+    if name not in TEMPLATES:
+        raise ConfigurationError(
+            f'there is no template "{name}". {suggest(name, tuple(TEMPLATES))}', parameter="template"
+        )
+    count = 1 if channels == SHARED else shape[0]
+    template = TEMPLATES[name](levels, (count, *shape[1:]), seed)
+    return np.array(np.broadcast_to(template, shape), np.int32)
+
+
+def _make_random(levels: int, shape: tuple[int, ...], seed: int) -> Levels:
+    return host_rng(seed).integers(levels, size=shape, dtype=np.int32)
+
+
+def _make_r2(levels: int, shape: tuple[int, ...], seed: int) -> Levels:
+    """Spread thresholds evenly over lines and planes. Channels of their own are shifted against each other."""
+    count, *size = shape
+    steps = (STEP_ROW, STEP_COLUMN) if len(size) == 2 else (STEP_LINE,)
+    phase = np.zeros(size, np.uint64)
+    for axis, step in enumerate(steps):
+        along = np.arange(size[axis], dtype=np.uint64) * np.uint64(step)
+        phase = phase + along.reshape([-1 if i == axis else 1 for i in range(len(size))])
+    shifts = (np.arange(count, dtype=np.uint64) * np.uint64((2**64 - 1) // count)).reshape(-1, *[1] * len(size))
+    parts = (shifts + phase) >> np.uint64(44)  # 20 bits, which times 2^20 levels fit in 64
+    return np.asarray((parts * np.uint64(levels)) >> np.uint64(20), np.int32)
+
+
+def _make_blue(levels: int, shape: tuple[int, ...], seed: int) -> Levels:
+    """Repeat the tile of blue noise. Channels of their own are shifted against each other."""
+    if len(shape) != 3:
+        raise ConfigurationError('there is no blue noise for signals. Use the template "r2".', parameter="template")
+    ranks = _read_ranks()
+    side, (count, height, width) = len(ranks), shape
+    tiles = [
+        np.roll(ranks, channel * side // count, (0, 1))[np.arange(height)[:, None] % side, np.arange(width) % side]
+        for channel in range(count)
+    ]
+    return np.asarray(np.stack(tiles) * levels // ranks.size, np.int32)
+
+
+@functools.cache
+def _read_ranks() -> npt.NDArray[np.int64]:
+    ranks: npt.NDArray[np.int64] = np.load(FILE).astype(np.int64)
+    return ranks
+
+
+TEMPLATES: dict[str, Callable[[int, tuple[int, ...], int], Levels]] = {
+    "r2": _make_r2,
+    "blue": _make_blue,
+    "random": _make_random,
+}

@@ -1,0 +1,207 @@
+"""Certificates from counted votes: every change inside them is tried, and the bound is attained."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import pprs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pprs import certify_dataset, open_run, verify_run
+from pprs.dither import TEMPLATES, Dither, DitherClassifier, certified_changes, make_template
+from pprs.dither.blue_noise import FILE, make_ranks
+from pprs.dither.certificate import choose_label
+from pprs.dither.estimators import GaussianEstimator
+from pprs.dither.thresholds import GREY, show
+from pprs.errors import ConfigurationError
+
+TRIALS = 4500
+
+
+def count_votes(rng: np.random.Generator, pictures: np.ndarray, levels: int, classes: int) -> np.ndarray:
+    """The votes [P, classes] of a random function of what is shown, for all pictures [P, D] of values below 3."""
+    size = pictures.shape[1]
+    template = torch.from_numpy(rng.integers(levels, size=(1, 1, size)))
+    shown = show(torch.from_numpy(pictures)[:, None], template, torch.arange(levels), levels)
+    cells = (shown.lowest[:, :, 0].numpy() * 3 ** np.arange(size)).sum(-1)  # [levels, P]
+    usual, share = rng.integers(classes), rng.random()
+    labels = np.where(rng.random((levels, 3**size)) < share, usual, rng.integers(classes, size=(levels, 3**size)))
+    votes = labels[np.arange(levels)[:, None], cells]
+    return np.stack([(votes == label).sum(0) for label in range(classes)], 1)
+
+
+def test_no_change_inside_a_certificate_alters_the_label() -> None:
+    rng, certificates, attained = np.random.default_rng(0), 0, 0
+    for _ in range(TRIALS):
+        size, levels, classes = rng.integers(1, 5), int(rng.integers(1, 9)), int(rng.integers(2, 4))
+        pictures = np.array(list(itertools.product(range(3), repeat=int(size))))
+        votes = count_votes(rng, pictures, levels, classes)
+        labels = np.array([choose_label(row) for row in votes.tolist()])
+        allowed = np.array([certified_changes(row) for row in votes.tolist()])
+        distance = np.abs(pictures[:, None] - pictures).sum(-1)
+        changed = labels[:, None] != labels
+        assert not (changed & (distance <= allowed[:, None])).any()
+        touched = (pictures[:, None] != pictures).sum(-1) * min(2, levels)
+        assert not (changed & (touched <= allowed[:, None])).any()
+        certificates += len(pictures)
+        attained += int((changed & (distance == allowed[:, None] + 1)).any(1).sum())
+    assert certificates >= 100_000
+    assert attained > certificates / 5  # the next larger change alters the label of some functions
+
+
+@given(st.lists(st.integers(0, 40), min_size=2, max_size=5))
+def test_the_bound_is_attained_for_all_votes(votes: list[int]) -> None:
+    """Of a change that is shown at one offset more, one function of the same votes changes its label."""
+    label, allowed = choose_label(votes), certified_changes(votes)
+    assert 0 <= 2 * allowed <= sum(votes)
+    for extra, stands in ((allowed, True), (allowed + 1, False)):
+        stays = []
+        for rival in range(len(votes)):
+            moved = [count + extra * ((i == rival) - (i == label)) for i, count in enumerate(votes)]
+            stays.append(rival == label or moved[label] < 0 or choose_label(moved) == label)
+        assert all(stays) or not stands
+        if not stands and votes[label] >= extra:
+            assert not all(stays)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@given(levels=st.integers(1, 300), shape=st.sampled_from([(1, 4, 5), (3, 3, 3), (2, 9)]), own=st.booleans())
+@settings(max_examples=30)
+def test_over_all_offsets_each_threshold_takes_every_value_once(
+    name: str, levels: int, shape: tuple[int, ...], own: bool
+) -> None:
+    if name == "blue" and len(shape) == 2:
+        with pytest.raises(ConfigurationError, match="no blue noise for signals"):
+            make_template(name, levels, shape)
+        return
+    template = make_template(name, levels, shape, channels="own" if own else "shared")
+    assert template.shape == shape
+    assert template.min() >= 0
+    assert template.max() < levels
+    if not own:
+        assert (template == template[:1]).all()
+    values = torch.full(shape, 7)
+    shown = show(values, torch.from_numpy(template), torch.arange(levels), levels)
+    for other in (0, 8, 200):
+        again = show(torch.full(shape, other), torch.from_numpy(template), torch.arange(levels), levels)
+        differs = ((shown.lowest != again.lowest) | (shown.highest != again.highest)).sum(0)
+        assert int(differs.max()) <= min(abs(7 - other), levels)
+    order = Dither(levels).order()
+    assert sorted(order) == list(range(levels))
+
+
+@given(value=st.integers(0, GREY), threshold=st.integers(0, 10**4), offset=st.integers(0, 10**4), data=st.data())
+def test_a_value_lies_in_what_is_shown_of_it(value: int, threshold: int, offset: int, data: Any) -> None:
+    levels = data.draw(st.integers(1, 2000))
+    one = torch.tensor([[[value]]])
+    shown = show(one, torch.tensor([[[threshold % levels]]]), torch.tensor([offset % levels]), levels)
+    low, high = int(shown.lowest), int(shown.highest)
+    assert 0 <= low <= value <= high <= GREY
+    assert high - low < levels
+
+
+def test_even_thresholds_recover_a_picture_better_than_random_ones() -> None:
+    rows, columns = torch.meshgrid(torch.linspace(0, 1, 64), torch.linspace(0, 1, 64), indexing="ij")
+    picture = (255 * (0.5 + 0.4 * torch.sin(5 * rows) * torch.cos(4 * columns))).round().long()[None]
+    errors = {}
+    for name in TEMPLATES:
+        template = torch.from_numpy(make_template(name, 510, (1, 64, 64)))
+        shown = show(picture, template, torch.arange(0, 510, 17), 510)
+        errors[name] = float((GaussianEstimator(1.5).estimate(shown) - picture / 255).pow(2).mean())
+    assert max(errors["r2"], errors["blue"]) < errors["random"] / 2
+
+
+def test_the_file_of_blue_noise_is_what_its_script_makes() -> None:
+    ranks = np.load(FILE)
+    assert (ranks == make_ranks()).all()
+    assert sorted(ranks.ravel()) == list(range(ranks.size))
+
+
+class Threshold(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mean = x.mean((1, 2, 3))
+        return torch.stack([mean, 1 - mean], 1)
+
+
+def test_votes_depend_neither_on_batches_nor_on_threads() -> None:
+    x = torch.rand(3, 9, 8, generator=torch.Generator().manual_seed(0))
+    dither = Dither(levels=300, channels="own")
+    votes = {
+        DitherClassifier(Threshold(), 2, dither, batch_size=size, threads=threads).certify(x).votes
+        for size, threads in ((1, 1), (7, 2), (None, None))
+    }
+    assert len(votes) == 1
+    assert sum(votes.pop()) == 300
+
+
+def test_a_prediction_ends_when_the_rest_cannot_alter_it() -> None:
+    calls = []
+
+    class Counting(Threshold):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            calls.append(len(x))
+            return super().forward(x)
+
+    g = DitherClassifier(Counting(), 2, Dither(levels=2040), threads=1)
+    x = torch.full((1, 8, 8), 0.9)
+    assert g.predict(x) == g.certify(x).prediction == 0
+    calls.clear()
+    g.predict(x)
+    assert sum(calls) < 1300
+
+
+def test_a_picture_between_grey_levels_is_rounded_and_pays_for_it() -> None:
+    g = DitherClassifier(Threshold(), 2, Dither(levels=510))
+    exact, between = g.certify(torch.full((1, 8, 8), 204 / 255)), g.certify(torch.full((1, 8, 8), 204.25 / 255))
+    assert (exact.rounding, between.rounding) == (0, 16)
+    assert between.grey_levels == exact.grey_levels - 16
+    assert str(exact).endswith("can alter this label; certain")
+    assert "no change of at most 255 grey levels in total to this 8x8 grey image, and no change whatever" in str(exact)
+
+
+@pytest.mark.parametrize(
+    ("options", "parameter"),
+    [
+        ({"levels": 0}, "levels"),
+        ({"levels": 2**20 + 1}, "levels"),
+        ({"levels": 1.5}, "levels"),
+        ({"template": "white"}, "template"),
+        ({"channels": "none"}, "channels"),
+    ],
+)
+def test_bad_thresholds(options: dict[str, Any], parameter: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Dither(**options)
+    assert caught.value.parameter == parameter
+
+
+def test_the_command_certifies_and_its_run_is_verified(tmp_path: Path) -> None:
+    chosen = ("--model", "builtin:digits", "--data", "builtin:mnist5k", "--noise", "dither:levels=300")
+    pprs("certify", *chosen, "--limit", 3, "--out", tmp_path / "run")
+    rows = open_run(tmp_path / "run").rows()
+    assert [sum(row.votes) for row in rows] == [300] * 3
+    assert verify_run(tmp_path / "run", progress=False).ok
+    one = pprs("certify", *chosen, "--limit", 1).stdout
+    assert (
+        f"class {rows[0].prediction}: no change of at most {rows[0].grey_levels} grey levels in total to this " in one
+    )
+    again = certify_dataset(
+        "builtin:digits", "builtin:mnist5k", noise="dither:levels=300", partition="auto", images=range(3),
+        progress=False,
+    )  # fmt: skip
+    assert [row.votes for row in again.rows()] == [row.votes for row in rows]
+
+
+@pytest.mark.parametrize("flag", ["--sigma", "--n", "--alpha", "--seed", "--stop", "--budget"])
+def test_options_of_sampling_are_refused(flag: str) -> None:
+    value = {"--stop": "abstain", "--budget": "1m", "--alpha": 0.01}.get(flag, 1)
+    out = pprs(
+        "certify", "--model", "builtin:digits", "--data", "builtin:mnist5k", "--noise", "dither", flag, value, code=2
+    )
+    assert f"{flag} does not apply to --noise dither" in out.stderr
