@@ -17,8 +17,8 @@ from pprs import certify_dataset, open_run, verify_run
 from pprs.dither import TEMPLATES, Dither, DitherClassifier, certified_changes, make_template
 from pprs.dither.blue_noise import FILE, make_ranks
 from pprs.dither.certificate import choose_label
-from pprs.dither.estimators import GaussianEstimator
-from pprs.dither.thresholds import GREY, show
+from pprs.dither.estimators import GaussianEstimator, _read, make_kernel
+from pprs.dither.thresholds import GREY, Shown, show
 from pprs.errors import ConfigurationError
 
 TRIALS = 4500
@@ -205,3 +205,34 @@ def test_options_of_sampling_are_refused(flag: str) -> None:
         "certify", "--model", "builtin:digits", "--data", "builtin:mnist5k", "--noise", "dither", flag, value, code=2
     )
     assert f"{flag} does not apply to --noise dither" in out.stderr
+
+
+@given(st.integers(1, 2040), st.floats(0.2, 3), st.sampled_from(["r2", "blue", "random"]), st.integers(0, 2**32 - 1))
+@settings(max_examples=40, deadline=None)
+def test_estimates_are_exact_and_so_functions_of_what_is_shown(levels: int, width: float, name: str, seed: int) -> None:
+    """They are the same in double precision, and in any batch: a vote must not depend on rounding."""
+    picture = torch.randint(GREY + 1, (3, 9, 11), generator=torch.Generator().manual_seed(seed))
+    template, offsets = torch.from_numpy(make_template(name, levels, (3, 9, 11))), torch.arange(min(levels, 5))
+    shown = show(picture, template, offsets, levels)
+    estimated = GaussianEstimator(width).estimate(shown)
+    assert estimated.min() >= 0
+    assert estimated.max() <= 1
+    for i in range(len(offsets)):
+        alone = GaussianEstimator(width).estimate(show(picture, template, offsets[i : i + 1], levels))
+        assert torch.equal(alone[0], estimated[i])
+    exact = sums_in_double(shown, width)
+    near = exact >= 0  # known nearby
+    assert torch.equal(estimated[near], exact[near].float())
+
+
+def sums_in_double(shown: Shown, width: float) -> torch.Tensor:
+    """The estimates by double precision, or -1 where nothing is known nearby."""
+    values, weights, full = _read(shown)
+    kernel = torch.tensor(make_kernel(width, full), dtype=torch.float64)
+    square = kernel[:, None] * kernel
+    sums = [
+        torch.nn.functional.conv2d(x.double().flatten(0, 1)[:, None], square[None, None], padding=len(kernel) // 2)
+        for x in (values * weights, weights * full)
+    ]
+    found = sums[1] > 0.5
+    return torch.where(found, sums[0].round() / sums[1].round().clamp_min(1), -1.0).reshape(values.shape)

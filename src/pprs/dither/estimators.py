@@ -15,6 +15,7 @@ from pprs.errors import ConfigurationError
 from pprs.partition import Partition, parse_partition
 
 JOINT = " + "
+WIDER = 8  # times that a Gaussian is doubled where nothing is known
 
 
 class Estimator(ABC):
@@ -53,11 +54,19 @@ class GaussianEstimator(Estimator):
         return GaussianEstimator(default_width(levels)) if self.sigma is None else self
 
     def estimate(self, shown: Shown) -> torch.Tensor:
-        values, weights = _read(shown)
-        sigma = self.sigma or default_width(shown.levels)
-        total = _blur(weights * values, sigma)
-        known = _blur(weights, sigma)
-        return (total / known.clamp_min(1e-6)).clamp_(0, 1)
+        values, weights, full = _read(shown)
+        width = self.sigma or default_width(shown.levels)
+        estimated, missing = torch.full_like(values, 0.5), torch.ones_like(values, dtype=torch.bool)
+        for _ in range(WIDER):  # a value that knows nothing of its neighbours asks further away
+            kernel = make_kernel(width, full)
+            known = _blur(weights, kernel)
+            found = missing & (known > 0)
+            estimated = torch.where(found, _blur(weights * values, kernel) / (known * full).clamp_min(1), estimated)
+            missing &= ~found
+            if not bool(missing.any()):
+                break
+            width *= 2
+        return estimated
 
 
 @dataclass(frozen=True)
@@ -97,30 +106,43 @@ def expected_error(levels: int) -> float:
     return min(0.5, 0.13 * math.pow(levels / 510, 0.37))
 
 
-def _read(shown: Shown) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return an unbiased value for what is shown of each value, and its weight.
+def _read(shown: Shown) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Return an unbiased value for what is shown of each value, its weight, and the value that stands for white.
 
     With 255 thresholds or more, whether a value exceeds its threshold is read as white or black. With fewer, the value
-    is read as the middle between two thresholds.
+    is read as the middle between two thresholds. All numbers are integers.
     """
     if shown.levels >= GREY:
-        known = shown.is_known
-        return (shown.lowest > 0).float(), known.float()
-    middle = (shown.lowest + shown.highest).float() / (2 * GREY)
-    return middle, torch.ones_like(middle)
+        return (shown.lowest > 0).float(), shown.is_known.float(), 1
+    middle = (shown.lowest + shown.highest).float()
+    return middle, torch.ones_like(middle), 2 * GREY
 
 
-def _blur(x: torch.Tensor, sigma: float) -> torch.Tensor:
-    """Convolve the last axes of pictures [B, C, H, W] or signals [B, C, T] with a Gaussian. Nothing lies outside."""
-    reach = max(1, math.ceil(3 * sigma))
-    steps = torch.arange(-reach, reach + 1, dtype=torch.float32, device=x.device)
-    kernel = torch.exp(-0.5 * (steps / sigma) ** 2)
-    kernel = kernel / kernel.sum()
+def make_kernel(width: float, full: int) -> list[int]:
+    """Return the weights of a Gaussian as integers, so small that sums of products of values are exact in float32.
+
+    Then an estimate depends on nothing but what is shown: not on the batch, the order of a sum, or the processor.
+
+    >>> make_kernel(0.5, 1)
+    [1, 435, 3221, 435, 1]
+    """
+    reach = max(1, math.ceil(3 * width))
+    weights = [math.exp(-0.5 * (step / width) ** 2) for step in range(-reach, reach + 1)]
+    most = math.isqrt((2**24 - 1) // full)  # of the sum along an axis
+    return [math.floor(most * weight / sum(weights)) for weight in weights]
+
+
+def _blur(x: torch.Tensor, kernel: list[int]) -> torch.Tensor:
+    """Convolve the last axes of pictures [B, C, H, W] or signals [B, C, T] with a kernel. Nothing lies outside."""
+    reach = len(kernel) // 2
     for axis in range(2, x.ndim):
-        moved = x.movedim(axis, -1)
-        flat = moved.reshape(-1, 1, moved.shape[-1])
-        x = torch.nn.functional.conv1d(flat, kernel.view(1, 1, -1), padding=reach).reshape(moved.shape)
-        x = x.movedim(-1, axis)
+        size = x.shape[axis]
+        total = torch.zeros_like(x)
+        for step, weight in enumerate(kernel, -reach):
+            if weight and abs(step) < size:
+                start, length = max(0, -step), size - abs(step)
+                total.narrow(axis, start, length).add_(x.narrow(axis, start + step, length) * weight)
+        x = total
     return x
 
 
