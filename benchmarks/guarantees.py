@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from benchmarks.timing import fastest, ratio
-from pprs import Gaussian, LabelSets, PatchClassifier, Processes, Sampling, SmoothedClassifier, certify_dataset
+from pprs import (
+    Gaussian,
+    LabelSets,
+    PatchClassifier,
+    Processes,
+    Sampling,
+    SmoothedClassifier,
+    certify_dataset,
+    load_model,
+)
 from pprs._support.threads import cpu_count
 from pprs.model.resnet import architecture
 from pprs.patches import certify_patches
 from pprs.prediction import predict_dataset
 from pprs.segmentation import SegmentationSampling, SmoothedSegmenter
+from pprs.segmentation.data import open_masked
 from pprs.segmentation.run import segment_dataset
 
-NOISE, CLASSES, DIGITS, SCENES = Gaussian(0.25), 10, 40, 40
-SAMPLING, FEW = Sampling(100, 1000), SegmentationSampling(n0=10, n=50)
-SEGMENTER = """
-import torch
-
-def make():
-    torch.manual_seed(0)
-    layers = [torch.nn.Conv2d(1, 32, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(32, 32, 3, padding=1)]
-    return torch.nn.Sequential(*layers, torch.nn.ReLU(), torch.nn.Conv2d(32, 3, 1))
-"""
+NOISE, CLASSES, DIGITS = Gaussian(0.25), 10, 40
+SCENES, COUNT = "builtin:scenes", 60
+SAMPLING, FEW = Sampling(100, 1000), SegmentationSampling(n0=10, n=100)
 
 
 def measure() -> Iterator[dict[str, object]]:
@@ -45,7 +45,7 @@ def overhead() -> Iterator[dict[str, object]]:
     patches = PatchClassifier(net, CLASSES, 5, 4, threads=1)
     sets = LabelSets(net, noise=NOISE, radius=0.1, num_classes=CLASSES, alpha=0.2, engine="torch", threads=1)
     sets.conformalize(images, labels)
-    others = (images[: DIGITS // 2] * 254 / 255, labels[: DIGITS // 2])  # sets leave out what they were calibrated with
+    others = (images.flip(-1), labels)  # sets leave out what they were calibrated with
     pairs: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         "certify": (
             lambda: certify_dataset(net, (images, labels), noise=NOISE, partition=None, sampling=SAMPLING, **common),
@@ -60,7 +60,7 @@ def overhead() -> Iterator[dict[str, object]]:
             lambda: _each(images, lambda x, _: patches.certify(x)),
         ),
         "label-set": (
-            lambda: sets.predict_dataset(*others, progress=False),
+            lambda: sets.predict_dataset(others, progress=False),
             lambda: _each(others[0], lambda x, i: sets.predict(x, index=i)),
         ),
     }
@@ -73,37 +73,24 @@ def overhead() -> Iterator[dict[str, object]]:
 
 def workers() -> Iterator[dict[str, object]]:
     """Compare a segmentation run in worker processes with one process that has as many threads."""
-    cores = cpu_count()
-    images, _ = _draw(SCENES, 64)
-    masks = (images[:, 0] > 0.5).long()
-    with tempfile.TemporaryDirectory() as folder:
-        module = Path(folder) / "segmenter.py"
-        module.write_text(SEGMENTER)
-        scope: dict[str, Any] = {}
-        exec(SEGMENTER, scope)
-        segmenter = SmoothedSegmenter(scope["make"](), 3, NOISE, threads=cores)
-        data = Path(folder) / "scenes.npz"
-        np.savez(data, images=(images.numpy() * 255).astype(np.uint8), masks=masks.numpy().astype(np.uint8))
-        common: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "progress": False, "engine": "torch"}
-
-        def run(**options: Any) -> object:
-            return segment_dataset(f"{module}:make", str(data), **options, **common)
-
-        seconds = fastest(
-            {
-                "workers": lambda: run(runner=Processes(cores)),
-                "threads": lambda: run(threads=cores),
-                "loop": lambda: _each(images, lambda x, i: segmenter.certify(x, FEW, index=i)),
-            },
-            rounds=3,
-        )
-    yield ratio("segment: a run against the same answers in a loop", seconds["threads"] / seconds["loop"]) | {
-        "seconds": seconds
-    }
+    cores, model, scenes = cpu_count(), load_model(SCENES), open_masked(SCENES)
+    segmenter = SmoothedSegmenter(model, noise=NOISE, threads=cores)
+    images = [scenes[i].image for i in range(COUNT)]
+    common: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "progress": False, "engine": "torch"}
+    common["images"] = range(COUNT)
+    seconds = fastest(
+        {
+            "workers": lambda: segment_dataset(SCENES, SCENES, runner=Processes(cores), **common),
+            "threads": lambda: segment_dataset(SCENES, SCENES, threads=cores, **common),
+            "loop": lambda: _each(images, lambda x, i: segmenter.certify(x, FEW, index=i)),
+        },
+        rounds=3,
+    )
     yield ratio(
-        f"segment: {cores} workers against {cores} threads, their start included",
-        seconds["workers"] / seconds["threads"],
+        f"segment: a run of {COUNT} against the same answers in a loop", seconds["threads"] / seconds["loop"]
     ) | {"seconds": seconds}
+    what = f"segment: {cores} workers against {cores} threads, {COUNT} scenes, start included"
+    yield ratio(what, seconds["workers"] / seconds["threads"]) | {"seconds": seconds}
 
 
 def _draw(count: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
