@@ -727,6 +727,7 @@ def test_an_upload_is_prepared_for_the_network(loaded: LoadedModel) -> None:
 def test_invalid_command_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "is not a folder" in pprs("app", "--runs", tmp_path / "none", code=2).stderr
     assert "'tensorflow' is not one of" in pprs("app", "--engine", "tensorflow", code=2).stderr
+    assert "there is no file or folder phtoos" in pprs("app", "--data", "phtoos", code=2).stderr
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert f"--port {port} cannot be used" in pprs("app", "--port", port, code=2).stderr

@@ -17,6 +17,7 @@ from pprs.cli.compilation import compile_ahead
 from pprs.cli.console import progress
 from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
+from pprs.data import check_place
 from pprs.errors import ConfigurationError, MissingPackageError
 
 APP = "App"
@@ -84,6 +85,8 @@ def app(
         )
     if adapted is not None and model is None:
         raise ConfigurationError("`adapted` needs the classifier that was adapted as `model`", parameter="adapted")
+    if data is not None:
+        check_place(data)  # what can be opened is opened when the page is up
     options.set_threads(threads)
     compile_ahead(channels=1 if model is None else 3)
     listener = serve.bind(port, serve.ALL_INTERFACES if expose else serve.LOCALHOST)

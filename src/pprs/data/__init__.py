@@ -86,6 +86,15 @@ def _open(spec: str, split: str | None, prefer: str) -> ImageSet:
         return arrays.open_npz(path)
     if path.is_file():
         return arrays.SingleImage(path)
+    check_place(spec)
+    return hub.open_hub(spec, split, prefer)
+
+
+def check_place(spec: str) -> None:
+    """Raise an error if the text of a data set can be neither a file, a folder nor a name. Nothing is opened."""
+    path = Path(signals.split_lengths(spec)[0])
+    if spec in ALIASES or spec.startswith("builtin:") or path.exists():
+        return
     if path.suffix.lower() in folder.IMAGE_SUFFIXES or not is_hub_name(spec):
         builtin = (*arrays.BUILTIN, *arrays.PHOTOS, *signals.BUILTIN_SIGNALS)
         known = (*ALIASES, *(f"builtin:{name}" for name in builtin))
@@ -94,7 +103,6 @@ def _open(spec: str, split: str | None, prefer: str) -> ImageSet:
             "owner/name.",
             parameter="data",
         )
-    return hub.open_hub(spec, split, prefer)
 
 
 class _Relabelled(ImageSet):
