@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL.Image
 import pytest
 import torch
 from helpers import Record, pprs
@@ -369,6 +370,28 @@ def test_commands(tmp_path: Path) -> None:
     assert "What is promised" in page
     assert "plain smoothing" in page
     assert "blur:size=3" in page
+
+
+def test_files_of_sets_name_the_images(tmp_path: Path) -> None:
+    model, data = save_network(tmp_path / "m.safetensors"), write_data(tmp_path)
+    base = ("calibrate", "--model", model, "--data", data, "--sigma", "0.25", "--radius", "0.1", "--limit", "60")
+    pprs(*base, "--out", "sets.json", cwd=tmp_path)
+    for i, name in enumerate("abc"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        save_image(IMAGES[100 + i], tmp_path / "photos" / name / f"{i}.png")
+    for kind in ("json", "csv"):
+        pprs("predict-set", "--sets", "sets.json", "--data", "photos", "--out", f"rows.{kind}", cwd=tmp_path)
+    files = ["a/0.png", "b/1.png", "c/2.png"]
+    found = [image["name"] for image in json.loads((tmp_path / "rows.json").read_text())["images"]]
+    assert [name.endswith(file) for name, file in zip(found, files, strict=True)] == [True] * 3
+    head, *lines = (tmp_path / "rows.csv").read_text().splitlines()
+    assert head == "index,label,set,name"
+    assert [line.rpartition(",")[2] for line in lines] == found
+
+
+def save_image(image: torch.Tensor, path: Path) -> None:
+    pixels = (image * 255).round().byte().permute(1, 2, 0).squeeze(-1).numpy()
+    PIL.Image.fromarray(pixels).save(path)
 
 
 def test_the_command_continues_after_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

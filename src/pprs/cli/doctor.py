@@ -64,4 +64,4 @@ def _holds_label_sets(path: Path) -> bool:
         return False
     with path.open(encoding="utf-8", errors="replace") as file:
         start = file.read(4096)
-    return '"promise":' in start or start.startswith("index,label,set\n")
+    return '"promise":' in start or start.startswith("index,label,set")

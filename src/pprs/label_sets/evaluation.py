@@ -26,11 +26,13 @@ class SetRow:
         index: Index of the image in its data set.
         labels: The labels in the set, in ascending order.
         truth: The true label, None if unknown.
+        name: The name of the image in its data set, such as its file, if it has one.
     """
 
     index: int
     labels: tuple[int, ...]
     truth: int | None = None
+    name: str | None = None
 
     @property
     def covered(self) -> bool | None:
@@ -171,7 +173,9 @@ def evaluate_run(
     missed = sum(row.is_failed and row.label is not None for row in rows)
     evaluation = evaluate_scores(settings.calibration.at(alpha=alpha), scored, radii, missed=missed)
     failures = tuple((f.idx, f.error) for f in run.failures() if chosen is None or f.idx in chosen)
-    return replace(evaluation, seed=settings.seed or 0, skipped=skipped, failures=failures)
+    names = {row.idx: row.name for row in rows}
+    named = tuple(replace(row, name=names[row.index]) for row in evaluation.rows)
+    return replace(evaluation, rows=named, seed=settings.seed or 0, skipped=skipped, failures=failures)
 
 
 def choose_radii(calibration: Calibration) -> list[float]:

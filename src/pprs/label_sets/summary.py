@@ -103,26 +103,30 @@ def describe_attack(evaluation: SetEvaluation) -> str:
     )
 
 
+SET_COLUMNS = ("index", "label", "set", "name")
+
+
 def write_rows(evaluation: SetEvaluation, path: Path) -> None:
     """Write the set of each image as .csv or .json."""
     kind, names = path.suffix.lower(), evaluation.settings.class_names
     if kind == ".json":
+        images = [
+            {"index": row.index, "name": row.name, "label": row.truth, "covered": row.covered, "set": list(row.labels)}
+            for row in evaluation.rows
+        ]
         content = {
             "promise": state_promise(evaluation.settings),
             "class_names": names,
-            "images": [
-                {"index": row.index, "label": row.truth, "covered": row.covered, "set": list(row.labels)}
-                for row in evaluation.rows
-            ],
+            "images": images,
             "failed": [{"index": index, "error": error} for index, error in evaluation.failures],
         }
         text = json.dumps(content, indent=1) + "\n"
     elif kind == ".csv":
-        lines = tuple(
-            (str(row.index), "" if row.truth is None else str(row.truth), " ".join(map(str, row.labels)))
-            for row in evaluation.rows
-        )
-        text = Table(("index", "label", "set"), lines).to_csv()
+        lines = []
+        for row in evaluation.rows:
+            truth = "" if row.truth is None else str(row.truth)
+            lines.append((str(row.index), truth, " ".join(map(str, row.labels)), row.name or ""))
+        text = Table(SET_COLUMNS, tuple(lines)).to_csv()
     else:
         raise ConfigurationError(f"`out` must end in .csv or .json, not {path.name}", parameter="out")
     with atomic_write(path) as part:
