@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,7 @@ def test_a_picture_between_grey_levels_is_rounded_and_pays_for_it() -> None:
     assert (exact.rounding, between.rounding) == (0, 16)
     assert between.grey_levels == exact.grey_levels - 16
     assert str(exact).endswith("can alter this label; certain")
+    assert str(replace(exact, offsets=0)).startswith("class 0 has most votes, and a change of 1 grey level may")
     assert "no change of at most 255 grey levels in total to this 8x8 grey image, and no change whatever" in str(exact)
 
 

@@ -68,6 +68,8 @@ class DitherCertificate:
         return self.offsets // self.per_pixel
 
     def __str__(self) -> str:
+        if not self.grey_levels:
+            return f"class {self.prediction} has most votes, and a change of 1 grey level may alter that"
         most = f"class {self.prediction}: no change of at most {self.grey_levels} grey levels in total to this "
         some = f", and no change whatever of any {self.pixels} pixel{'s' * (self.pixels > 1)}," if self.pixels else ""
         return f"{most}{describe_input(self.shape)}{some} can alter this label; certain"
