@@ -25,7 +25,8 @@ MODULES = [
     "smoothing/scoring", "smoothing/local_votes", "smoothing/certification",
     "smoothing/certificate", "smoothing/consistency", "model/scores", "noise/quantised", "verification/run",
     "verification/images", "verification/replay", "segmentation/holm", "segmentation/segmenter",
-    "segmentation/counting", "patches/double_masking", "label_sets/calibration", "label_sets/sets", "runs/check",
+    "segmentation/counting", "patches/double_masking", "label_sets/calibration", "label_sets/calibrated", "runs/check",
+    "dither/certificate", "dither/thresholds",
 ]  # fmt: skip
 # The tests of these modules. Slow ones and those that start processes are left out.
 TESTS = (
@@ -35,7 +36,7 @@ TESTS = (
     "runs/test_verify", "runs/test_received", "runs/test_binding", "soundness/test_classifier",
     "soundness/test_coverage", "soundness/test_arithmetic", "runs/test_dataset", "runs/test_denoised_runs",
     "contract/test_engine", "soundness/test_forged_runs", "soundness/test_forged_maps", "soundness/test_forged_patches",
-    "soundness/test_forged_predictions", "soundness/test_forged_sets",
+    "soundness/test_forged_predictions", "soundness/test_forged_sets", "soundness/test_dither",
 )  # fmt: skip
 LEFT_OUT = ("slow", "browser", "ray", "needs_data")
 HERE = Path(__file__).resolve().parent
@@ -53,6 +54,7 @@ def main() -> None:
     (WORK / "tmp").mkdir(parents=True, exist_ok=True)
     # A name as that of a worker lets all children share the models that fixtures train.
     os.environ |= {"PYTEST_XDIST_WORKER": "mutants", "PYTEST_XDIST_WORKER_COUNT": "2"}
+    os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # threads of OpenMP do not survive a fork
     os.chdir(ROOT)
     files = [f"src/pprs/{module}.py" for module in MODULES] + [f"tests/{name}.py" for name in TESTS]
     basetemp = ["--basetemp", str(WORK / "tmp" / "base")]
