@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pprs import certify_dataset, open_run, verify_run
-from pprs.dither import TEMPLATES, Dither, DitherClassifier, certified_changes, make_template
+from pprs.dither import TEMPLATES, Dither, DitherCertificate, DitherClassifier, certified_changes, make_template
 from pprs.dither.blue_noise import FILE, make_ranks
 from pprs.dither.certificate import choose_label
 from pprs.dither.estimators import GaussianEstimator, _read, make_kernel
@@ -238,3 +238,19 @@ def sums_in_double(shown: Shown, width: float) -> torch.Tensor:
     ]
     found = sums[1] > 0.5
     return torch.where(found, sums[0].round() / sums[1].round().clamp_min(1), -1.0).reshape(values.shape)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "rounding", "per_pixel", "grey_levels", "pixels"),
+    [(254, 0, 255, 254, 0), (255, 0, 255, 255, 1), (1020, 20, 255, 1000, 4), (764, 0, 765, 764, 0), (5, 9, 255, 0, 0)],
+)
+def test_what_a_certificate_claims(offsets: int, rounding: int, per_pixel: int, grey_levels: int, pixels: int) -> None:
+    certificate = DitherCertificate(1, (0, 2040), offsets, rounding, per_pixel, (3, 8, 8))
+    assert (certificate.grey_levels, certificate.pixels) == (grey_levels, pixels)
+    assert certificate.radius == grey_levels / 255
+    assert (f"of any {pixels} pixel" in str(certificate)) == (pixels > 0)
+
+
+def test_how_often_a_pixel_is_shown_differently() -> None:
+    assert [Dither(100).offsets_per_pixel(3), Dither(1020).offsets_per_pixel(3)] == [100, 255]
+    assert Dither(1020, channels="own").offsets_per_pixel(3) == 765
