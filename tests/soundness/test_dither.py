@@ -18,6 +18,7 @@ from pprs import certify_dataset, open_run, verify_run
 from pprs.dither import TEMPLATES, Dither, DitherCertificate, DitherClassifier, certified_changes, make_template
 from pprs.dither.blue_noise import FILE, make_ranks
 from pprs.dither.certificate import choose_label
+from pprs.dither.classifier import to_grey_levels
 from pprs.dither.estimators import GaussianEstimator, _read, make_kernel
 from pprs.dither.thresholds import GREY, Shown, show
 from pprs.errors import ConfigurationError
@@ -25,11 +26,11 @@ from pprs.errors import ConfigurationError
 TRIALS = 4500
 
 
-def count_votes(rng: np.random.Generator, pictures: np.ndarray, levels: int, classes: int) -> np.ndarray:
-    """The votes [P, classes] of a random function of what is shown, for all pictures [P, D] of values below 3."""
-    size = pictures.shape[1]
+def count_votes(rng: np.random.Generator, images: np.ndarray, levels: int, classes: int) -> np.ndarray:
+    """The votes [P, classes] of a random function of what is shown, for all images [P, D] of values below 3."""
+    size = images.shape[1]
     template = torch.from_numpy(rng.integers(levels, size=(1, 1, size)))
-    shown = show(torch.from_numpy(pictures)[:, None], template, torch.arange(levels), levels)
+    shown = show(torch.from_numpy(images)[:, None], template, torch.arange(levels), levels)
     cells = (shown.lowest[:, :, 0].numpy() * 3 ** np.arange(size)).sum(-1)  # [levels, P]
     usual, share = rng.integers(classes), rng.random()
     labels = np.where(rng.random((levels, 3**size)) < share, usual, rng.integers(classes, size=(levels, 3**size)))
@@ -41,16 +42,16 @@ def test_no_change_inside_a_certificate_alters_the_label() -> None:
     rng, certificates, attained = np.random.default_rng(0), 0, 0
     for _ in range(TRIALS):
         size, levels, classes = rng.integers(1, 5), int(rng.integers(1, 9)), int(rng.integers(2, 4))
-        pictures = np.array(list(itertools.product(range(3), repeat=int(size))))
-        votes = count_votes(rng, pictures, levels, classes)
+        images = np.array(list(itertools.product(range(3), repeat=int(size))))
+        votes = count_votes(rng, images, levels, classes)
         labels = np.array([choose_label(row) for row in votes.tolist()])
         allowed = np.array([certified_changes(row) for row in votes.tolist()])
-        distance = np.abs(pictures[:, None] - pictures).sum(-1)
+        distance = np.abs(images[:, None] - images).sum(-1)
         changed = labels[:, None] != labels
         assert not (changed & (distance <= allowed[:, None])).any()
-        touched = (pictures[:, None] != pictures).sum(-1) * min(2, levels)
+        touched = (images[:, None] != images).sum(-1) * min(2, levels)
         assert not (changed & (touched <= allowed[:, None])).any()
-        certificates += len(pictures)
+        certificates += len(images)
         attained += int((changed & (distance == allowed[:, None] + 1)).any(1).sum())
     assert certificates >= 100_000
     assert attained > certificates / 5  # the next larger change alters the label of some functions
@@ -109,12 +110,12 @@ def test_a_value_lies_in_what_is_shown_of_it(value: int, threshold: int, offset:
 
 def test_even_thresholds_recover_a_picture_better_than_random_ones() -> None:
     rows, columns = torch.meshgrid(torch.linspace(0, 1, 64), torch.linspace(0, 1, 64), indexing="ij")
-    picture = (255 * (0.5 + 0.4 * torch.sin(5 * rows) * torch.cos(4 * columns))).round().long()[None]
+    image = (255 * (0.5 + 0.4 * torch.sin(5 * rows) * torch.cos(4 * columns))).round().long()[None]
     errors = {}
     for name in TEMPLATES:
         template = torch.from_numpy(make_template(name, 510, (1, 64, 64)))
-        shown = show(picture, template, torch.arange(0, 510, 17), 510)
-        errors[name] = float((GaussianEstimator(1.5).estimate(shown) - picture / 255).pow(2).mean())
+        shown = show(image, template, torch.arange(0, 510, 17), 510)
+        errors[name] = float((GaussianEstimator(1.5).estimate(shown) - image / 255).pow(2).mean())
     assert max(errors["r2"], errors["blue"]) < errors["random"] / 2
 
 
@@ -162,7 +163,7 @@ def test_a_picture_between_grey_levels_is_rounded_and_pays_for_it() -> None:
     exact, between = g.certify(torch.full((1, 8, 8), 204 / 255)), g.certify(torch.full((1, 8, 8), 204.25 / 255))
     assert (exact.rounding, between.rounding) == (0, 16)
     assert between.grey_levels == exact.grey_levels - 16
-    assert str(exact).endswith("can alter this label; certain")
+    assert str(exact).endswith("can alter this label, among 8-bit images; certain")
     assert str(replace(exact, offsets=0)).startswith("class 0 has most votes, and a change of 1 grey level may")
     assert "no change of at most 255 grey levels in total to this 8x8 grey image, and no change whatever" in str(exact)
 
@@ -213,14 +214,14 @@ def test_options_of_sampling_are_refused(flag: str) -> None:
 @settings(max_examples=40, deadline=None)
 def test_estimates_are_exact_and_so_functions_of_what_is_shown(levels: int, width: float, name: str, seed: int) -> None:
     """They are the same in double precision, and in any batch: a vote must not depend on rounding."""
-    picture = torch.randint(GREY + 1, (3, 9, 11), generator=torch.Generator().manual_seed(seed))
+    image = torch.randint(GREY + 1, (3, 9, 11), generator=torch.Generator().manual_seed(seed))
     template, offsets = torch.from_numpy(make_template(name, levels, (3, 9, 11))), torch.arange(min(levels, 5))
-    shown = show(picture, template, offsets, levels)
+    shown = show(image, template, offsets, levels)
     estimated = GaussianEstimator(width).estimate(shown)
     assert estimated.min() >= 0
     assert estimated.max() <= 1
     for i in range(len(offsets)):
-        alone = GaussianEstimator(width).estimate(show(picture, template, offsets[i : i + 1], levels))
+        alone = GaussianEstimator(width).estimate(show(image, template, offsets[i : i + 1], levels))
         assert torch.equal(alone[0], estimated[i])
     exact = sums_in_double(shown, width)
     near = exact >= 0  # known nearby
@@ -254,3 +255,18 @@ def test_what_a_certificate_claims(offsets: int, rounding: int, per_pixel: int, 
 def test_how_often_a_pixel_is_shown_differently() -> None:
     assert [Dither(100).offsets_per_pixel(3), Dither(1020).offsets_per_pixel(3)] == [100, 255]
     assert Dither(1020, channels="own").offsets_per_pixel(3) == 765
+
+
+def test_signals_are_refused() -> None:
+    """Their values may exceed 255 levels, and a changed one may be shown differently at more offsets than that."""
+    g = DitherClassifier(lambda x: x.flatten(1)[:, :2], 2, Dither(levels=1020))
+    for call in (g.certify, g.predict, g.check_model):
+        with pytest.raises(ConfigurationError, match="for images of 8 bits, and this is a 40-sample signal"):
+            call(torch.full((1, 40), 3.0))
+
+
+def test_a_small_move_of_many_values_is_counted() -> None:
+    x = torch.full((1, 64, 64), (100 + 2**-16) / 255)
+    assert to_grey_levels(x)[1] == 0  # an image of 8 bits, as float32 holds it
+    x[0, 0, 0] = 100.5 / 255
+    assert to_grey_levels(x)[1] == 1

@@ -37,7 +37,7 @@ from pprs.runs import Row, RunSettings
 from pprs.runs.subject import Subject, load_subject, open_data
 from pprs.smoothing.sampling import Sampling
 
-# What means nothing where all votes are counted.
+# Options that do not apply where all votes are counted.
 UNUSED = (
     "sigma", "n0", "n", "alpha", "bound", "stop", "arithmetic", "budget", "target_error", "seed", "split_samples",
     "compare", "show",

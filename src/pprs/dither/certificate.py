@@ -40,9 +40,9 @@ class DitherCertificate:
         prediction: The label.
         votes: The votes of all offsets, by class.
         offsets: At how many offsets what is shown may differ.
-        rounding: By how many grey levels in total the picture was moved to the nearest one of 8 bits, rounded up.
+        rounding: By how many grey levels in total the image was moved to the nearest one of 8 bits, rounded up.
         per_pixel: At how many offsets at most one pixel is shown differently, however much it changes.
-        shape: The shape of the picture.
+        shape: The shape of the image.
     """
 
     prediction: int
@@ -72,4 +72,4 @@ class DitherCertificate:
             return f"class {self.prediction} has most votes, and a change of 1 grey level may alter that"
         most = f"class {self.prediction}: no change of at most {self.grey_levels} grey levels in total to this "
         some = f", and no change whatever of any {self.pixels} pixel{'s' * (self.pixels > 1)}," if self.pixels else ""
-        return f"{most}{describe_input(self.shape)}{some} can alter this label; certain"
+        return f"{most}{describe_input(self.shape)}{some} can alter this label, among 8-bit images; certain"

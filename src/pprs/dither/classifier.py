@@ -11,6 +11,9 @@ import torch
 from pprs.dither.certificate import DitherCertificate, certified_changes, choose_label
 from pprs.dither.estimators import Estimator, GaussianEstimator
 from pprs.dither.thresholds import GREY, Dither, Shown, show
+from pprs.errors import ConfigurationError
+from pprs.inputs.domain import IMAGE, domain_of
+from pprs.inputs.space import describe_input
 from pprs.noise import QuantisedImage
 from pprs.smoothing.consistency import FirstBatch, check_function_of_one_image, checked
 from pprs.smoothing.local_votes import LocalVotes, MakeInputs
@@ -69,8 +72,8 @@ class DitherClassifier:
         model: The base classifier. It takes images in [0, 1].
         num_classes: The number of its classes.
         dither: The thresholds.
-        estimator: How a picture is estimated from what is shown of it.
-        batch_size: Pictures per call of the base classifier. Affects speed only.
+        estimator: How an image is estimated from what is shown of it.
+        batch_size: Images per call of the base classifier. Affects speed only.
         threads: CPU threads. Affects speed only.
         device: Torch device.
         check: Check that the base classifier is a function of one image, as the certificate assumes.
@@ -116,7 +119,7 @@ class DitherClassifier:
         Raises:
             PprsError: If the image is invalid, or if the base classifier fails.
         """
-        image = check_image(x, self.votes.device)
+        image = self._check_image(x)
         counts = self.count(image, on_passes)
         return DitherCertificate(
             prediction=choose_label(counts), votes=counts, offsets=certified_changes(counts),
@@ -126,7 +129,7 @@ class DitherClassifier:
 
     def predict(self, x: torch.Tensor) -> int:
         """Return the label with most votes over all offsets, of which no more are counted than decide it."""
-        return choose_label(self.count(check_image(x, self.votes.device), early=True))
+        return choose_label(self.count(self._check_image(x), early=True))
 
     def count(self, image: torch.Tensor, on_passes: OnSamples | None = None, *, early: bool = False) -> tuple[int, ...]:
         """Return the votes by class. If `early`, end when the other offsets cannot alter the label."""
@@ -153,9 +156,19 @@ class DitherClassifier:
 
     def trial_inputs(self, x: torch.Tensor) -> torch.Tensor:
         """Return a few estimates of an image, on which to try a network."""
-        values, _ = to_grey_levels(check_image(x, self.votes.device))
+        values, _ = to_grey_levels(self._check_image(x))
         offsets = torch.linspace(0, self.dither.levels - 1, TRIAL_SIZE).long()
         return self.votes.estimate(values, offsets)
+
+    def _check_image(self, x: torch.Tensor) -> torch.Tensor:
+        """Return a valid image. Values of signals have no bounds, and the claims rest on those of 8 bits."""
+        if domain_of(tuple(x.shape)) is not IMAGE:
+            raise ConfigurationError(
+                f"thresholds are for images of 8 bits, and this is a {describe_input(tuple(x.shape))}. Certify signals "
+                "with Gaussian `noise`.",
+                parameter="noise",
+            )
+        return check_image(x, self.votes.device)
 
 
 def to_grey_levels(image: torch.Tensor) -> tuple[torch.Tensor, int]:
@@ -165,8 +178,8 @@ def to_grey_levels(image: torch.Tensor) -> tuple[torch.Tensor, int]:
     >>> values.flatten().tolist(), moved
     ([0, 102, 255], 1)
     """
-    scaled = image.double() * GREY
+    scaled = image.double() * GREY  # exact
     values = scaled.round()
-    # float32 holds k / 255 only to within 255 * 2^-24 levels, which is the value k and not a move.
     moves = (scaled - values).abs()
-    return values.long(), math.ceil(float(moves[moves > 2**-15].sum()))
+    # float32 holds k / 255 to within 2^-16 levels. If all values are that near, it is an image of 8 bits.
+    return values.long(), 0 if float(moves.max()) <= 2**-15 else math.ceil(math.fsum(moves.flatten().tolist()))

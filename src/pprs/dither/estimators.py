@@ -1,4 +1,4 @@
-"""Estimates of a picture from what is shown of it."""
+"""Estimates of an image from what is shown of it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ WIDER = 8  # times that a Gaussian is doubled where nothing is known
 
 
 class Estimator(ABC):
-    """Estimates pictures from what is shown of them. It must use nothing else."""
+    """Estimates images from what is shown of them. It must use nothing else."""
 
     def resolve(self, levels: int, shape: tuple[int, ...]) -> Estimator:
-        """Return a copy in which every option has a value for this number of thresholds and pictures of this shape."""
+        """Return a copy in which every option has a value for this number of thresholds and images of this shape."""
         return self
 
     @abstractmethod
     def estimate(self, shown: Shown) -> torch.Tensor:
-        """Return the estimated pictures [B, C, H, W], with values in [0, 1]."""
+        """Return the estimated images [B, C, H, W], with values in [0, 1]."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def default_width(levels: int) -> float:
 
 
 def expected_error(levels: int) -> float:
-    """Return about how far an estimate of a picture is off, by which the options of a partition are chosen.
+    """Return about how far an estimate of an image is off, by which the options of a partition are chosen.
 
     It is the root mean square of the error of Gaussian estimates of digits at 510, 1020 and 2040 thresholds: 0.13, 0.17
     and 0.22.
@@ -133,7 +133,7 @@ def make_kernel(width: float, full: int) -> list[int]:
 
 
 def _blur(x: torch.Tensor, kernel: list[int]) -> torch.Tensor:
-    """Convolve the last axes of pictures [B, C, H, W] or signals [B, C, T] with a kernel. Nothing lies outside."""
+    """Convolve the last axes of images [B, C, H, W] or signals [B, C, T] with a kernel. Nothing lies outside."""
     reach = len(kernel) // 2
     for axis in range(2, x.ndim):
         size = x.shape[axis]

@@ -14,6 +14,7 @@ from pprs.dither.classifier import DitherClassifier
 from pprs.dither.estimators import Estimator, parse_estimator
 from pprs.dither.thresholds import GREY, MOST_LEVELS, Dither, parse_dither
 from pprs.errors import DamagedError, PprsError
+from pprs.inputs.space import NETWORK
 from pprs.noise import Noise
 from pprs.partition import Partition
 from pprs.runs.columns import INPUT_COLUMNS, INTEGERS, ArrowType, Column, InputRow, Schema
@@ -35,7 +36,7 @@ class DitherSettings(Provenance):
 
     Attributes:
         dither_text: The thresholds as text. `dither` is the object.
-        estimator_text: How pictures are estimated, as text. `estimator` is the object.
+        estimator_text: How images are estimated, as text. `estimator` is the object.
     """
 
     kind: ClassVar[str] = "dither"
@@ -62,7 +63,7 @@ class DitherSettings(Provenance):
 
     @functools.cached_property
     def estimator(self) -> Estimator:
-        """How pictures are estimated from what is shown of them."""
+        """How images are estimated from what is shown of them."""
         if self.estimator_text is None:
             raise PprsError("the estimator of these rows is not recorded")
         try:
@@ -198,9 +199,10 @@ class DitherGuarantee(Guarantee[DitherSettings, DitherRow]):
         if not rows:
             return Summary((), (), 0, failures)
         changes = _choose_changes(settings.dither.levels)
+        where = "the network's input" if settings.pixels == NETWORK else "the file"
         claims = [
             f"{sum(row.grey_levels >= most for row in rows if row.prediction is not None)} of {len(rows)} images: no "
-            f"change of at most {most} grey levels in total alters the label; certain"
+            f"change of at most {most} grey levels in total to {where} alters the label, among 8-bit images; certain"
             for most in changes[1:]
         ]
         metrics = []

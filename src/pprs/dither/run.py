@@ -11,7 +11,6 @@ from pprs.dither.estimators import Estimator, GaussianEstimator, PartitionedEsti
 from pprs.dither.guarantee import DITHER
 from pprs.dither.thresholds import Dither, parse_dither
 from pprs.errors import check_type
-from pprs.inputs.domain import IMAGE, domain_of
 from pprs.inputs.space import NETWORK
 from pprs.model.forms import AnyModel
 from pprs.partition import AnyPartition, Auto, Partition, Slic, Soft, parse_request
@@ -54,8 +53,8 @@ def dither_dataset(
         model: The classifier, as for `certify_dataset`.
         data: The images, as for `certify_dataset`.
         noise: The thresholds, as an object or as text such as "dither:levels=1020".
-        partition: What the estimate of a picture is averaged over, as an object or as text. "auto" is soft superpixels
-            for images and nothing for signals, and None is nothing.
+        partition: What the estimate of an image is averaged over, as an object or as text. "auto" is soft superpixels,
+            and None is nothing.
         images: Indices of the images, or a `Selection`. All images by default.
         out: Folder or url of the run. Repeating the call resumes the run, also after Ctrl-C or a crash.
         runner: Where images are certified, for example `Processes(8)`. This process by default.
@@ -85,7 +84,7 @@ def dither_dataset(
         ```
     """
     thresholds = parse_dither(noise) if isinstance(noise, str) else noise
-    check_type(thresholds, Dither, "noise", 'pprs.Dither(1020) or "dither:levels=1020"')
+    check_type(thresholds, Dither, "noise", 'pprs.dither.Dither(1020) or "dither:levels=1020"')
     options = RunOptions.of(
         out=out, runner=runner, engine=engine, device=device, batch_size=batch_size, threads=threads,
         autocast=autocast, channels_last=channels_last, progress=progress,
@@ -105,10 +104,10 @@ def is_dither(noise: Any) -> TypeGuard[str]:
 
 
 def choose_estimator(dither: Dither, partition: Partition | Auto | None, subject: Subject) -> Estimator:
-    """Return how pictures of a subject are estimated, with all options set if they all have one shape."""
+    """Return how images of a subject are estimated, with all options set if they all have one shape."""
     shape = tuple(subject.sample.image.shape)
     if isinstance(partition, str):
-        partition = Soft(Slic()) if domain_of(shape) is IMAGE else None
+        partition = Soft(Slic())
     estimator: Estimator = GaussianEstimator()
     if partition is not None:
         estimator = PartitionedEstimator(estimator, partition)

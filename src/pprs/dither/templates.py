@@ -1,7 +1,7 @@
-"""Templates: which threshold each value of a picture or signal gets at offset 0.
+"""Templates: which threshold each value of an image or signal gets at offset 0.
 
 Every template gives certificates. With thresholds that are spread evenly in every neighbourhood, a mean over a few
-values is known far better, as in the halftones of a printed picture: the error of a mean over S values falls like 1/S,
+values is known far better, as in the halftones of a printed image: the error of a mean over S values falls like 1/S,
 and with random thresholds like 1/sqrt(S).
 """
 
@@ -28,13 +28,13 @@ STEP_LINE = 0x9E3779B97F4A7C15
 
 
 def make_template(name: str, levels: int, shape: tuple[int, ...], *, channels: str = SHARED, seed: int = 0) -> Levels:
-    """Return the thresholds of a picture [C, H, W] or a signal [C, T] at offset 0, each from 0 to levels - 1.
+    """Return the thresholds of an image [C, H, W] or a signal [C, T] at offset 0, each from 0 to levels - 1.
 
     Args:
         name: "r2" spreads thresholds evenly by steps of the plastic number, "blue" as void-and-cluster does, without
             the regular pattern, and "random" draws each by itself. Signals have no "blue".
         levels: The number of different thresholds.
-        shape: The shape of the picture or signal.
+        shape: The shape of the image or signal.
         channels: Whether all channels of a pixel have the same threshold ("shared") or each its own ("own").
         seed: The seed of a random template.
 

@@ -1,4 +1,4 @@
-"""What a base classifier is shown of a picture: on which side of its threshold each value lies."""
+"""What a base classifier is shown of an image: on which side of its threshold each value lies."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pprs._support import text as _text
 from pprs.dither.templates import CHANNELS, SHARED, Levels, make_template
 from pprs.errors import ConfigurationError
 
-GREY = 255  # the largest value of a picture of 8 bits
+GREY = 255  # the largest value of an image of 8 bits
 MOST_LEVELS = 2**20
 
 
 @dataclass(frozen=True)
 class Dither:
-    """Thresholds that hide the values of a picture.
+    """Thresholds that hide the values of an image.
 
     Attributes:
         levels: The number of thresholds T, which is also the number of passes that a certificate takes. With more of
             them, less is shown at a time and larger changes can be certified, up to T / 2 grey levels in total.
-        template: How thresholds are spread over a picture.
+        template: How thresholds are spread over an image.
         channels: "shared" if all channels of a pixel have one threshold, else "own".
         seed: The seed of a random template.
     """
@@ -52,7 +52,7 @@ class Dither:
         return _text.to_text(self.name, self)
 
     def thresholds(self, shape: tuple[int, ...]) -> Levels:
-        """Return the thresholds for pictures [C, H, W] or signals [C, T] at offset 0."""
+        """Return the thresholds for images [C, H, W] or signals [C, T] at offset 0."""
         return make_template(self.template, self.levels, shape, channels=self.channels, seed=self.seed)
 
     def offsets_per_pixel(self, num_channels: int) -> int:
@@ -74,7 +74,7 @@ def parse_dither(text: str) -> Dither:
 
 @dataclass(frozen=True, eq=False)
 class Shown:
-    """What is shown of a picture at some offsets. A base classifier is a function of this and of nothing else.
+    """What is shown of an image at some offsets. A base classifier is a function of this and of nothing else.
 
     Attributes:
         lowest: The smallest grey levels [B, C, H, W] that the values can have.
@@ -93,7 +93,7 @@ class Shown:
 
 
 def show(values: torch.Tensor, thresholds: torch.Tensor, offsets: torch.Tensor, levels: int) -> Shown:
-    """Return what is shown of a picture at some offsets.
+    """Return what is shown of an image at some offsets.
 
     At offset t, the thresholds of a value are s, s + T, s + 2T and so on, where s is (template + t) modulo T. Shown is
     between which of them the value lies, that is how many of them it exceeds.

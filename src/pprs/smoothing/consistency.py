@@ -209,7 +209,7 @@ class FirstBatch:
     def begin(self, votes: Scorer) -> None:
         """Prepare for a certificate. Check the classifier anew if it was changed: the caller may have trained it."""
         if self._versions != _list_versions(votes.model):
-            self._probe, self._checked = None, False
+            self._probe, self._checked, self._first = None, False, None
         self._fresh = False
 
     def accept(self, votes: Scorer, image: torch.Tensor) -> None:
@@ -217,7 +217,8 @@ class FirstBatch:
         versions, image = _list_versions(votes.model), image.to(votes.device)
         with torch.inference_mode():
             scores = votes.scores(image)
-        self._probe, self._versions, self._checked = _Probe(image, scores, _scale(scores)), versions, True
+        self._probe, self._versions = _Probe(image, scores, _scale(scores)), versions
+        self._checked, self._first = True, None
 
     def score(self, votes: Scorer, images: torch.Tensor, *, last: bool = False) -> torch.Tensor:
         """Return the scores of a batch whose votes are counted, and check the classifier with it if that is due.
