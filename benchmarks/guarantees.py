@@ -41,9 +41,11 @@ def overhead() -> Iterator[dict[str, object]]:
     images, labels = _draw(DIGITS, 28)
     net = architecture("resnet-small", channels=1, num_classes=CLASSES, mean=(0.5,), std=(0.25,)).build()
     common: dict[str, Any] = {"threads": 1, "progress": False, "engine": "torch"}
-    classifier = SmoothedClassifier(net, CLASSES, NOISE, threads=1)
+    classifier = SmoothedClassifier(net, CLASSES, NOISE, threads=1, partition=None)
     patches = PatchClassifier(net, CLASSES, 5, 4, threads=1)
-    sets = LabelSets(net, noise=NOISE, radius=0.1, num_classes=CLASSES, alpha=0.2, engine="torch", threads=1)
+    sets = LabelSets(
+        net, noise=NOISE, radius=0.1, num_classes=CLASSES, alpha=0.2, engine="torch", threads=1, partition=None
+    )
     sets.conformalize(images, labels)
     others = (images.flip(-1), labels)  # sets leave out what they were calibrated with
     pairs: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
@@ -74,9 +76,9 @@ def overhead() -> Iterator[dict[str, object]]:
 def workers() -> Iterator[dict[str, object]]:
     """Compare a segmentation run in worker processes with one process that has as many threads."""
     cores, model, scenes = cpu_count(), load_model(SCENES), open_masked(SCENES)
-    segmenter = SmoothedSegmenter(model, noise=NOISE, threads=cores)
+    segmenter = SmoothedSegmenter(model, noise=NOISE, threads=cores, partition=None)
     images = [scenes[i].image for i in range(COUNT)]
-    common: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "progress": False, "engine": "torch"}
+    common: dict[str, Any] = {"noise": NOISE, "partition": None, "sampling": FEW, "progress": False, "engine": "torch"}
     common["images"] = range(COUNT)
     seconds = fastest(
         {

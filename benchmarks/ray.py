@@ -111,7 +111,7 @@ def load(images: int = 10_000) -> Iterator[dict[str, object]]:
         (Path(folder) / "benchnet.py").write_text(TINY)
         stack.enter_context(contextlib.chdir(folder))
         subject = load_subject("benchnet:make", data)
-        g = SmoothedClassifier(subject.model.module, 2, Gaussian(0.5))
+        g = SmoothedClassifier(subject.model.module, 2, Gaussian(0.5), partition=None)
         job = Job.of(make_work(subject, g, sampling))
         for name, kind in (("processes", ProcessPool), ("ray", RayPool)):
             clock = Peaks(images)

@@ -50,16 +50,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def certify(out: Path | None = None, *, progress: Any = False, **options: Any) -> Run:
-    chosen: dict[str, Any] = {"noise": "gaussian:sigma=0.25", "adapted": "a.safetensors", "images": range(3)} | options
+    chosen: dict[str, Any] = {"adapted": "a.safetensors", "partition": None, "images": range(3)} | options
     return certify_dataset(
-        "m.safetensors", "x.npz", sampling=Sampling(20, 100, 0.01), engine="torch", out=out, progress=progress, **chosen
-    )
+        "m.safetensors", "x.npz", **{"noise": "gaussian:sigma=0.25"} | chosen, sampling=Sampling(20, 100, 0.01),
+        engine="torch", out=out, progress=progress,
+    )  # fmt: skip
 
 
 def test_votes_are_those_of_the_adapted_network(folder: Path) -> None:
     rows = certify().rows()
     net = load_overlay("a.safetensors").changes.apply(load_model("m.safetensors").module)
-    classifier = SmoothedClassifier(net, 3, Gaussian(0.25))
+    classifier = SmoothedClassifier(net, 3, Gaussian(0.25), partition=None)
     certificates = [classifier.certify(IMAGES[i], n0=20, n=100, alpha=0.01, index=i) for i in range(3)]
     assert [row.counts for row in rows] == [tuple(c.counts.tolist()) for c in certificates]
     assert [row.counts for row in rows] != [row.counts for row in certify(adapted=None).rows()]
@@ -112,7 +113,7 @@ def test_a_run_is_verified_and_audited_with_its_adaptation(folder: Path) -> None
 def test_workers_open_the_adapted_model(folder: Path) -> None:
     noise, sampling = Gaussian(0.25), Sampling(20, 100, 0.01)
     subject = load_subject("m.safetensors", "x.npz", adapted="a.safetensors", labels="c,a")
-    classifier = SmoothedClassifier(subject.model.module, 2, noise)
+    classifier = SmoothedClassifier(subject.model.module, 2, noise, partition=None)
     settings = RunSettings(num_classes=2, noise_text=str(noise), n0=sampling.n0, n=sampling.n, alpha=sampling.alpha)
     job = Job.of(make_work(subject, classifier, settings))
     assert job.model == "m.safetensors+adapted:a.safetensors"

@@ -189,7 +189,7 @@ def test_a_denoiser_is_stored_with_an_adaptation(tmp_path: Path, monkeypatch: py
     method = replace(ladder.METHODS["denoiser"], adapt=functools.partial(train_denoiser, steps=20))
     monkeypatch.setitem(ladder.METHODS, "denoiser", method)
     model, out = Model(trained(), "tiny", 4), tmp_path / "a.safetensors"
-    options = {"noise": NOISE, "method": "denoiser", "budget": "60s", "progress": False}
+    options = {"noise": NOISE, "partition": None, "method": "denoiser", "budget": "60s", "progress": False}
     overlay = adapt(model, unlabelled(80), out=out, **options)
     opened = load_overlay(out)
     images = unlabelled(4, seed=7)

@@ -109,8 +109,8 @@ def test_near_ties_are_settled_as_in_a_run() -> None:
     options = {"n0": 100, "n": 1000, "alpha": 0.001, "stop": STOP}
     request = Request(loaded, ChosenInput(image, 0, "grey"), make_sampling(1000, 0.001), 2 * make_methods())
     *_, states = iter_states(request, FairQueue(), threading.Event(), Limits())
-    alone = SmoothedClassifier(model.module, 3, request.noise, batch_size=1).certify(image, **options)
-    unchecked = SmoothedClassifier(model.module, 3, request.noise, check=False)
+    alone = SmoothedClassifier(model.module, 3, request.noise, batch_size=1, partition=None).certify(image, **options)
+    unchecked = SmoothedClassifier(model.module, 3, request.noise, check=False, partition=None)
     assert unchecked.certify(image, **options) != alone
     assert [state.certificate for state in states] == [alone, alone]
 
@@ -271,7 +271,7 @@ def test_noise_is_added_to_the_pixels_of_the_file_if_chosen(loaded: LoadedModel,
     html = render_states(request, states)
     assert "to your 84x56 grey file can alter this label among 2 of 10 labels" in html
     g = SmoothedClassifier(loaded.model.restricted(["3", "5"]).wrap_file_input(
-        loaded.model.restricted(["3", "5"]).module), 2, request.noise)  # fmt: skip
+        loaded.model.restricted(["3", "5"]).module), 2, request.noise, partition=None)  # fmt: skip
     expected = g.certify(digit, n0=100, n=300, alpha=0.001, stop=STOP)
     assert states[0].certificate == expected
     example = parse_request(context, control_values(pixels="file"))

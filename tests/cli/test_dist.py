@@ -35,7 +35,8 @@ JOB = """
 import pprs, torch
 print(pprs.__file__)
 classify = lambda x: torch.stack([x.mean((1, 2, 3)), 0.5 - x.mean((1, 2, 3))], 1)
-print(pprs.SmoothedClassifier(classify, 2, pprs.Gaussian(0.25), arithmetic="real").certify(torch.ones(1, 8, 8), n=20))
+g = pprs.SmoothedClassifier(classify, 2, pprs.Gaussian(0.25), None, arithmetic="real")
+print(g.certify(torch.ones(1, 8, 8), n=20))
 """
 
 pytestmark = pytest.mark.slow

@@ -85,9 +85,9 @@ def test_votes_are_those_of_the_classifier_behind_the_api(model: Any, server: Se
             return torch.stack([-bright, bright], dim=1)
 
     noise, sampling = Gaussian(1.0), {"n": 100, "n0": 20}
-    through_api = SmoothedClassifier(model, 2, noise).certify(IMAGES[1], **sampling)
+    through_api = SmoothedClassifier(model, 2, noise, partition=None).certify(IMAGES[1], **sampling)
     assert 10 < through_api.counts[0] < 90
-    assert through_api == SmoothedClassifier(Bright(), 2, noise).certify(IMAGES[1], **sampling)
+    assert through_api == SmoothedClassifier(Bright(), 2, noise, partition=None).certify(IMAGES[1], **sampling)
     assert all(headers["Authorization"] == "Bearer secret" for headers in server.requests)
 
 

@@ -110,7 +110,7 @@ REFUSED = {
 
 
 def classifier(model: Any, **options: Any) -> SmoothedClassifier:
-    return SmoothedClassifier(model, 3, NOISE, **options)
+    return SmoothedClassifier(model, 3, NOISE, None, **options)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -216,7 +216,7 @@ def test_a_batch_that_the_network_cannot_take() -> None:
     with pytest.raises(ConfigurationError, match="give 16 as `batch_size`"):
         certify_dataset(
             Model(FunctionModule(model), "net", 3), images(2), noise=NOISE, progress=False, engine="torch",
-            sampling=Sampling(10, 50),
+            sampling=Sampling(10, 50), partition=None,
         )  # fmt: skip
 
 
@@ -228,7 +228,7 @@ def test_they_are_refused_before_a_run(name: str, tmp_path: Path) -> None:
         certify_dataset(Model(model, "net", 3), images(2), out=tmp_path / "run", engine="torch", **options)
     assert not (tmp_path / "run").exists()
     with pytest.raises(ConfigurationError, match=message):
-        predict_dataset(Model(model, "net", 3), images(2), noise=NOISE, n=10, progress=False)
+        predict_dataset(Model(model, "net", 3), images(2), noise=NOISE, n=10, progress=False, partition=None)
 
 
 @pytest.mark.parametrize("layer", [torch.nn.BatchNorm2d(4), torch.nn.Dropout(0.5), torch.nn.GroupNorm(2, 4)])

@@ -32,7 +32,7 @@ CALLS: dict[str, Callable[[SmoothedClassifier, torch.Tensor], Any]] = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_grey_image_without_its_channel_axis_is_refused(name: str) -> None:
-    g = SmoothedClassifier(means, 2, 0.25)
+    g = SmoothedClassifier(means, 2, 0.25, partition=None)
     assert g.domain is None
     with pytest.raises(PprsError, match=r"a grey image without its channel axis, or of a signal of 28 channels") as e:
         CALLS[name](g, GREY)
@@ -40,7 +40,7 @@ def test_a_grey_image_without_its_channel_axis_is_refused(name: str) -> None:
     assert "Pass x[None] for the image" in e.value.message
     CALLS[name](g, GREY[None])
     CALLS[name](g, SIGNAL)  # no image is 3 pixels high
-    CALLS[name](SmoothedClassifier(means, 2, 0.25, domain="signal"), GREY)
+    CALLS[name](SmoothedClassifier(means, 2, 0.25, domain="signal", partition=None), GREY)
 
 
 @pytest.mark.parametrize(("options", "domain"), [
@@ -61,12 +61,14 @@ def test_the_other_domain_is_refused(name: str, options: dict[str, Any], domain:
 
 def test_a_model_says_what_it_classifies() -> None:
     for shape, domain in (((1, 28, 28), "image"), ((28, 28), "signal")):
-        g = SmoothedClassifier(Model(networks.SmallNet(), "net", 3, input_shape=shape), noise=0.25)
+        g = SmoothedClassifier(Model(networks.SmallNet(), "net", 3, input_shape=shape), noise=0.25, partition=None)
         assert g.domain == domain
     with pytest.raises(
         PprsError, match=r"expected one image \[C, H, W\], got shape \(28, 28\). Pass x\[None\] if this"
     ):
-        SmoothedClassifier(Model(networks.SmallNet(), "net", 3, input_shape=(1, 28, 28)), noise=0.25).certify(GREY)
+        SmoothedClassifier(
+            Model(networks.SmallNet(), "net", 3, input_shape=(1, 28, 28)), noise=0.25, partition=None
+        ).certify(GREY)
 
 
 @pytest.mark.parametrize(("options", "message"), [
@@ -87,7 +89,7 @@ def test_contradictions_are_refused(options: dict[str, Any], message: str) -> No
 @pytest.mark.parametrize("call", [
     lambda x: pprs.PatchClassifier(means, 2, 2, 3, "mean").certify(x),
     lambda x: pprs.PatchClassifier(means, 2, 2, 3, "mean").predict(x),
-    lambda x: certify_segmentation(networks.PixelNet(), x, num_classes=2, noise=0.25),
+    lambda x: certify_segmentation(networks.PixelNet(), x, num_classes=2, noise=0.25, partition=None),
 ])  # fmt: skip
 @pytest.mark.parametrize(("x", "remedy"), [
     (GREY, "Pass x[None] if this is a grey image without its channel axis."),
@@ -107,7 +109,7 @@ def test_messages_about_signals_say_signal() -> None:
         raise RuntimeError("mat1 and mat2 cannot be multiplied")
 
     with pytest.raises(PprsError, match="^signal 4: shape .* The usual cause is a signal whose size") as caught:
-        SmoothedClassifier(fails, 2, 0.25).certify(SIGNAL, n0=5, n=50, index=4)
+        SmoothedClassifier(fails, 2, 0.25, partition=None).certify(SIGNAL, n0=5, n=50, index=4)
     assert "image" not in str(pickle.loads(pickle.dumps(caught.value)))
     with pytest.raises(PprsError, match="^image 4: shape .* The usual cause is an image whose size"):
-        SmoothedClassifier(fails, 2, 0.25).certify(GREY[None], n0=5, n=50, index=4)
+        SmoothedClassifier(fails, 2, 0.25, partition=None).certify(GREY[None], n0=5, n=50, index=4)

@@ -153,7 +153,9 @@ def test_gpu_options_give_stable_votes(digits_model: Path) -> None:
     assert (scores - expected).abs().max() < 0.05 * expected.abs().max()
     x = make_images(1)[0]
     counts = [
-        SmoothedClassifier(choice.model.module, 10, Gaussian(0.5), batch_size=size).counts(x, n=300).tolist()
+        SmoothedClassifier(choice.model.module, 10, Gaussian(0.5), batch_size=size, partition=None)
+        .counts(x, n=300)
+        .tolist()
         for size in (64, 5)
     ]
     assert counts[0] == counts[1]

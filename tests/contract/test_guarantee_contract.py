@@ -55,7 +55,15 @@ def calibrate(model: str, shape: tuple[int, ...], class_names: tuple[str, ...]) 
     labels = torch.from_numpy(rng.integers(0, len(class_names), 60))
     opened = replace(load_model(model), class_names=class_names)
     sets = LabelSets.fit(
-        opened, images, labels, noise="gaussian:sigma=0.25", radius=0.05, alpha=0.4, randomised=True, engine="torch"
+        opened,
+        images,
+        labels,
+        noise="gaussian:sigma=0.25",
+        radius=0.05,
+        alpha=0.4,
+        randomised=True,
+        engine="torch",
+        partition=None,
     )
     return LabelSetSettings.own(sets.calibration)
 
@@ -118,7 +126,7 @@ class TestPredict(GuaranteeContract):
 
 class TestLabelSets(GuaranteeContract):
     guarantee = LABEL_SET
-    options: ClassVar[dict[str, Any]] = {"noise": "gaussian:sigma=0.25", "seed": 3}
+    options: ClassVar[dict[str, Any]] = {"noise": "gaussian:sigma=0.25", "partition": None, "seed": 3}
     settings: ClassVar[dict[str, Any]] = calibrate("pprs.testing:ContractNetwork", (1, SIDE, SIDE), ("a", "b"))
 
     def make_inputs(self, folder: Path) -> tuple[str, str]:

@@ -167,7 +167,7 @@ def test_a_run_is_taken_in_every_form_that_a_report_takes(tmp_path: Path) -> Non
     images, folder, sampling = torch.rand(3, 1, 8, 8), tmp_path / "run", pprs.Sampling(n0=5, n=50)
     run = pprs.certify_dataset(
         pprs.Model(FunctionModule(scores), "net", 2), (images, [0, 1, 1]), noise=0.25, sampling=sampling, out=folder,
-        progress=False,
+        progress=False, partition=None,
     )  # fmt: skip
     table = tmp_path / "rows.json"
     export(run.rows(), run.settings, "json", table)

@@ -62,7 +62,7 @@ def test_rows_failures_and_exports_name_their_inputs(photos: Path, tmp_path: Pat
     model = save_network(tmp_path / "m.safetensors")
     run = certify_dataset(
         str(model), str(photos), noise="gaussian:sigma=0.25", sampling=Sampling(10, 20, 0.05), out=tmp_path / "run",
-        engine="torch", progress=False, classes=write_classes(tmp_path),
+        engine="torch", progress=False, classes=write_classes(tmp_path), partition=None,
     )  # fmt: skip
     assert [row.name for row in run.rows()] == ["cat/silvester.png", "cat/tom.png", "dog/rex.png"]
     assert [str(failure).partition(":")[0] for failure in run.failures()] == ["image 2 (dog/damaged.png)"]

@@ -51,7 +51,7 @@ def modes(net: torch.nn.Module) -> list[bool]:
 
 
 def smoothed(net: torch.nn.Module) -> pprs.SmoothedClassifier:
-    return pprs.SmoothedClassifier(net, 3, 0.5, threads=1)
+    return pprs.SmoothedClassifier(net, 3, 0.5, threads=1, partition=None)
 
 
 def audit(net: torch.nn.Module, folder: Path) -> None:
@@ -66,7 +66,7 @@ def verify(net: torch.nn.Module, folder: Path) -> None:
 
 def adapt(net: torch.nn.Module, folder: Path, method: str) -> None:
     out = folder / f"{method}.safetensors"
-    pprs.adapt(net, IMAGES, noise=0.5, out=out, method=method, budget="2s", progress=False)
+    pprs.adapt(net, IMAGES, noise=0.5, out=out, method=method, budget="2s", progress=False, partition=None)
     predict_dataset(net, IMAGES[:1], noise=0.5, adapted=out, n=20, **QUIET)
 
 
@@ -82,15 +82,17 @@ CALLS: dict[str, Callable[[torch.nn.Module, Path], Any]] = {
     "PatchClassifier.predict": lambda net, folder: PatchClassifier(net, 3, 2, 3, "mean").predict(X),
     "PatchClassifier.predict_unmasked": lambda net, folder: PatchClassifier(net, 3, 2, 3, "mean").predict_unmasked(X),
     "LabelSets": lambda net, folder: LabelSets.fit(
-        net, IMAGES[:30], LABELS[:30], num_classes=3, noise=0.5, radius=0.0, engine="torch"
+        net, IMAGES[:30], LABELS[:30], num_classes=3, noise=0.5, radius=0.0, engine="torch", partition=None
     ).predict(X),
     "certify_dataset": lambda net, folder: pprs.certify_dataset(
         net, IMAGES[:2], noise=0.5, sampling=SAMPLING, out=folder / "run", **QUIET
     ),
     "channels_last": lambda net, folder: pprs.certify_dataset(
-        net, IMAGES[:1], noise=0.5, sampling=SAMPLING, channels_last=True, progress=False
+        net, IMAGES[:1], noise=0.5, sampling=SAMPLING, channels_last=True, progress=False, partition=None
     ),
-    "engine auto": lambda net, folder: predict_dataset(net, IMAGES[:1], noise=0.5, n=20, progress=False),
+    "engine auto": lambda net, folder: predict_dataset(
+        net, IMAGES[:1], noise=0.5, n=20, progress=False, partition=None
+    ),
     "predict_dataset": lambda net, folder: predict_dataset(net, IMAGES[:2], noise=0.5, n=20, **QUIET),
     "certify_patches": lambda net, folder: certify_patches(net, IMAGES[:1], patch=2, masks=3, fill="mean", **QUIET),
     "tune": lambda net, folder: pprs.tune(
@@ -115,7 +117,7 @@ def test_every_layer_is_in_its_mode_afterwards(name: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("segment", [
-    lambda net: certify_segmentation(net, X, num_classes=2, noise=0.5, n0=5, n=50),
+    lambda net: certify_segmentation(net, X, num_classes=2, noise=0.5, n0=5, n=50, partition=None),
     lambda net: segment_dataset(net, (X[None].numpy(), np.zeros((1, 8, 8), np.int64)), noise=0.5, **QUIET),
 ])  # fmt: skip
 def test_segmentation_leaves_the_modes(segment: Callable[[torch.nn.Module], Any]) -> None:

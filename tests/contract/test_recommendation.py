@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import torch
 from helpers import Record, pprs
+from networks import IMAGES, SmallNet
 
-from pprs import Gaussian, PprsError, Sampling, certify_dataset, load_model, open_run
+from pprs import Gaussian, PprsError, Sampling, SmoothedClassifier, certify_dataset, load_model, open_run
 from pprs.data import Selection
-from pprs.model import weights
+from pprs.model import recommendation, weights
 from pprs.model.adaptation import Adaptation
+from pprs.model.recommendation import recommend_for_model
 from pprs.model.resnet import architecture
 from pprs.partition import Blur, Grid, Recommendation, Slic, parse_partition, parse_request, recommend_partition
-from pprs.runs import subject as task_module
-from pprs.runs.subject import recommend_for_model
 
 SOFT = "slic/soft/shifts:k=4"
 FEW = Sampling(n0=4, n=16, alpha=0.01)
@@ -69,7 +69,7 @@ def test_a_resumed_run_keeps_its_partition(
 ) -> None:
     """Also one of an earlier version, which recommended another partition or had another default."""
     first = certify(digits_model, tmp_path / "run", 1, partition).settings
-    monkeypatch.setattr(task_module, "recommend_partition", lambda sigma, shape: Recommendation(Slic(7), "today"))
+    monkeypatch.setattr(recommendation, "recommend_partition", lambda sigma, shape: Recommendation(Slic(7), "today"))
     run = certify(digits_model, tmp_path / "run", 2, "auto")
     assert run.settings == first
     assert len(run.rows()) == 2
@@ -97,7 +97,7 @@ def test_a_network_that_was_trained_under_noise_keeps_its_partition(tmp_path: Pa
         model = load_model(str(path))
         assert model.trained_behind == trained_behind
         assert dataclasses.replace(model, trained_behind=None).digest() == model.digest()
-        recommended = recommend_for_model(model, Gaussian(0.5), (1, 16, 16))
+        recommended = recommend_for_model(model, 0.5, (1, 16, 16))
         if trained_behind is None:
             assert recommended == recommend_partition(0.5, (1, 16, 16))
         else:
@@ -115,7 +115,7 @@ def test_an_adapted_network_keeps_the_partition_of_its_adaptation(tmp_path: Path
             images=100, method="auto", budget="5m", steps=(), methods=methods, complete=True, version="",
         )  # fmt: skip
         adapted = dataclasses.replace(model, adaptation=adaptation)
-        return recommend_for_model(adapted, Gaussian(0.5), (1, side, side))
+        return recommend_for_model(adapted, 0.5, (1, side, side))
 
     assert recommend("grid:size=2", ("statistics",)).partition == Grid(2)
     assert "since the network was adapted to noise behind it" in str(recommend("grid:size=2", ("statistics",)))
@@ -136,10 +136,26 @@ def test_commands_use_it_by_default(digits_model: Path, tmp_path: Path) -> None:
     assert "  plain smoothing: " not in little  # nothing to compare it with
     assert f"partition: {SOFT}" in pprs("predict", *base, "--sigma", 0.25, "--n", 16).stderr
     assert "recommended" not in pprs("certify", *base, "--sigma", 0.25, "--n", 64, "--partition", "none").stdout
-    refused = pprs(
-        "train", "--data", "builtin:mnist5k", "--noise", 0.5, "--partition", "auto", "--out", "m.safetensors", code=2
-    )
-    assert '--partition: "auto" depends on the noise and the images' in refused.stderr
+    path = tmp_path / "n.safetensors"
+    pprs("train", "--data", "builtin:mnist5k", "--noise", 0.5, "--epochs", 1, "--width", 2, "--out", path)
+    assert load_model(str(path)).trained_behind == str(parse_partition(SOFT).resolve(0.5, (1, 28, 28)))  # type: ignore[union-attr]
+
+
+def test_a_classifier_in_memory_uses_it_by_default(tmp_path: Path) -> None:
+    """What it is follows from the noise, the shape and the model, which may have been trained behind another one."""
+    torch.manual_seed(0)
+    net, image = SmallNet(), IMAGES[0]
+    g = SmoothedClassifier(net, 3, 0.5)
+    assert g.partition == "auto"  # no shape is known yet
+    named = SmoothedClassifier(net, 3, 0.5, SOFT)
+    assert g.certify(image, n=100) == named.certify(image, n=100)
+    assert SmoothedClassifier(net, 3, 0.01).certify(image, n=100).partition == "none"
+    for behind in ("blur:size=5", "None"):
+        save_network(tmp_path / "m.safetensors", "gaussian:sigma=0.5", behind)
+        g = SmoothedClassifier(str(tmp_path / "m.safetensors"), noise=0.5)
+        assert str(g.partition) == behind
+        certificate = g.certify(torch.full((1, 16, 16), 0.5), n=100)
+        assert certificate.partition == ("none" if behind == "None" else behind)
 
 
 def test_show_draws_it(tmp_path: Path) -> None:

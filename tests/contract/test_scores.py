@@ -88,7 +88,9 @@ def test_counts_do_not_depend_on_the_batch_size(num_classes: int, offset: float)
 
     x = torch.full((1, 8, 8), 0.5)
     counts = [
-        SmoothedClassifier(model, num_classes, Gaussian(0.05), batch_size=size).counts(x, n=2000).tolist()
+        SmoothedClassifier(model, num_classes, Gaussian(0.05), batch_size=size, partition=None)
+        .counts(x, n=2000)
+        .tolist()
         for size in (1, 7, 64)
     ]
     assert counts[0] == counts[1] == counts[2]

@@ -27,7 +27,7 @@ CLASSIFIER = SmoothedClassifier(scores, 2, 0.5, "grid:size=4")
 def objects(folder: Path) -> dict[str, Any]:
     run = pprs.certify_dataset(
         networks.SmallNet(), networks.IMAGES[:2], noise=0.5, sampling=pprs.Sampling(n0=5, n=50),
-        out=folder / HOSTILE.replace("/", "_"), progress=False, engine="torch",
+        out=folder / HOSTILE.replace("/", "_"), progress=False, engine="torch", partition=None,
     )  # fmt: skip
     data = as_image_set((networks.IMAGES, torch.arange(60) % 3))
     data.source, data.class_names = HOSTILE, ("a", "b", "c")

@@ -15,13 +15,16 @@ import torch
 
 import pprs
 from pprs import LabelSets, Model, PprsError, certify_dataset
+from pprs.cli import COMMANDS, load_command
 from pprs.dither import dither_dataset
 from pprs.patches import PatchClassifier, certify_patches
 from pprs.prediction import predict_dataset
 from pprs.prediction.guarantee import PREDICT
-from pprs.runners import run_dataset
+from pprs.runners import RunOptions, run_dataset
 from pprs.segmentation.run import segment_dataset
 from pprs.segmentation.segmenter import SmoothedSegmenter, certify_segmentation
+from pprs.segmentation.train import train_and_score_segmenter, train_segmenter
+from pprs.training.trainer import train, train_and_score
 
 SHARED = inspect.signature(certify_dataset).parameters
 OWN = {
@@ -31,7 +34,7 @@ OWN = {
     dither_dataset: set(),
     LabelSets.predict_dataset: {"self", "secret"},
 }
-OTHER_DEFAULTS = {(LabelSets.predict_dataset, "seed"), (dither_dataset, "partition")}
+OTHER_DEFAULTS = {(LabelSets.predict_dataset, "seed")}
 
 
 @pytest.mark.parametrize("call", OWN, ids=lambda call: call.__qualname__)
@@ -118,7 +121,6 @@ CALLS: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 LABELS_PIXELS = {"certify_segmentation", "SmoothedSegmenter", "segment_dataset"}
 WITHOUT_PARTITION = {"tune"}
-WITH_AUTO = {"certify_dataset", "predict_dataset", "run_dataset", "segment_dataset"}
 
 
 def answer(name: str, tmp_path: Path, model: Any, noise: Any, partition: Any) -> Any:
@@ -138,6 +140,34 @@ def test_text_object_and_number_are_the_same(name: str, tmp_path: Path) -> None:
     expected = answer(name, tmp_path / "object", net_for(name), pprs.Gaussian(0.5), pprs.Grid(4))
     assert answer(name, tmp_path / "text", net_for(name), "gaussian:sigma=0.5", "grid:size=4") == expected
     assert answer(name, tmp_path / "number", net_for(name), np.float32(0.5), pprs.Grid(4)) == expected
+
+
+TAKE_A_PARTITION = [
+    pprs.SmoothedClassifier, certify_dataset, predict_dataset, dither_dataset, segment_dataset, certify_segmentation,
+    SmoothedSegmenter, LabelSets, LabelSets.fit, pprs.adapt, RunOptions.of, train, train_and_score, train_segmenter,
+    train_and_score_segmenter,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("call", TAKE_A_PARTITION, ids=lambda call: call.__qualname__)
+def test_the_recommended_partition_is_the_default(call: Callable[..., Any]) -> None:
+    assert inspect.signature(call).parameters["partition"].default == "auto"
+
+
+def test_it_is_the_default_of_every_command() -> None:
+    given = {name: [p for p in load_command(name).params if p.name == "partition"] for name in COMMANDS}
+    defaults = {name: options[0].default for name, options in given.items() if options}
+    assert defaults.pop("show") is None  # which draws any number of them
+    assert defaults == dict.fromkeys(("certify", "predict", "calibrate", "segment", "train", "adapt"), "auto")
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if name not in WITHOUT_PARTITION])
+def test_auto_is_the_recommended_partition(name: str, tmp_path: Path) -> None:
+    for folder in ("auto", "named"):
+        (tmp_path / folder).mkdir()
+    recommended = pprs.partition.recommend_partition(0.5, tuple(X.shape)).partition
+    expected = answer(name, tmp_path / "named", net_for(name), 0.5, recommended)
+    assert answer(name, tmp_path / "auto", net_for(name), 0.5, "auto") == expected
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if name not in ("tune", "adapt")])  # opened as in the others
@@ -176,10 +206,8 @@ BAD: dict[str, list[Any]] = {
 @pytest.mark.parametrize("parameter", BAD)
 def test_what_cannot_be_taken_is_refused_by_name(name: str, parameter: str, tmp_path: Path) -> None:
     given = {"model": net_for(name), "noise": 0.5, "partition": None}
-    values = list(BAD[parameter])
-    if parameter == "partition":
-        values = [] if name in WITHOUT_PARTITION else values if name in WITH_AUTO else [*values, "auto"]
-    for value in values:
+    values = BAD[parameter]
+    for value in [] if parameter == "partition" and name in WITHOUT_PARTITION else values:
         with pytest.raises(PprsError) as caught:
             answer(name, tmp_path, **(given | {parameter: value}))
         assert caught.value.parameter == parameter, (value, caught.value)
@@ -195,17 +223,17 @@ def test_what_cannot_be_taken_is_refused_by_name(name: str, parameter: str, tmp_
 )
 def test_the_number_of_classes_is_asked_for(model: Any, message: str) -> None:
     with pytest.raises(PprsError, match=message) as caught:
-        pprs.SmoothedClassifier(model, noise=0.5)
+        pprs.SmoothedClassifier(model, noise=0.5, partition=None)
     assert caught.value.parameter == "num_classes"
     with pytest.raises(PprsError, match="`num_classes` is 4, and the model has 3 classes"):
-        pprs.SmoothedClassifier(Model(label_net(), "net", 3), 4, 0.5)
+        pprs.SmoothedClassifier(Model(label_net(), "net", 3), 4, 0.5, partition=None)
 
 
 GIVEN = {"n0": 5, "n": 60, "alpha": 0.01, "bound": "two-sided", "stop": "radius:0.25"}
 SAMPLED: dict[str, Callable[..., Any]] = {
-    "certify": lambda **sampling: pprs.SmoothedClassifier(label_net(), 3, 0.5).certify(X, **sampling),
+    "certify": lambda **sampling: pprs.SmoothedClassifier(label_net(), 3, 0.5, partition=None).certify(X, **sampling),
     "certify_batch": lambda **sampling: list(
-        pprs.SmoothedClassifier(label_net(), 3, 0.5).certify_batch(IMAGES[:2], **sampling)
+        pprs.SmoothedClassifier(label_net(), 3, 0.5, partition=None).certify_batch(IMAGES[:2], **sampling)
     ),
     "certify_dataset": lambda **sampling: rows_of(
         certify_dataset(label_net(), IMAGES[:2], noise=0.5, **sampling, **QUIET)

@@ -32,5 +32,5 @@ def certify(out: Path, sigma: float = 0.5, labels: Any = (0, 1, 0, 1), **options
     stop = options.pop("stop", None)
     return certify_dataset(
         options.pop("model", Bright()), options.pop("data", data), noise=f"gaussian:sigma={sigma}",
-        sampling=Sampling(20, 200, stop=stop), engine="torch", progress=False, out=out, **options,
+        sampling=Sampling(20, 200, stop=stop), engine="torch", progress=False, out=out, **{"partition": None} | options,
     )  # fmt: skip

@@ -126,10 +126,10 @@ def test_an_attack_of_art_that_only_sees_predictions_runs() -> None:
 
 def test_a_network_in_training_mode_is_certified_in_eval_mode() -> None:
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 2))
-    art = PprsRandomizedSmoothing(model, torch.nn.CrossEntropyLoss(), SHAPE, 2, scale=SIGMA)
+    art = PprsRandomizedSmoothing(model, torch.nn.CrossEntropyLoss(), SHAPE, 2, scale=SIGMA, partition=None)
     labels, radii = art.certify(images(0.9, 0.1), 500)
     model.train()  # as `fit` leaves it
-    again = PprsRandomizedSmoothing(model, torch.nn.CrossEntropyLoss(), SHAPE, 2, scale=SIGMA)
+    again = PprsRandomizedSmoothing(model, torch.nn.CrossEntropyLoss(), SHAPE, 2, scale=SIGMA, partition=None)
     model.train()
     found = again.certify(images(0.9, 0.1), 500)
     assert found[0].tolist() == labels.tolist()
@@ -142,7 +142,7 @@ def test_a_network_that_depends_on_the_batch_is_refused() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return super().forward(x - x.mean(0))
 
-    art = PprsRandomizedSmoothing(Centred(), torch.nn.CrossEntropyLoss(), SHAPE, 3, scale=SIGMA)
+    art = PprsRandomizedSmoothing(Centred(), torch.nn.CrossEntropyLoss(), SHAPE, 3, scale=SIGMA, partition=None)
     with pytest.raises(PprsError, match="batch"):
         art.certify(images(0.7), 500)
 

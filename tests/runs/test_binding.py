@@ -37,7 +37,7 @@ class Pixels(torch.nn.Module):
 def certify(net: Pixels, out: Path, limit: int = 1, *, progress: Any = False, **fields: Any) -> Run:
     return certify_dataset(
         Model(net, "net", 3, **fields), images(4), noise=Gaussian(0.25), sampling=Sampling(10, 50), images=range(limit),
-        out=out, engine="torch", progress=progress,
+        out=out, engine="torch", progress=progress, partition=None,
     )  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def test_a_run_is_resumed_for_other_images(tmp_path: Path) -> None:
     for i in (3, 0):
         run = certify_dataset(
             Model(Pixels(0, 1, 2), "net", 3), images(4), noise=Gaussian(0.25), sampling=Sampling(10, 50), images=[i],
-            out=tmp_path, engine="torch", progress=False,
+            out=tmp_path, engine="torch", progress=False, partition=None,
         )  # fmt: skip
     assert [row.idx for row in run.rows()] == [0, 3]
 

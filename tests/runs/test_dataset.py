@@ -60,7 +60,13 @@ def test_text_objects_and_arrays_give_the_same_rows(digits_model: Path, digits: 
         def __getitem__(self, index: int) -> Any:
             return {"image": images[index], "label": int(labels[index])}
 
-    options: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "images": range(4), "progress": False}
+    options: dict[str, Any] = {
+        "noise": NOISE,
+        "partition": None,
+        "sampling": FEW,
+        "images": range(4),
+        "progress": False,
+    }
     wanted = without_time(pprs.certify_dataset(str(digits_model), "builtin:mnist5k", **options).rows())
     assert len(wanted) == 4
     assert {row[1] for row in wanted} != {None}
@@ -145,7 +151,13 @@ def test_command_and_library_resume_each_other(digits_model: Path, tmp_path: Pat
 
 def test_the_same_weights_under_another_path_resume(digits_model: Path, tmp_path: Path) -> None:
     moved = shutil.copy(digits_model, tmp_path / "moved.safetensors")
-    options: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "out": tmp_path / "run", "progress": False}
+    options: dict[str, Any] = {
+        "noise": NOISE,
+        "partition": None,
+        "sampling": FEW,
+        "out": tmp_path / "run",
+        "progress": False,
+    }
     pprs.certify_dataset(str(digits_model), "builtin:mnist5k", images=range(2), **options)
     run = pprs.certify_dataset(str(moved), "builtin:mnist5k", images=range(3), **options)
     assert len(run) == 3
@@ -157,7 +169,7 @@ def test_the_same_weights_under_another_path_resume(digits_model: Path, tmp_path
 
 
 def test_the_same_call_resumes_an_interrupted_run(digits_model: Path, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "images": range(6)}
+    options: dict[str, Any] = {"noise": NOISE, "partition": None, "sampling": FEW, "images": range(6)}
     reporter = Record(interrupt_after=350)
     with pytest.raises(KeyboardInterrupt):
         pprs.certify_dataset(str(digits_model), "builtin:mnist5k", **options, out=tmp_path / "run", progress=reporter)
@@ -175,7 +187,7 @@ def test_a_killed_program_leaves_a_run_to_resume(digits_model: Path, tmp_path: P
     program.write_text(
         "import pprs, sys\n"
         "pprs.certify_dataset(sys.argv[1], 'builtin:mnist5k', noise=pprs.Gaussian(0.25), images=range(400), "
-        "sampling=pprs.Sampling(10, 100), out=sys.argv[2], progress=False)\n"
+        "sampling=pprs.Sampling(10, 100), partition=None, out=sys.argv[2], progress=False)\n"
     )
     process = subprocess.Popen([sys.executable, program, digits_model, tmp_path / "run"])
     try:
@@ -191,7 +203,7 @@ def test_a_killed_program_leaves_a_run_to_resume(digits_model: Path, tmp_path: P
     assert rows_before >= 3
     run = pprs.certify_dataset(
         str(digits_model), "builtin:mnist5k", noise=NOISE, sampling=FEW, images=range(rows_before + 1),
-        out=tmp_path / "run", progress=False,
+        out=tmp_path / "run", progress=False, partition=None,
     )  # fmt: skip
     assert len(run) >= rows_before + 1
 
@@ -201,7 +213,13 @@ def test_workers_give_the_same_rows(digits_model: Path, tmp_path: Path) -> None:
     """With an adapted model, since workers then open two files."""
     changes = Changes(bias=torch.linspace(0, 3, 10))
     overlay = save_overlay(make_overlay(load_model(str(digits_model)), changes), tmp_path / "a.safetensors")
-    options: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "images": range(3), "progress": False}
+    options: dict[str, Any] = {
+        "noise": NOISE,
+        "partition": None,
+        "sampling": FEW,
+        "images": range(3),
+        "progress": False,
+    }
     plain = without_time(pprs.certify_dataset(str(digits_model), "builtin:mnist5k", **options).rows())
     options["adapted"] = overlay.path
     wanted = without_time(pprs.certify_dataset(str(digits_model), "builtin:mnist5k", **options).rows())
@@ -214,13 +232,19 @@ def test_a_budget_and_a_target(digits_model: Path, tmp_path: Path) -> None:
     reporter = Record()
     run = pprs.certify_dataset(
         str(digits_model), "builtin:mnist5k", noise=NOISE, sampling=pprs.Sampling(10, 1000), images=range(4),
-        budget=Budget(samples=1500), progress=reporter,
+        budget=Budget(samples=1500), progress=reporter, partition=None,
     )  # fmt: skip
     assert run.settings.stop == BUDGET_STOP
     assert any(BUDGET_STOP in text for text in reporter.messages)
     assert {row.status for row in run.rows()} <= {"done", "partial"}
     fair = pprs.certify_dataset(
-        str(digits_model), "builtin:mnist5k", noise=NOISE, sampling=FEW, target_error=0.3, progress=False
+        str(digits_model),
+        "builtin:mnist5k",
+        noise=NOISE,
+        sampling=FEW,
+        target_error=0.3,
+        progress=False,
+        partition=None,
     )
     assert 1 <= len(fair) < 100
 
@@ -229,7 +253,9 @@ def test_a_failing_image_is_recorded(tmp_path: Path) -> None:
     images = np.full((3, 1, 8, 8), 0.5, np.float32)
     images[1] = np.nan
     net = Linear(torch.ones(1, 8, 8), -31.0)
-    run = pprs.certify_dataset(net, (images, np.array([1, 1, 1])), noise=NOISE, sampling=FEW, progress=False)
+    run = pprs.certify_dataset(
+        net, (images, np.array([1, 1, 1])), noise=NOISE, sampling=FEW, progress=False, partition=None
+    )
     assert [row.idx for row in run.rows()] == [0, 2]
     (failure,) = run.failures()
     assert failure.idx == 1
@@ -237,7 +263,7 @@ def test_a_failing_image_is_recorded(tmp_path: Path) -> None:
     assert [row.stopped for row in run.outcomes()] == ["n", "failed", "n"]
     assert pprs.metrics.certified_accuracy(run, [0.0])[0] <= 2 / 3
     with pytest.raises(pprs.PprsError, match="image 0: the image has NaN"):
-        pprs.certify_dataset(net, images[1:2], noise=NOISE, sampling=FEW, progress=False)
+        pprs.certify_dataset(net, images[1:2], noise=NOISE, sampling=FEW, progress=False, partition=None)
 
 
 # Errors for bad input name the parameter, the cause and the remedy.
@@ -245,7 +271,7 @@ def test_a_failing_image_is_recorded(tmp_path: Path) -> None:
 
 def fails(parameter: str | None, match: str, *args: Any, **options: Any) -> None:
     net = Linear(torch.ones(1, 28, 28), -100.0)
-    values: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "progress": False, **options}
+    values: dict[str, Any] = {"noise": NOISE, "partition": None, "sampling": FEW, "progress": False, **options}
     model, data = args or (net, (np.zeros((2, 1, 28, 28), np.float32), np.array([0, 1])))
     with pytest.raises(pprs.PprsError, match=match) as caught:
         pprs.certify_dataset(model, data, **values)
@@ -314,7 +340,13 @@ def test_other_settings_are_rejected_with_a_diff(digits_model: Path, tmp_path: P
 
 
 def test_a_run_of_a_future_version_is_not_touched(digits_model: Path, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "out": tmp_path / "run", "progress": False}
+    options: dict[str, Any] = {
+        "noise": NOISE,
+        "partition": None,
+        "sampling": FEW,
+        "out": tmp_path / "run",
+        "progress": False,
+    }
     pprs.certify_dataset(str(digits_model), "builtin:mnist5k", images=range(1), **options)
     with sqlite3.connect(tmp_path / "run" / FILE) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (VERSION,)
@@ -357,7 +389,7 @@ def test_stored_setting_keys_do_not_change() -> None:
 
 def test_certify_batch_gives_the_certificates_of_certify(digits: Any) -> None:
     images, _ = digits
-    g = pprs.SmoothedClassifier(Linear(torch.ones(1, 28, 28), -100.0), 2, NOISE)
+    g = pprs.SmoothedClassifier(Linear(torch.ones(1, 28, 28), -100.0), 2, NOISE, partition=None)
     certificates = list(g.certify_batch(images[:3], n0=10, n=100))
     assert certificates == [g.certify(images[i], n0=10, n=100, index=i) for i in range(3)]
     keyed = list(g.certify_batch(iter(images[:2]), n0=10, n=100, indices=[5, 2]))
@@ -384,7 +416,13 @@ def test_certificates_as_dictionaries(digits: Any) -> None:
 
 
 def test_an_old_run_file_gets_a_version(digits_model: Path, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "out": tmp_path / "run", "progress": False}
+    options: dict[str, Any] = {
+        "noise": NOISE,
+        "partition": None,
+        "sampling": FEW,
+        "out": tmp_path / "run",
+        "progress": False,
+    }
     pprs.certify_dataset(str(digits_model), "builtin:mnist5k", images=range(1), **options)
     with sqlite3.connect(tmp_path / "run" / FILE) as db:
         db.execute("PRAGMA user_version = 0")
@@ -409,7 +447,7 @@ class OtherSign(Sign):
 
 def test_other_code_around_the_same_weights_is_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = (np.full((4, 1, 8, 8), 0.9, np.float32), np.zeros(4, np.int64))
-    options: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "progress": False}
+    options: dict[str, Any] = {"noise": NOISE, "partition": None, "sampling": FEW, "progress": False}
     pprs.certify_dataset(Sign(), data, images=range(2), out=tmp_path / "bare", **options)
     with pytest.raises(ConfigurationError, match="model: the run has"):
         pprs.certify_dataset(OtherSign(), data, out=tmp_path / "bare", **options)
@@ -431,7 +469,13 @@ def test_other_code_around_the_same_weights_is_another_model(tmp_path: Path, mon
 
 def test_other_class_names_are_not_resumed(tmp_path: Path) -> None:
     images = np.zeros((3, 1, 8, 8), np.float32)
-    options: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "progress": False, "out": tmp_path / "run"}
+    options: dict[str, Any] = {
+        "noise": NOISE,
+        "partition": None,
+        "sampling": FEW,
+        "progress": False,
+        "out": tmp_path / "run",
+    }
     for names in (("a", "b"), ("b", "a")):
         np.savez(tmp_path / f"{names[0]}.npz", x=images, y=np.array([0, 1, 0]), class_names=names)
     pprs.certify_dataset(Sign(), str(tmp_path / "a.npz"), images=range(1), **options)
@@ -442,7 +486,12 @@ def test_other_class_names_are_not_resumed(tmp_path: Path) -> None:
 def test_labels_of_a_dataset() -> None:
     image = np.full((1, 8, 8), 0.9, np.float32)
     run = pprs.certify_dataset(
-        Sign(), [(image, -1), (image, np.int64(1)), (image, None)], noise=NOISE, sampling=FEW, progress=False
+        Sign(),
+        [(image, -1), (image, np.int64(1)), (image, None)],
+        noise=NOISE,
+        sampling=FEW,
+        progress=False,
+        partition=None,
     )
     assert [row.label for row in run.rows()] == [None, 1, None]
 
@@ -452,11 +501,19 @@ def test_labels_of_a_dataset() -> None:
                 raise OSError("truncated jpeg")
             return super().__getitem__(index)
 
-    run = pprs.certify_dataset(Sign(), Broken([(image, 0)] * 3), noise=NOISE, sampling=FEW, progress=False)
+    run = pprs.certify_dataset(
+        Sign(), Broken([(image, 0)] * 3), noise=NOISE, sampling=FEW, progress=False, partition=None
+    )
     assert [row.idx for row in run.rows()] == [1, 2]
     assert "truncated jpeg" in run.failures()[0].error
     chosen = pprs.certify_dataset(
-        Sign(), (np.stack([image] * 2), np.array([0, 1])), noise=NOISE, sampling=FEW, labels=[1, 0], progress=False
+        Sign(),
+        (np.stack([image] * 2), np.array([0, 1])),
+        noise=NOISE,
+        sampling=FEW,
+        labels=[1, 0],
+        progress=False,
+        partition=None,
     )
     assert [row.label for row in chosen.rows()] == [1, 0]
 
@@ -466,13 +523,15 @@ def test_any_integer_type_and_another_working_directory(tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     run = pprs.certify_dataset(
         Sign(), data, noise=NOISE, sampling=pprs.Sampling(np.int64(10), np.int32(100)), seed=np.int64(3),
-        images=np.array([1, 0]), device=torch.device("cpu"), out="run", progress=False,
+        images=np.array([1, 0]), device=torch.device("cpu"), out="run", progress=False, partition=None,
     )  # fmt: skip
     assert run.settings.seed == 3
     (tmp_path / "deeper").mkdir()
     monkeypatch.chdir(tmp_path / "deeper")
     assert len(run.rows()) == 2
-    certificate = pprs.SmoothedClassifier(Sign(), 2, NOISE).certify(torch.full((1, 8, 8), 0.9), n=np.int64(100))
+    certificate = pprs.SmoothedClassifier(Sign(), 2, NOISE, partition=None).certify(
+        torch.full((1, 8, 8), 0.9), n=np.int64(100)
+    )
     assert pprs.Certificate.from_dict(json.loads(json.dumps(certificate.to_dict()))) == certificate
     with pytest.raises(ConfigurationError, match="`n` must be an integer"):
         pprs.Sampling(n=100.5)
@@ -490,7 +549,13 @@ def test_a_changed_image_is_not_resumed(tmp_path: Path) -> None:
     """Neither where its row is final nor where a budget left it undecided: old and new votes would be added up."""
     data, net = tmp_path / "data", Linear(torch.ones(1, 8, 8), -32.0)
     _write_images(data)
-    options: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "out": tmp_path / "run", "progress": False}
+    options: dict[str, Any] = {
+        "noise": NOISE,
+        "partition": None,
+        "sampling": FEW,
+        "out": tmp_path / "run",
+        "progress": False,
+    }
     first = pprs.certify_dataset(net, data, **options)
     assert all(row.levels == 255 and row.image_digest and row.shape == (1, 8, 8) for row in first.rows())
     assert pprs.certify_dataset(net, data, **options).rows() == first.rows()
@@ -501,7 +566,7 @@ def test_a_changed_image_is_not_resumed(tmp_path: Path) -> None:
 
 
 def test_votes_are_not_added_to_those_of_another_image() -> None:
-    g = pprs.SmoothedClassifier(Linear(torch.ones(1, 8, 8), -32.0), 2, NOISE)
+    g = pprs.SmoothedClassifier(Linear(torch.ones(1, 8, 8), -32.0), 2, NOISE, partition=None)
     sampling = pprs.Sampling(10, 2000, stop="width:0.01")
     image = torch.full((1, 8, 8), 100 / 255)
     started = g.start(sampling)
@@ -518,7 +583,7 @@ def test_runs_of_different_images_are_not_merged(tmp_path: Path) -> None:
         _write_images(tmp_path / name)
     # The fingerprint of the data covers images 0, 2 and 3.
     Image.fromarray(np.full((8, 8), 7, np.uint8)).save(tmp_path / "other" / "a" / "1.png")
-    options: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "progress": False}
+    options: dict[str, Any] = {"noise": NOISE, "partition": None, "sampling": FEW, "progress": False}
     for name in ("one", "other"):
         pprs.certify_dataset(net, tmp_path / name, out=tmp_path / f"{name}-run", **options)
     with (
@@ -529,7 +594,13 @@ def test_runs_of_different_images_are_not_merged(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_keeps_its_arithmetic(digits_model: Path, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "out": tmp_path / "run", "progress": False}
+    options: dict[str, Any] = {
+        "noise": NOISE,
+        "partition": None,
+        "sampling": FEW,
+        "out": tmp_path / "run",
+        "progress": False,
+    }
     pprs.certify_dataset(str(digits_model), "builtin:mnist5k", images=range(1), arithmetic="real", **options)
     run = pprs.certify_dataset(str(digits_model), "builtin:mnist5k", images=range(2), **options)
     assert run.settings.arithmetic == "real"
@@ -541,7 +612,7 @@ def test_a_resumed_run_keeps_its_arithmetic(digits_model: Path, tmp_path: Path) 
 def test_all_images_of_a_run_have_one_bit_depth(tmp_path: Path) -> None:
     torch.manual_seed(0)
     eight, other = torch.full((1, 8, 8), 200 / 255), torch.rand(1, 8, 8) * 0.1 + 0.8
-    options: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "progress": False}
+    options: dict[str, Any] = {"noise": NOISE, "partition": None, "sampling": FEW, "progress": False}
     run = pprs.certify_dataset(BRIGHT, torch.stack([eight, other]), out=tmp_path / "run", **options)
     assert (run.settings.arithmetic, run.settings.bit_depth) == ("exact", 8)
     assert [row.levels for row in run.rows()] == [255]
@@ -563,7 +634,13 @@ def test_all_images_of_a_run_have_one_bit_depth(tmp_path: Path) -> None:
 def test_a_run_of_an_earlier_version_keeps_one_bit_depth_per_image(tmp_path: Path) -> None:
     torch.manual_seed(0)
     images = torch.stack([torch.full((1, 8, 8), 200 / 255), torch.rand(1, 8, 8) * 0.1 + 0.8])
-    options: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "progress": False, "out": tmp_path / "run"}
+    options: dict[str, Any] = {
+        "noise": NOISE,
+        "partition": None,
+        "sampling": FEW,
+        "progress": False,
+        "out": tmp_path / "run",
+    }
     pprs.certify_dataset(BRIGHT, images, images=[0], **options)
     with sqlite3.connect(tmp_path / "run" / FILE) as connection:
         connection.execute("DELETE FROM settings WHERE key = 'bit_depth'")
@@ -577,7 +654,7 @@ def test_a_run_keeps_refusing_images_off_its_levels(tmp_path: Path) -> None:
     deep = torch.full((1, 8, 8), 40_000 / 65535)
     between = deep + 0.4 / 65535
     options: dict[str, Any] = {
-        "noise": NOISE, "sampling": pprs.Sampling(4, 40, 0.05), "progress": False, "engine": "torch",
+        "noise": NOISE, "partition": None, "sampling": pprs.Sampling(4, 40, 0.05), "progress": False, "engine": "torch",
     }  # fmt: skip
     images = torch.stack([deep, between])
     out = tmp_path / "strict"

@@ -175,7 +175,7 @@ def test_the_proposed_run_certifies_what_was_expected(tmp_path: Path) -> None:
         sampling, out = Sampling(50, n, 0.01), tmp_path / str(n)
         return certify_dataset(
             MODEL, IMAGES, noise="gaussian:sigma=4", sampling=sampling, out=out, seed=seed, progress=False,
-            engine="torch",
+            engine="torch", partition=None,
         )  # fmt: skip
 
     first = certify(50, 3)
@@ -225,6 +225,7 @@ def test_signals_and_other_noise_are_examined(tmp_path: Path) -> None:
             out=out,
             progress=False,
             engine="torch",
+            partition=None,
         )
         assert len(examine_run(out, radius=0.4).diagnoses) == 3
 
@@ -269,7 +270,7 @@ def test_bad_radii_and_damaged_runs_are_refused(tmp_path: Path) -> None:
 def test_only_decided_radii_can_be_examined(tmp_path: Path) -> None:
     certify_dataset(
         MODEL, IMAGES, noise="gaussian:sigma=0.5", sampling=Sampling(20, 500, 0.01, stop="radius:0.1,0.3"),
-        out=tmp_path / "run", progress=False, engine="torch",
+        out=tmp_path / "run", progress=False, engine="torch", partition=None,
     )  # fmt: skip
     assert examine_run(tmp_path / "run").radius == 0.1
     with pytest.raises(PprsError, match="decided at `radius` 0.1, 0.3 only, not at 0.2"):

@@ -47,7 +47,13 @@ class Turning(torch.nn.Module):
 
 
 def run_with(tmp_path: Path, model: Any, count: int = 6, **options: Any) -> pprs.Run:
-    chosen: dict[str, Any] = {"noise": "gaussian:sigma=0.25", "sampling": SAMPLING, "engine": "torch", "threads": 1}
+    chosen: dict[str, Any] = {
+        "noise": "gaussian:sigma=0.25",
+        "partition": None,
+        "sampling": SAMPLING,
+        "engine": "torch",
+        "threads": 1,
+    }
     return certify_dataset(model, images(count), out=tmp_path / "run", progress=False, **chosen | options)
 
 
@@ -120,7 +126,7 @@ def test_workers_that_share_an_image_are_asked(tmp_path: Path, monkeypatch: pyte
 
 
 def test_images_of_a_worker_that_died_before_the_check_are_certified_again(tmp_path: Path) -> None:
-    classifier = pprs.SmoothedClassifier(Turning(after=10**9), 2, pprs.Gaussian(0.25))
+    classifier = pprs.SmoothedClassifier(Turning(after=10**9), 2, pprs.Gaussian(0.25), partition=None)
     local = LocalExecution(CertifyAnswer(classifier, SAMPLING))
 
     class Dying(Execution):
@@ -159,7 +165,7 @@ def test_label_maps_of_a_changed_network_are_not_stored(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="not one function"):
         segment_dataset(
             model, data, noise="gaussian:sigma=0.1", sampling=SegmentationSampling(n0=8, n=60, alpha=0.1),
-            out=tmp_path / "run", engine="torch", progress=False, threads=1,
+            out=tmp_path / "run", engine="torch", progress=False, threads=1, partition=None,
         )  # fmt: skip
     rows = open_run(tmp_path / "run").rows()
     assert len(rows) < 5
@@ -180,5 +186,5 @@ def test_label_sets_of_a_changed_network_are_not_calibrated() -> None:
     with pytest.raises(ConfigurationError, match="not one function|not a function of one image"):
         LabelSets.fit(
             Turning(after=500), data.images, data.labels, noise="gaussian:sigma=0.25", radius=0.1, alpha=0.2,
-            engine="torch",
+            engine="torch", partition=None,
         )  # fmt: skip

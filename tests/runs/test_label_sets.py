@@ -57,7 +57,7 @@ def blobs(count: int, classes: int = 4, seed: int = 0, bright: float = 160.0) ->
 
 def fit(model: Any = None, bright: float = 160.0, **settings: Any) -> LabelSets:
     images, labels = blobs(COUNT, bright=bright)
-    chosen = {"noise": NOISE, "radius": 0.1, "alpha": 0.1, "num_classes": 4} | settings
+    chosen = {"noise": NOISE, "partition": None, "radius": 0.1, "alpha": 0.1, "num_classes": 4} | settings
     return LabelSets.fit(Blobs() if model is None else model, images, labels, **chosen)
 
 
@@ -72,7 +72,7 @@ def test_sets_do_not_depend_on_the_order_of_the_classes() -> None:
         sets = fit(score=score, randomised=randomised)
         other = LabelSets.fit(
             Blobs(order), images, place[labels], num_classes=4, noise=NOISE, radius=0.1, score=score,
-            randomised=randomised,
+            randomised=randomised, partition=None,
         )  # fmt: skip
         assert sets.calibration.scores == other.calibration.scores
         found = sets.predict_set(images[:20])
@@ -82,7 +82,7 @@ def test_sets_do_not_depend_on_the_order_of_the_classes() -> None:
 
 def test_a_class_without_calibration_images_is_covered_by_the_others_promise() -> None:
     images, labels = blobs(COUNT, classes=3)
-    sets = LabelSets.fit(Blobs(), images, labels, num_classes=4, noise=NOISE, radius=0.1)
+    sets = LabelSets.fit(Blobs(), images, labels, num_classes=4, noise=NOISE, radius=0.1, partition=None)
     evaluation = sets.evaluate(*blobs(60, classes=3, seed=1))
     assert evaluation.point.coverage >= 0.9
     unseen = blobs(40, seed=2)
@@ -138,7 +138,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Saved sets, next to their model m.safetensors."""
     folder = tmp_path_factory.mktemp("sets")
     model = save_network(folder / "m.safetensors")
-    LabelSets.fit(str(model), IMAGES, LABELS, noise=NOISE, radius=0.1).save(folder / "sets.json")
+    LabelSets.fit(str(model), IMAGES, LABELS, noise=NOISE, radius=0.1, partition=None).save(folder / "sets.json")
     return folder / "sets.json"
 
 
@@ -189,7 +189,10 @@ def test_sets_are_bound_to_their_model(saved: Path, tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: LabelSets(Blobs(), noise=NOISE, radius=0.1).predict(IMAGES[0]), "not calibrated. Call `conformalize`"),
+        (
+            lambda: LabelSets(Blobs(), noise=NOISE, radius=0.1, partition=None).predict(IMAGES[0]),
+            "not calibrated. Call `conformalize`",
+        ),
         (lambda: fit(radius=0.5), "too few for `radius` 0.5.*smallest number that would do is 1,"),
         (lambda: fit(radius=3.0), "rounds to 1"),
         (lambda: fit(radius=-1), "must be a number of at least 0"),
@@ -199,7 +202,10 @@ def test_sets_are_bound_to_their_model(saved: Path, tmp_path: Path, monkeypatch:
         (lambda: fit(num_classes=1), "at least 2"),
         (lambda: fit(alpha=0), "must lie between 0 and 1"),
         (lambda: fit(lambda x: Blobs()(x)).save("sets.json"), "plain function cannot be saved"),
-        (lambda: LabelSets.fit(Blobs(), blobs(COUNT)[0], noise=NOISE, radius=0.1, num_classes=4), "has no label"),
+        (
+            lambda: LabelSets.fit(Blobs(), blobs(COUNT)[0], noise=NOISE, radius=0.1, num_classes=4, partition=None),
+            "has no label",
+        ),
         (
             lambda: LabelSets.fit(Blobs(), *blobs(COUNT), num_classes=4, noise=NOISE, radius=0.1).evaluate(
                 blobs(9, seed=1)[0], torch.full((9,), 4)
@@ -223,7 +229,9 @@ def test_images_of_the_adaptation_do_not_calibrate(tmp_path: Path) -> None:
     overlay = make_overlay(model, Changes(), digests=(digest,))
     save_overlay(overlay, tmp_path / "a.safetensors")
     with pytest.raises(PprsError, match="was adapted with 1 of these 120 images"):
-        LabelSets.fit(model, IMAGES, LABELS, noise=NOISE, radius=0.1, adapted=tmp_path / "a.safetensors")
+        LabelSets.fit(
+            model, IMAGES, LABELS, noise=NOISE, radius=0.1, adapted=tmp_path / "a.safetensors", partition=None
+        )
 
 
 # ---- evaluation, attack, resuming, commands
@@ -247,7 +255,7 @@ def test_the_images_of_a_run_are_evaluated(saved: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=(255 - (IMAGES[:9] * 255).round()).byte().numpy(), y=LABELS[:9].numpy())
     run = certify_dataset(
         str(saved.parent / "m.safetensors"), str(tmp_path / "data.npz"), noise=NOISE, sampling=Sampling(4, 16),
-        images=[2, 5, 7], progress=False,
+        images=[2, 5, 7], progress=False, partition=None,
     )  # fmt: skip
     rows = LabelSets.load(saved).evaluate(run).rows
     assert [(row.index, row.truth) for row in rows] == [(2, 2), (5, 2), (7, 1)]
@@ -340,7 +348,9 @@ def test_an_interrupted_calibration_continues(tmp_path: Path, monkeypatch: pytes
 def test_a_calibration_without_a_score_for_every_image_is_refused(tmp_path: Path) -> None:
     images = [*IMAGES, torch.rand(1, 8, 8)]  # not on 8-bit levels
     with pytest.raises(PprsError, match="image 120: .*not multiples of 1/255"):
-        LabelSets.fit(Blobs(), images, torch.cat([LABELS, LABELS[:1]]), num_classes=4, noise=NOISE, radius=0.1)
+        LabelSets.fit(
+            Blobs(), images, torch.cat([LABELS, LABELS[:1]]), num_classes=4, noise=NOISE, radius=0.1, partition=None
+        )
 
 
 def write_data(folder: Path) -> Path:
@@ -351,7 +361,7 @@ def write_data(folder: Path) -> Path:
 def test_commands(tmp_path: Path) -> None:
     model, data = save_network(tmp_path / "m.safetensors"), write_data(tmp_path)
     base = ("calibrate", "--model", model, "--data", data, "--sigma", "0.25", "--radius", "0.1")
-    out = pprs(*base, "--limit", "60", "--out", "sets.json", cwd=tmp_path).stdout
+    out = pprs(*base, "--limit", "60", "--partition", "none", "--out", "sets.json", cwd=tmp_path).stdout
     assert "calibrated with 60 images at level 0.9537" in out
     assert not list(tmp_path.glob("sets.json.*")), "scores are kept only until the file is complete"
     assert "over images, calibration images and noise together" in out

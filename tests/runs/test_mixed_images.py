@@ -82,4 +82,4 @@ def test_settings_that_do_not_suit_the_first_image_are_refused_before_a_run(name
 
 def certify(contents: list[torch.Tensor], **options: Any) -> pprs.Run:
     data = [(image, 1) for image in contents]
-    return pprs.certify_dataset(Bright(), data, progress=False, engine="torch", **options)
+    return pprs.certify_dataset(Bright(), data, progress=False, engine="torch", **{"partition": None} | options)

@@ -135,7 +135,7 @@ def test_another_model_other_images_and_other_kinds_are_refused(model: str, data
     with pytest.raises(ConfigurationError, match="data_fingerprint: "):
         certify(model, (1 - IMAGES, LABELS), out=tmp_path / "run")
     with pytest.raises(ConfigurationError, match="holds a run against patches, and this call makes a certification"):
-        certify_dataset(model, data, noise="gaussian:sigma=0.25", out=tmp_path / "run", progress=False)
+        certify_dataset(model, data, noise="gaussian:sigma=0.25", out=tmp_path / "run", progress=False, partition=None)
 
 
 def test_a_folder_with_other_files_is_left_alone(model: str, data: str, tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_exported_rows_are_read_again(model: str, tmp_path: Path, kind: str) -> 
 def test_reports_mix_kinds(finished: Path, model: str, data: str, tmp_path: Path) -> None:
     certify_dataset(
         model, data, noise="gaussian:sigma=0.25", sampling=Sampling(10, 20, 0.05), images=range(3), progress=False,
-        out=tmp_path / "certified",
+        out=tmp_path / "certified", partition=None,
     )  # fmt: skip
     output = pprs("report", finished, tmp_path / "certified", "--out", tmp_path / "both.html").stdout
     page = (tmp_path / "both.html").read_text(encoding="utf-8")

@@ -122,7 +122,7 @@ def test_engines_are_tried_on_the_networks_input(digits_model: Path) -> None:
 @pytest.mark.slow
 def test_workers_resize_noisy_files_too(digits_model: Path) -> None:
     data = [(_enlarge(e.image, 2), e.label) for e in _digits(2)]
-    options: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "pixels": "file", "progress": False}
+    options: dict[str, Any] = {"noise": NOISE, "partition": None, "sampling": FEW, "pixels": "file", "progress": False}
     here = pprs.certify_dataset(str(digits_model), data, **options)
     there = pprs.certify_dataset(str(digits_model), data, runner=pprs.Processes(1), **options)
     assert [row.counts for row in here.rows()] == [row.counts for row in there.rows()]
@@ -155,7 +155,14 @@ def test_a_file_too_large_for_memory_is_refused_with_numbers(monkeypatch: pytest
 
 def test_a_run_checks_memory_before_it_starts_and_for_each_image(monkeypatch: pytest.MonkeyPatch) -> None:
     small, large = torch.full((1, 8, 8), 0.6), torch.full((1, 80, 80), 0.6)
-    options: dict[str, Any] = {"noise": NOISE, "sampling": FEW, "threads": 1, "progress": False, "pixels": "file"}
+    options: dict[str, Any] = {
+        "noise": NOISE,
+        "partition": None,
+        "sampling": FEW,
+        "threads": 1,
+        "progress": False,
+        "pixels": "file",
+    }
     limit = estimate_memory((1, 8, 8), threads=1)
     monkeypatch.setattr(memory, "available_memory", lambda: limit)
     run = pprs.certify_dataset(BRIGHT, [(small, 0), (large, 0)], **options)
@@ -277,7 +284,7 @@ def test_a_file_of_16_bits_per_channel_is_not_certified_as_a_file(tmp_path: Path
     for i in (1, 2):
         (tmp_path / f"{i}.png").write_bytes(deep_png(np.full((16, 16, 3), 30_000, np.uint16)))
     model = Model(TakesNoise(), "constant", num_classes=2, input_shape=(3, 16, 16))
-    options: dict[str, Any] = {"noise": NOISE, "sampling": FEW}
+    options: dict[str, Any] = {"noise": NOISE, "partition": None, "sampling": FEW}
     run = pprs.certify_dataset(model, str(tmp_path), pixels="file", progress=False, **options)
     assert [row.idx for row in run.rows()] == [0]
     assert ["16 bits per channel, of which only 8 are read" in failure.error for failure in run.failures()] == [

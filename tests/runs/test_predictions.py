@@ -61,11 +61,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run_options() -> dict[str, Any]:
-    return {"noise": NOISE, "n": 200, "alpha": 0.01, "seed": 3, "engine": "torch", "progress": False}
+    return {"noise": NOISE, "partition": None, "n": 200, "alpha": 0.01, "seed": 3, "engine": "torch", "progress": False}
 
 
 def test_rows_are_the_predictions_of_the_classifier(data: Path, tmp_path: Path, run_options: dict[str, Any]) -> None:
-    run = predict_dataset(MODEL, str(data), partition="slic:n_segments=6", out=tmp_path / "run", **run_options)
+    run = predict_dataset(MODEL, str(data), out=tmp_path / "run", **run_options | {"partition": "slic:n_segments=6"})
     images = open_dataset(str(data))
     classifier = SmoothedClassifier(MODEL, 2, NOISE, run.settings.partition, seed=3)
     rows = {row.idx: row for row in run.rows()}
@@ -143,7 +143,7 @@ def test_frames_and_reports(data: Path, tmp_path: Path, run_options: dict[str, A
     assert isinstance(frame, pandas.DataFrame)
     assert frame.prediction.isna().sum() == sum(row.prediction is None for row in run.rows()) + 1
     assert frame.error.notna().sum() == 1
-    predict_dataset(MODEL, str(data), out=tmp_path / "two", partition="slic:n_segments=6", **run_options)
+    predict_dataset(MODEL, str(data), out=tmp_path / "two", **run_options | {"partition": "slic:n_segments=6"})
     report = write_report([tmp_path / "one", tmp_path / "two"], tmp_path / "page.html")
     table = report.table()
     correct = sum(row.correct for row in run.rows())

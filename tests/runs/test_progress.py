@@ -198,7 +198,7 @@ def test_a_stage_ends_after_errors_too(error: type[BaseException] | None) -> Non
 
 
 def test_certify_reports_every_sample() -> None:
-    classifier = SmoothedClassifier(Linear(torch.ones(1, 8, 8), 0.0), 2, Gaussian(0.25))
+    classifier = SmoothedClassifier(Linear(torch.ones(1, 8, 8), 0.0), 2, Gaussian(0.25), partition=None)
     reporter = Recorded()
     classifier.certify(torch.full((1, 8, 8), 0.5), n0=10, n=200, progress=reporter)
     assert reporter.calls[0] == ("begin", "certify", 210, "samples")

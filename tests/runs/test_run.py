@@ -186,7 +186,7 @@ def test_a_full_disk_keeps_the_rows_so_far(tmp_path: Path) -> None:
 def test_a_failing_image_does_not_stop_the_others(tmp_path: Path, way: str) -> None:
     images = np.full((4, 1, 8, 8), 0.5, np.float32)
     images[2, 0, 0, 0] = np.nan
-    g = SmoothedClassifier(Linear(torch.ones(1, 8, 8), 0.0), 2, Gaussian(0.25))
+    g = SmoothedClassifier(Linear(torch.ones(1, 8, 8), 0.0), 2, Gaussian(0.25), partition=None)
     sampling = Sampling(10, 200, 0.01, stop="width:0.01" if way == "budget" else None)
 
     def certify() -> None:
@@ -216,7 +216,7 @@ def test_a_failing_image_does_not_stop_the_others(tmp_path: Path, way: str) -> N
 
 
 def test_a_run_ends_if_the_first_images_all_fail(tmp_path: Path) -> None:
-    g = SmoothedClassifier(Linear(torch.ones(1, 9, 9), 0.0), 2, Gaussian(0.25))
+    g = SmoothedClassifier(Linear(torch.ones(1, 9, 9), 0.0), 2, Gaussian(0.25), partition=None)
     data = Arrays(np.full((50, 1, 8, 8), 0.5, np.float32), np.ones(50, np.int64))
     with RunWriter(tmp_path / "run", HALF) as run:
         with pytest.raises(PprsError, match="the first 10 images failed.*The usual cause is an image whose size"):
@@ -252,7 +252,7 @@ def test_another_copy_of_a_run_is_merged(tmp_path: Path) -> None:
 
 
 def test_thumbnails_are_of_the_first_images_even_after_an_interruption(tmp_path: Path) -> None:
-    g = SmoothedClassifier(Linear(torch.ones(1, 8, 8), 0.0), 2, Gaussian(0.25))
+    g = SmoothedClassifier(Linear(torch.ones(1, 8, 8), 0.0), 2, Gaussian(0.25), partition=None)
     data = Arrays(np.full((20, 1, 8, 8), 0.5, np.float32), np.ones(20, np.int64))
     for part in (range(3), range(20)):
         with RunWriter(tmp_path / "run", HALF) as run:

@@ -143,7 +143,7 @@ def test_torch_out_of_memory_becomes_a_memory_error() -> None:
         return torch.empty(2**58) + x
 
     with pytest.raises(MemoryError, match="allocate"):
-        SmoothedClassifier(hungry, 2, Gaussian(0.25)).certify(torch.zeros(1, SIDE, SIDE), n0=8, n=64)
+        SmoothedClassifier(hungry, 2, Gaussian(0.25), partition=None).certify(torch.zeros(1, SIDE, SIDE), n0=8, n=64)
 
 
 # ---- scheduling, without any process
@@ -271,7 +271,7 @@ def test_workers_that_never_start_end_the_run() -> None:
 
 def test_a_refusing_worker_ends_a_split_run_too() -> None:
     job, _ = job_for(Sampling())
-    answer = CertifyAnswer(SmoothedClassifier(torch.nn.Identity(), 2, Gaussian(0.25)), Sampling())
+    answer = CertifyAnswer(SmoothedClassifier(torch.nn.Identity(), 2, Gaussian(0.25), partition=None), Sampling())
 
     class Refusing(ScriptedPool):
         def _start(self, worker: int, slot: int) -> None:

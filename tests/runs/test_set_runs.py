@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, score in (("sets", "aps"), ("lac", "lac")):
         LabelSets.fit(
             str(model), values, labels, noise=Gaussian(0.25), radius=0.05, alpha=0.2, score=score, randomised=True,
-            engine="torch",
+            engine="torch", partition=None,
         ).save(folder / f"{name}.json")  # fmt: skip
     make_run(folder, out=folder / "run")
     return folder
@@ -125,7 +125,7 @@ def test_reports_compare_runs_and_mix_kinds(folder: Path, tmp_path: Path) -> Non
     assert "Each set comes from one noisy copy" in page
     predict_dataset(
         str(folder / "m.safetensors"), str(folder / "data.npz"), noise="gaussian:sigma=0.25", n=50, images=range(3),
-        out=tmp_path / "predicted", engine="torch", progress=False,
+        out=tmp_path / "predicted", engine="torch", progress=False, partition=None,
     )  # fmt: skip
     mixed = make_report([folder / "run", tmp_path / "predicted"])
     assert [section.kind for section in mixed.sections] == ["label-set", "predict"]

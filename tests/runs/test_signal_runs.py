@@ -71,7 +71,7 @@ def test_rows_of_a_run_are_verified_and_do_not_depend_on_workers(network: Path, 
     def certify(out: str, runner: Runner) -> Run:
         return certify_dataset(
             str(network), data, noise=Gaussian(1.0), sampling=Sampling(16, 100), seed=3, out=tmp_path / out,
-            runner=runner, engine="torch",
+            runner=runner, engine="torch", partition=None,
         )  # fmt: skip
 
     data = make_waves(6)
@@ -135,7 +135,7 @@ def test_signals_are_drawn_on_the_scale_of_another() -> None:
 
 def test_label_sets_adaptation_and_audit_take_signals(network: Path, tmp_path: Path) -> None:
     data, noise = make_waves(), Gaussian(1.0)
-    sets = LabelSets.fit(str(network), data, noise=noise, radius=0.3, alpha=0.2)
+    sets = LabelSets.fit(str(network), data, noise=noise, radius=0.3, alpha=0.2, partition=None)
     assert sets.predict(data[0].image + 0.25, index=900) in ((0,), (1,), (0, 1))
     assert "among signals rounded to 5 decimals" in str(sets)
     overlay = tmp_path / "a.safetensors"
@@ -145,7 +145,14 @@ def test_label_sets_adaptation_and_audit_take_signals(network: Path, tmp_path: P
             str(network), make_waves(120), noise=noise, partition=Slic1d(), method=method, budget="1s", out=overlay
         )  # fmt: skip
     with pytest.raises(ConfigurationError, match="not for signals"):
-        adapt(str(network), make_waves(120), noise=noise, method="denoiser", out=tmp_path / "b.safetensors")
+        adapt(
+            str(network),
+            make_waves(120),
+            noise=noise,
+            method="denoiser",
+            out=tmp_path / "b.safetensors",
+            partition=None,
+        )
     run = certify_dataset(
         str(network), data, noise=noise, sampling=Sampling(16, 100), images=range(2), adapted=overlay,
         partition=Slic1d(), out=tmp_path / "run",
@@ -175,11 +182,13 @@ def test_an_audio_classifier_of_transformers_contains_its_feature_extractor(tmp_
         soundfile.write(folder / "x.wav", np.random.default_rng(0).uniform(-0.5, 0.5, (400, channels)), rate)
         data = open_dataset(str(folder / "x.wav"))
         if match is None:
-            run = certify_dataset(model, data, noise=Gaussian(0.1), sampling=Sampling(4, 20), engine="torch")
+            run = certify_dataset(
+                model, data, noise=Gaussian(0.1), sampling=Sampling(4, 20), engine="torch", partition=None
+            )
             assert run.rows()[0].levels == 2**15
             continue
         with pytest.raises(PprsError, match=match):
-            certify_dataset(model, data, noise=Gaussian(0.1), sampling=Sampling(4, 20), engine="torch")
+            certify_dataset(model, data, noise=Gaussian(0.1), sampling=Sampling(4, 20), engine="torch", partition=None)
 
 
 def test_tuning_proposes_partitions_of_signals(network: Path) -> None:
@@ -205,7 +214,12 @@ def test_a_trained_network_knows_the_sample_rate_of_its_signals(tmp_path: Path) 
     assert load_model(str(tmp_path / "net.safetensors")).sample_rate == 8000
     with pytest.raises(PprsError, match="16000 Hz, but .* takes 8000 Hz"):
         certify_dataset(
-            str(tmp_path / "net.safetensors"), audio[1], noise=Gaussian(0.1), out=tmp_path / "run", progress=False
+            str(tmp_path / "net.safetensors"),
+            audio[1],
+            noise=Gaussian(0.1),
+            out=tmp_path / "run",
+            progress=False,
+            partition=None,
         )
 
 

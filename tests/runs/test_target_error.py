@@ -121,7 +121,8 @@ def test_an_order_that_is_none_is_refused(tmp_path: Path, places: tuple[str, str
 def test_certify_dataset_stores_the_sample(digits_model: Path, tmp_path: Path) -> None:
     out, record = tmp_path / "run", Record()
     options: dict[str, Any] = {
-        "noise": pprs.Gaussian(0.25), "sampling": pprs.Sampling(10, 50, 0.01), "out": out, "engine": "torch",
+        "noise": pprs.Gaussian(0.25), "partition": None, "sampling": pprs.Sampling(10, 50, 0.01), "out": out,
+        "engine": "torch",
     }  # fmt: skip
     pprs.certify_dataset(str(digits_model), "builtin:mnist5k", **options, images=range(990, 1000), progress=False)
     run = pprs.certify_dataset(

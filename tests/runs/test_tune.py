@@ -323,7 +323,7 @@ def test_noise_on_the_pixels_of_the_files(tmp_path: Path) -> None:
         call(progress=False)
     # The final radii are those of the files: the same as for the network behind its resizing.
     held_out = fair_order(range(40), 0)[20:][: len(tuned.best.radii)]
-    g = SmoothedClassifier(model.wrap_file_input(Stripes()), 2, noise, seed=JUDGE)
+    g = SmoothedClassifier(model.wrap_file_input(Stripes()), 2, noise, seed=JUDGE, partition=None)
     certificates = [g.certify(data[i].image, n=tuned.n, alpha=ALPHA, index=i) for i in held_out]
     assert all(certificate.shape == (1, 32, 32) for certificate in certificates)
     radii = [c.radius if c.prediction == data[i].label else 0.0 for c, i in zip(certificates, held_out, strict=True)]

@@ -38,7 +38,11 @@ MODEL = Linear(torch.linspace(-1, 1.2, 64).reshape(1, 8, 8), -0.1)
 
 
 def certify(out: Path, *, images: torch.Tensor = IMAGES, **options: Any) -> Path:
-    chosen: dict[str, Any] = {"noise": "gaussian:sigma=0.5", "sampling": Sampling(20, 300, 0.01)} | options
+    chosen: dict[str, Any] = {
+        "noise": "gaussian:sigma=0.5",
+        "partition": None,
+        "sampling": Sampling(20, 300, 0.01),
+    } | options
     certify_dataset(MODEL, (images, LABELS), out=out, progress=False, seed=3, engine="torch", **chosen)
     return out
 
@@ -235,7 +239,14 @@ def test_replay_finds_counts_that_are_consistent_but_were_never_drawn(run: Path)
 def test_replay_settles_near_ties_as_the_run_did(tmp_path: Path) -> None:
     model, data, run = NearlyTied(float(IMAGES.mean()) - 0.01), (IMAGES, LABELS), tmp_path / "run"
     certify_dataset(
-        model, data, noise="gaussian:sigma=0.25", sampling=Sampling(20, 100), engine="torch", out=run, progress=False
+        model,
+        data,
+        noise="gaussian:sigma=0.25",
+        sampling=Sampling(20, 100),
+        engine="torch",
+        out=run,
+        progress=False,
+        partition=None,
     )
     assert all(row.counts[1] > 0 for row in open_run(run).rows())
     result = verify_run(run, model=model, data=data, replay=4, progress=False)
@@ -271,7 +282,7 @@ def test_the_seed_repeats_the_choice_on_the_command_line(tmp_path: Path) -> None
     run = tmp_path / "run"
     certify_dataset(
         str(save_network(tmp_path / "net.safetensors")), str(tmp_path / "data.npz"), noise="gaussian:sigma=0.5",
-        sampling=Sampling(20, 300, 0.01), out=run, progress=False, engine="torch",
+        sampling=Sampling(20, 300, 0.01), out=run, progress=False, engine="torch", partition=None,
     )  # fmt: skip
     text = pprs("verify", run, "--replay", "2", "--seed", "7").stdout
     assert "2 of 4 rows, 2 of them chosen at random with --seed 7" in text

@@ -38,7 +38,13 @@ from pprs.smoothing.sampling import Sampling
 LEGACY = Path(__file__).parents[1] / "golden" / "legacy" / "segment"
 KINDS = ("pixels", "grid", "slic")
 SAMPLING = SegmentationSampling(n0=8, n=60, alpha=0.05)
-COMMON: dict[str, Any] = {"noise": "gaussian:sigma=0.25", "seed": 3, "engine": "torch", "progress": False}
+COMMON: dict[str, Any] = {
+    "noise": "gaussian:sigma=0.25",
+    "partition": None,
+    "seed": 3,
+    "engine": "torch",
+    "progress": False,
+}
 
 
 @pytest.fixture

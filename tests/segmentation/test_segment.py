@@ -54,7 +54,7 @@ class Halves(torch.nn.Module):
 
 
 def segment(data: Any = (IMAGES, MASKS), model: Any = None, **options: Any) -> Run:
-    settings = {"noise": NOISE, "sampling": SAMPLING, "progress": False, **options}
+    settings = {"noise": NOISE, "partition": None, "sampling": SAMPLING, "progress": False, **options}
     return segment_dataset(model or Halves(), data, **settings)
 
 
@@ -286,7 +286,7 @@ def test_training(tmp_path: Path) -> None:
     path = tmp_path / "net.safetensors"
     recipe = Recipe(epochs=12, batch_size=5, width=2, flip=True, shift=2)
     data = as_masked_set((IMAGES, MASKS))
-    train_segmenter(data, recipe, noise=NOISE, out=path, data_name="halves")
+    train_segmenter(data, recipe, noise=NOISE, out=path, data_name="halves", partition=None)
     model = load_model(str(path))
     labels = model.module(data.masked(3).image[None])[0].argmax(0)
     assert float((labels == data.mask_of(3)).float().mean()) > 0.8
@@ -319,7 +319,9 @@ def draw_blocks(count: int) -> torch.Tensor:
 def test_adaptation_without_masks(tmp_path: Path) -> None:
     """Statistics are those of noisy images, and distillation teaches a network to look at the neighbours."""
     net, images, noise = Pixels().eval(), draw_blocks(80), Gaussian(0.5)
-    overlay = adapt(net, images, noise=noise, method="statistics", out=tmp_path / "s.safetensors", progress=False)
+    overlay = adapt(
+        net, images, noise=noise, method="statistics", out=tmp_path / "s.safetensors", progress=False, partition=None
+    )
     weight = 60 / (60 + 16)  # of 60 images, against the statistics before
     found = float(overlay.changes.weights["norm.running_var"])
     assert found == pytest.approx(0.25 + weight * noise.sigma**2, rel=0.02)
@@ -329,7 +331,7 @@ def test_adaptation_without_masks(tmp_path: Path) -> None:
     assert after.improves_on(before)
     assert after.radius > 1.2 * before.radius
     with pytest.raises(ConfigurationError, match="labels every pixel, which bias does not suit.*statistics or distill"):
-        adapt(net, images, noise=noise, method="bias", out=tmp_path / "b.safetensors", progress=False)
+        adapt(net, images, noise=noise, method="bias", out=tmp_path / "b.safetensors", progress=False, partition=None)
 
 
 def test_a_judgement_of_maps_by_brute_force() -> None:
@@ -353,10 +355,12 @@ def test_an_adapted_network_is_certified_and_verified(
     images = np.repeat(IMAGES, 12, 0) + np.arange(60, dtype=np.uint8)[:, None, None, None]
     np.savez(tmp_path / "more.npz", x=images, masks=np.repeat(MASKS, 12, 0))
     adapted = tmp_path / "a.safetensors"
-    common = ("--model", unet, "--sigma", 0.25)
+    common, plain = ("--model", unet, "--sigma", 0.25), ("--partition", "none")
     with monkeypatch.context() as patch:
         patch.setattr(MaskedArrays, "mask_of", lambda *_: pytest.fail("a mask was read"))
-        out = pprs("adapt", *common, "--data", tmp_path / "more.npz", "--method", "statistics", "--out", adapted).stdout
+        out = pprs(
+            "adapt", *common, "--data", tmp_path / "more.npz", "--method", "statistics", *plain, "--out", adapted
+        ).stdout
     assert "if it labels every pixel, with pprs segment" in out
     run = ("segment", *common, "--data", folder, "--n", 55, "--limit", 1, "--adapted", adapted, "--engine", "torch")
     pprs(*run, "--out", tmp_path / "run")
@@ -377,7 +381,8 @@ def unet(tmp_path: Path) -> Path:
 
 def test_the_command_and_its_report(folder: Path, unet: Path, tmp_path: Path) -> None:
     common = ("segment", "--model", unet, "--data", folder, "--sigma", 0.25, "--n0", 3, "--n", 55, "--limit", 2)
-    out = pprs(*common, "--out", tmp_path / "rs", "--show", tmp_path / "maps.png", "--threads", 1)
+    plain = ("--partition", "none", "--out", tmp_path / "rs")
+    out = pprs(*common, *plain, "--show", tmp_path / "maps.png", "--threads", 1)
     assert "of the pixels of 2 images certified" in out.stdout
     assert "holds for all its pixels at once, with 99.9% confidence, among 8-bit images" in out.stdout
     assert "certified mean IoU" in out.stdout

@@ -82,7 +82,7 @@ NO_GRADIENT = {
 @pytest.mark.parametrize("name", NO_GRADIENT)
 def test_the_result_says_why_scores_were_used(name: str) -> None:
     model, reason = NO_GRADIENT[name]
-    classifier = SmoothedClassifier(model, 2, Gaussian(0.25), seed=3)
+    classifier = SmoothedClassifier(model, 2, Gaussian(0.25), seed=3, partition=None)
     certificate = classifier.certify(GREY, n=500)
     image, _ = audit_image(classifier, GREY, certificate, options=AttackOptions(steps=1, samples=100))
     assert image.kind == "scores"
@@ -104,10 +104,10 @@ def test_other_errors_are_no_reason_to_use_scores(monkeypatch: pytest.MonkeyPatc
         raise ValueError("a bug in a partition")
 
     with pytest.raises(KeyError, match="a bug in a model"):
-        Attack(Objective(SmoothedClassifier(model, 2, Gaussian(0.25)), GREY))
+        Attack(Objective(SmoothedClassifier(model, 2, Gaussian(0.25), partition=None), GREY))
     monkeypatch.setattr("pprs.audit.attack.pull_back", fail)
     with pytest.raises(ValueError, match="a bug in a partition"):
-        Attack(Objective(SmoothedClassifier(make_linear(), 2, Gaussian(0.25)), GREY))
+        Attack(Objective(SmoothedClassifier(make_linear(), 2, Gaussian(0.25), partition=None), GREY))
 
 
 def test_a_network_that_fails_is_no_reason_to_find_nothing() -> None:
@@ -120,21 +120,21 @@ def test_a_network_that_fails_is_no_reason_to_find_nothing() -> None:
             raise OSError("the server is gone")
         return make_linear()(x.detach())
 
-    classifier = SmoothedClassifier(model, 2, Gaussian(0.25), seed=3)
-    certificate = SmoothedClassifier(make_linear(), 2, Gaussian(0.25), seed=3).certify(GREY, n=500)
+    classifier = SmoothedClassifier(model, 2, Gaussian(0.25), seed=3, partition=None)
+    certificate = SmoothedClassifier(make_linear(), 2, Gaussian(0.25), seed=3, partition=None).certify(GREY, n=500)
     with pytest.raises(PprsError, match="the server is gone"):
         audit_image(classifier, GREY, certificate, options=QUICK)
 
 
 def test_a_network_that_changes_its_input_has_a_gradient() -> None:
     linear = make_linear()
-    attack = Attack(Objective(SmoothedClassifier(lambda x: linear(x.mul_(2)), 2, Gaussian(0.25)), GREY))
+    attack = Attack(Objective(SmoothedClassifier(lambda x: linear(x.mul_(2)), 2, Gaussian(0.25), partition=None), GREY))
     assert (attack.kind, attack.gradient_error) == ("gradient", None)
 
 
 def test_a_false_radius_is_found_out() -> None:
     linear = make_linear(0.4)
-    classifier = SmoothedClassifier(linear, 2, Gaussian(0.25), seed=3)
+    classifier = SmoothedClassifier(linear, 2, Gaussian(0.25), seed=3, partition=None)
     certificate = dataclasses.replace(classifier.certify(GREY, n=1000), radius=0.7)
     image, changed = audit_image(classifier, GREY, certificate, options=QUICK)
     assert image.inside
@@ -143,8 +143,8 @@ def test_a_false_radius_is_found_out() -> None:
 
 
 def test_a_label_that_is_wrong_without_any_change_is_found() -> None:
-    classifier = SmoothedClassifier(make_linear(-0.4), 2, Gaussian(0.25), seed=3)
-    honest = SmoothedClassifier(make_linear(0.4), 2, Gaussian(0.25)).certify(GREY, n=1000)
+    classifier = SmoothedClassifier(make_linear(-0.4), 2, Gaussian(0.25), seed=3, partition=None)
+    honest = SmoothedClassifier(make_linear(0.4), 2, Gaussian(0.25), partition=None).certify(GREY, n=1000)
     image, _ = audit_image(classifier, GREY, honest, options=QUICK)
     assert (image.found, image.inside, image.new_label) == (0.0, True, 0)
 
@@ -204,7 +204,7 @@ def test_the_test_rejects_a_tie_at_most_with_probability_alpha() -> None:
     """On the boundary both classes are equally likely, and many tests share alpha."""
     rejected = 0
     for seed in range(200):
-        classifier = SmoothedClassifier(make_linear(0.0), 2, Gaussian(0.25), seed=seed)
+        classifier = SmoothedClassifier(make_linear(0.0), 2, Gaussian(0.25), seed=seed, partition=None)
         test = LabelTest(classifier, 0, seed % 2, 0.2, 100)
         rejected += any(test.find_other_label(GREY) is not None for _ in range(3))
     assert rejected <= 57  # the 99.9% quantile of Binomial(200, 0.2)
@@ -214,11 +214,11 @@ def test_the_test_rejects_a_tie_at_most_with_probability_alpha() -> None:
 def test_a_change_that_alpha_does_not_suffice_to_test_is_not_proved() -> None:
     """Noise of 16-bit images is drawn with an error that is taken off alpha, and the level of tests falls."""
     deep = GREY + 1 / 65535
-    classifier = SmoothedClassifier(make_linear(-0.4), 2, Gaussian(0.25), seed=3)
+    classifier = SmoothedClassifier(make_linear(-0.4), 2, Gaussian(0.25), seed=3, partition=None)
     test = LabelTest(classifier, 0, 1, 2e-9, 400)
     assert [test.find_other_label(deep) for _ in range(3)] == [0, None, None]
     assert (test.tests, test.untested, test.queries) == (3, 2, 500)
-    certificate = SmoothedClassifier(make_linear(0.4), 2, Gaussian(0.25), seed=3).certify(deep, n=1000)
+    certificate = SmoothedClassifier(make_linear(0.4), 2, Gaussian(0.25), seed=3, partition=None).certify(deep, n=1000)
     image, _ = audit_image(classifier, deep, dataclasses.replace(certificate, alpha=1e-12), options=QUICK)
     assert image.found is None
     assert image.untested > 0
@@ -277,7 +277,14 @@ def test_images_that_were_attempted_are_counted_up_to_the_last_audited() -> None
     sampling = Sampling(50, 200)
     plain, shuffled = (
         certify_dataset(
-            net, data, noise=Gaussian(0.25), sampling=sampling, engine="torch", progress=False, target_error=target
+            net,
+            data,
+            noise=Gaussian(0.25),
+            sampling=sampling,
+            engine="torch",
+            progress=False,
+            target_error=target,
+            partition=None,
         )
         for target in (None, 0.01)
     )
@@ -291,7 +298,9 @@ def test_images_that_were_attempted_are_counted_up_to_the_last_audited() -> None
 
 
 def test_an_attack_on_constant_votes_is_an_error_and_an_audit_finds_nothing() -> None:
-    classifier = SmoothedClassifier(lambda x: torch.tensor([[1.0, 0.0]]).repeat(len(x), 1), 2, Gaussian(0.25))
+    classifier = SmoothedClassifier(
+        lambda x: torch.tensor([[1.0, 0.0]]).repeat(len(x), 1), 2, Gaussian(0.25), partition=None
+    )
     with pytest.raises(PprsError, match="constant around this image"):
         Attack(Objective(classifier, GREY))
     certificate = classifier.certify(GREY, n=200)
@@ -446,7 +455,9 @@ def test_bad_input_of_an_audit(folder: Path, data: Path) -> None:
 def test_an_audit_settles_near_ties_as_the_run_did() -> None:
     """Otherwise its votes are those of another classifier, whose label differs without any change."""
     model, data = NearlyTied(float(GREY.mean()) - 0.03), (GREY[None], torch.tensor([1]))
-    run = certify_dataset(model, data, noise=Gaussian(0.25), sampling=Sampling(50, 200), engine="torch", progress=False)
+    run = certify_dataset(
+        model, data, noise=Gaussian(0.25), sampling=Sampling(50, 200), engine="torch", progress=False, partition=None
+    )
     assert run.rows()[0].prediction == 1
     audit = audit_run(run, model=model, data=data, steps=1, samples=100, seconds=5, progress=False)
     assert audit.images[0].found != 0
@@ -456,7 +467,9 @@ def test_an_audit_settles_near_ties_as_the_run_did() -> None:
 def test_other_weights_are_refused(tmp_path: Path) -> None:
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))
     images, labels = GREY.repeat(2, 1, 1, 1), torch.tensor([0, 1])
-    run = certify_dataset(net, (images, labels), noise=Gaussian(0.1), sampling=Sampling(10, 100), progress=False)
+    run = certify_dataset(
+        net, (images, labels), noise=Gaussian(0.1), sampling=Sampling(10, 100), progress=False, partition=None
+    )
     if all(row.prediction is None for row in run.rows()):
         pytest.fail("the test needs a certified row")
     audit = audit_run(run, model=net, data=(images, labels), steps=2, samples=100, progress=False)

@@ -53,7 +53,7 @@ def test_near_ties_depend_only_on_the_image() -> None:
         return torch.stack([10 + sign + jitter, 10 - sign - jitter], dim=1)
 
     counts = [
-        SmoothedClassifier(batch_dependent, 2, Gaussian(0.5), batch_size=b).counts(X, n=120).tolist()
+        SmoothedClassifier(batch_dependent, 2, Gaussian(0.5), batch_size=b, partition=None).counts(X, n=120).tolist()
         for b in (1, 3, 64)
     ]
     assert counts[0] == counts[1] == counts[2]
@@ -110,7 +110,7 @@ def coin(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.slow
 def test_certify_abstains_on_a_coin_toss() -> None:
-    g = SmoothedClassifier(coin, 2, Gaussian(0.5))
+    g = SmoothedClassifier(coin, 2, Gaussian(0.5), partition=None)
     certificates = [g.certify(X, n0=10, n=200, index=i) for i in range(50)]
     assert all(c.abstained and c.prediction is None and c.radius == 0.0 for c in certificates)
     assert not certificates[0].covers(np.zeros((1, 12, 12)))
@@ -119,7 +119,7 @@ def test_certify_abstains_on_a_coin_toss() -> None:
 
 
 def test_predict_returns_a_clear_majority() -> None:
-    g = SmoothedClassifier(Linear(torch.ones(1, 12, 12), 0.0), 2, Gaussian(0.25))
+    g = SmoothedClassifier(Linear(torch.ones(1, 12, 12), 0.0), 2, Gaussian(0.25), partition=None)
     assert g.predict(X, n=100).prediction == 1
     assert g.predict(X, n=5, alpha=0.001).abstained  # five votes cannot be significant at that level
 
@@ -131,7 +131,7 @@ def test_selection_and_estimation_share_no_draw() -> None:
         batches.append(x.clone())
         return torch.stack([x.mean((1, 2, 3)), torch.zeros(len(x)) - 9], dim=1)
 
-    SmoothedClassifier(model, 2, Gaussian(0.5), check=False).certify(X, n0=50, n=300)
+    SmoothedClassifier(model, 2, Gaussian(0.5), check=False, partition=None).certify(X, n0=50, n=300)
     samples = torch.cat(batches).flatten(1)
     assert len(samples) == 350
     assert len(torch.unique(samples, dim=0)) == 350
@@ -145,7 +145,7 @@ def test_model_is_put_in_eval_mode_under_inference_mode() -> None:
             return torch.stack([x.mean((1, 2, 3)), torch.zeros(len(x)) - 9], dim=1)
 
     net = Net().train()
-    SmoothedClassifier(net, 2, Gaussian(0.5)).counts(X, n=10)
+    SmoothedClassifier(net, 2, Gaussian(0.5), partition=None).counts(X, n=10)
 
 
 @pytest.mark.slow
@@ -168,7 +168,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 def test_a_model_in_training_mode_votes_in_eval_mode() -> None:
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.BatchNorm2d(1), torch.nn.Flatten(), torch.nn.Linear(144, 2))
-    g = SmoothedClassifier(net, 2, Gaussian(0.5))
+    g = SmoothedClassifier(net, 2, Gaussian(0.5), partition=None)
     before = g.counts(X, n=100)
     net.train()
     np.testing.assert_array_equal(g.counts(X, n=100), before)
@@ -176,7 +176,7 @@ def test_a_model_in_training_mode_votes_in_eval_mode() -> None:
 
 def test_the_callers_thread_count_is_unchanged() -> None:
     torch.set_num_threads(2)
-    SmoothedClassifier(small_net(), 10, Gaussian(0.5), threads=2).counts(X, n=300)
+    SmoothedClassifier(small_net(), 10, Gaussian(0.5), threads=2, partition=None).counts(X, n=300)
     assert torch.get_num_threads() == 2
 
 
@@ -212,13 +212,18 @@ def test_models_may_modify_their_input() -> None:
         score = 1e-6 * x.mean((1, 2, 3))
         return torch.stack([1 + score, 1 - score], dim=1)  # all near ties, so all are scored twice
 
-    results = [SmoothedClassifier(normalising, 2, Gaussian(0.5), batch_size=b).counts(X, n=128) for b in (1, 64)]
+    results = [
+        SmoothedClassifier(normalising, 2, Gaussian(0.5), batch_size=b, partition=None).counts(X, n=128)
+        for b in (1, 64)
+    ]
     np.testing.assert_array_equal(results[0], results[1])
 
 
 def test_exact_ties_go_to_the_first_class_in_every_batch() -> None:
     for batch_size in (1, 64):
-        g = SmoothedClassifier(lambda x: torch.zeros(len(x), 10), 10, Gaussian(0.5), batch_size=batch_size)
+        g = SmoothedClassifier(
+            lambda x: torch.zeros(len(x), 10), 10, Gaussian(0.5), batch_size=batch_size, partition=None
+        )
         assert g.counts(X, n=65)[0] == 65
 
 
@@ -230,7 +235,7 @@ def test_models_must_return_one_score_per_sample() -> None:
         return torch.zeros(len(x) * len(calls), 2)
 
     with pytest.raises(PprsError, match="the model returned shape"):
-        SmoothedClassifier(growing, 2, Gaussian(0.5)).counts(X, n=200)
+        SmoothedClassifier(growing, 2, Gaussian(0.5), partition=None).counts(X, n=200)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +252,7 @@ def test_models_must_return_one_score_per_sample() -> None:
     ],
 )
 def test_bad_images_are_refused(x: torch.Tensor, message: str) -> None:
-    g = SmoothedClassifier(Linear(torch.ones(1, 12, 12), 0.0), 2, Gaussian(0.5))
+    g = SmoothedClassifier(Linear(torch.ones(1, 12, 12), 0.0), 2, Gaussian(0.5), partition=None)
     with pytest.raises(PprsError, match=message):
         g.certify(x, n=100)
 

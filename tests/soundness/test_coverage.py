@@ -175,7 +175,7 @@ def test_sets_cover_attacked_images_and_the_usual_ones_do_not() -> None:
     def count_covered(radius: float) -> int:
         sets = LabelSets.fit(
             model, images[:150], labels[:150], num_classes=2, noise=Gaussian(SIGMA), radius=radius, alpha=ALPHA,
-            score="lac",
+            score="lac", partition=None,
         )  # fmt: skip
         assert sets.settings.arithmetic == "8-bit"
         return int(sets.predict_set(moved, indices=indices)[range(250), labels[150:]].sum())

@@ -143,19 +143,21 @@ def test_other_images_are_moved_and_pay_for_it() -> None:
     assert image.levels == 65535
     assert distance <= image.quantisation.moved <= distance * 1.001
     assert image.quantisation.radius_loss(64) >= distance + 8 / (2 * 65535)
-    g = SmoothedClassifier(lambda y: torch.stack([y.mean((1, 2, 3)), -y.mean((1, 2, 3))], 1), 2, Gaussian(0.25))
+    g = SmoothedClassifier(
+        lambda y: torch.stack([y.mean((1, 2, 3)), -y.mean((1, 2, 3))], 1), 2, Gaussian(0.25), partition=None
+    )
     certificate = g.certify(x, n=200)
     assert certificate.radius == pytest.approx(
         Gaussian(0.25).radius(certificate.p_lower, 64) - image.quantisation.radius_loss(64), rel=1e-12
     )
     assert (certificate.arithmetic, certificate.levels) == ("exact", 65535)
     with pytest.raises(PprsError, match="not multiples of 1/255"):
-        SmoothedClassifier(g.model, 2, Gaussian(0.25), arithmetic="exact").certify(x, n=200)
+        SmoothedClassifier(g.model, 2, Gaussian(0.25), arithmetic="exact", partition=None).certify(x, n=200)
 
 
 def test_an_abstention_says_that_rounding_used_up_the_radius() -> None:
     """All votes agree, but the noise is so small that rounding to 16 bits takes off more than the radius."""
-    g, n = SmoothedClassifier(_vote_for_one, 2, Gaussian(1e-4)), 100
+    g, n = SmoothedClassifier(_vote_for_one, 2, Gaussian(1e-4), partition=None), 100
     sixteen_bit, eight_bit = (g.certify(torch.full((1, 32, 32), x), n=n) for x in (0.123456, 100 / 255))
     assert (eight_bit.prediction, eight_bit.lost_to_rounding) == (1, False)
     assert sixteen_bit.abstained
@@ -296,7 +298,7 @@ def test_an_image_off_the_levels_is_another_classifiers() -> None:
         near = (y * 255 - (y * 255).round()).abs().amax((1, 2, 3)) < 1e-3
         return torch.stack([near.float(), 1 - near.float()], 1)
 
-    g = SmoothedClassifier(on_levels, 2, Gaussian(0.25))
+    g = SmoothedClassifier(on_levels, 2, Gaussian(0.25), partition=None)
     certificate, change = g.certify(torch.zeros(1, 8, 8), n=200), torch.zeros(1, 8, 8)
     assert certificate.prediction == 0
     assert str(certificate).endswith("confidence, among 8-bit images")
@@ -335,7 +337,7 @@ def test_cell_means_depend_on_integer_sums_alone() -> None:
 def test_one_classifier_takes_images_of_all_bit_depths() -> None:
     eight = torch.randint(0, 256, (1, 8, 8)).float() / 255
     model = lambda y: torch.stack([y.mean((1, 2, 3)) - 0.2, 0.2 - y.mean((1, 2, 3))], 1)  # noqa: E731
-    g = SmoothedClassifier(model, 2, Gaussian(0.25), arithmetic="rounded")
+    g = SmoothedClassifier(model, 2, Gaussian(0.25), arithmetic="rounded", partition=None)
     certificate = g.certify(eight, n=500)
     assert (certificate.levels, certificate.arithmetic) == (65535, "exact")
     assert certificate.moved < 1e-6  # 1/255 is 257/65535
@@ -347,7 +349,9 @@ def test_one_classifier_takes_images_of_all_bit_depths() -> None:
 
 @pytest.mark.parametrize(("arithmetic", "levels"), [("8-bit", 255), ("16-bit", 65535)])
 def test_a_given_bit_depth_refuses_other_images(arithmetic: str, levels: int) -> None:
-    g = SmoothedClassifier(lambda y: y.mean((2, 3)).repeat(1, 2), 2, Gaussian(0.25), arithmetic=arithmetic)
+    g = SmoothedClassifier(
+        lambda y: y.mean((2, 3)).repeat(1, 2), 2, Gaussian(0.25), arithmetic=arithmetic, partition=None
+    )
     assert g.certify(torch.full((1, 8, 8), 100 / 255), n=200).levels == levels
     with pytest.raises(PprsError, match=f'not multiples of 1/{levels}, .* Use `arithmetic` "rounded"'):
         g.certify(torch.rand(1, 8, 8), n=200)
@@ -380,7 +384,9 @@ def test_predict_takes_the_error_of_the_draws_off_alpha() -> None:
     reduced = Quantisation(255).reduced_alpha(alpha, 0.25, n, 64)
     assert reduced < p_value < alpha
     exact, real = (
-        SmoothedClassifier(_vote_for_one, 2, Gaussian(0.25), arithmetic=arithmetic).predict(image, n=n, alpha=alpha)
+        SmoothedClassifier(_vote_for_one, 2, Gaussian(0.25), arithmetic=arithmetic, partition=None).predict(
+            image, n=n, alpha=alpha
+        )
         for arithmetic in ("exact", "real")
     )
     assert exact.p_value == real.p_value == pytest.approx(p_value)
@@ -394,7 +400,7 @@ def test_predict_refuses_an_alpha_that_the_draws_use_up() -> None:
         raise AssertionError("no sample should be drawn")
 
     with pytest.raises(PprsError, match="cannot keep alpha=1e-13"):
-        SmoothedClassifier(refuse, 2, Gaussian(0.25)).predict(torch.zeros(1, 8, 8), n=40, alpha=1e-13)
+        SmoothedClassifier(refuse, 2, Gaussian(0.25), partition=None).predict(torch.zeros(1, 8, 8), n=40, alpha=1e-13)
 
 
 @pytest.mark.parametrize(
@@ -406,7 +412,7 @@ def test_predict_refuses_an_alpha_that_the_draws_use_up() -> None:
     ],
 )
 def test_a_prediction_records_its_arithmetic(value: float, arithmetic: str, levels: int | None, statement: str) -> None:
-    g = SmoothedClassifier(_vote_for_one, 2, Gaussian(0.25), arithmetic=arithmetic)
+    g = SmoothedClassifier(_vote_for_one, 2, Gaussian(0.25), arithmetic=arithmetic, partition=None)
     prediction = g.predict(torch.full((1, 8, 8), value), n=20)
     assert (prediction.arithmetic, prediction.levels) == ("real" if levels is None else "exact", levels)
     assert str(prediction) == f"class 1 is the smoothed classifier's label for this image, with {statement}"

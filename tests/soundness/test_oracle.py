@@ -113,7 +113,7 @@ def test_two_sided_certifies_below_one_half() -> None:
         return torch.stack([(z.abs() < 0.3).float(), (z >= 0.3).float(), (z <= -0.3).float()], 1)
 
     x = torch.full((1, 8, 8), 0.5)
-    g = SmoothedClassifier(three, 3, Gaussian(SIGMA))
+    g = SmoothedClassifier(three, 3, Gaussian(SIGMA), partition=None)
     assert g.certify(x, n=4000).abstained
     certificate = g.certify(x, n=4000, bound="two-sided")
     assert certificate.prediction == 0

@@ -216,7 +216,7 @@ def _make_case(distance: float) -> tuple[Linear, torch.Tensor]:
 
 def test_a_certificate_records_how_sampling_ended() -> None:
     model, x = _make_case(0.9)
-    g = SmoothedClassifier(model, 2, Gaussian(0.5))
+    g = SmoothedClassifier(model, 2, Gaussian(0.5), partition=None)
     certificate = g.certify(x, n=100_000, stop="radius:0.25,0.5")
     assert (certificate.prediction, certificate.stop, certificate.stopped, certificate.n_max) == (
         1,
@@ -274,7 +274,7 @@ def _make_run(folder: Path, sampling: Sampling) -> tuple[SmoothedClassifier, Arr
     images = np.stack([(x + i * 0.1 / 8).clamp(0, 1).numpy() for i in range(12)])
     data = Arrays(images, np.ones(12, np.int64), ("left", "right"))
     settings = RunSettings(noise_text="gaussian:sigma=0.5", n=sampling.n, stop=sampling.stop, alpha=sampling.alpha)
-    return SmoothedClassifier(model, 2, Gaussian(0.5)), data, RunWriter(folder, settings)
+    return SmoothedClassifier(model, 2, Gaussian(0.5), partition=None), data, RunWriter(folder, settings)
 
 
 def test_a_budget_is_respected_and_resumed(tmp_path: Path) -> None:
@@ -465,7 +465,7 @@ class Counting(torch.nn.Module):
 def test_nothing_is_drawn_twice_when_paused(stop: str | None) -> None:
     """Samples that other threads are processing when `pause` returns true are counted, not discarded."""
     model, x, sampling = Counting(), torch.full((1, 8, 8), 0.6), Sampling(100, 64 * 40, 0.001, "one-sided", stop)
-    work = SmoothedClassifier(model, 2, Gaussian(0.25), threads=3, check=False).start(sampling, 0)
+    work = SmoothedClassifier(model, 2, Gaussian(0.25), threads=3, check=False, partition=None).start(sampling, 0)
     turns = 0
     while work.stopped is None:
         work.advance(x, pause=lambda _: True)
@@ -474,5 +474,7 @@ def test_nothing_is_drawn_twice_when_paused(stop: str | None) -> None:
             assert model.images == sampling.n0 + work.samples
     assert turns > 3
     assert work.samples == sampling.n
-    unpaused = SmoothedClassifier(Counting(), 2, Gaussian(0.25), threads=1).certify(x, n=sampling.n, stop=stop)
+    unpaused = SmoothedClassifier(Counting(), 2, Gaussian(0.25), threads=1, partition=None).certify(
+        x, n=sampling.n, stop=stop
+    )
     assert work.certificate() == unpaused

@@ -113,7 +113,12 @@ def test_the_smallest_number_of_samples() -> None:
         assert least_significant_count(np.full(pixels, n - 1), n - 1, TAU, 0.001) == n
     with pytest.raises(PprsError, match="smallest n that could is 39"):
         certify_segmentation(
-            Thresholds(torch.zeros(8, 8)), torch.ones(1, 8, 8), num_classes=2, noise=Gaussian(SIGMA), n=38
+            Thresholds(torch.zeros(8, 8)),
+            torch.ones(1, 8, 8),
+            num_classes=2,
+            noise=Gaussian(SIGMA),
+            n=38,
+            partition=None,
         )
 
 
@@ -129,7 +134,7 @@ def test_false_claims_end_to_end_are_rarer_than_alpha(arithmetic: str) -> None:
     levels = torch.from_numpy(rng.choice([below, above, 255 - below], (16, 16), p=[0.6, 0.3, 0.1]))
     model, x = Thresholds(levels), (k / 255)[None].float()
     share = shares(x, model)
-    segmenter = SmoothedSegmenter(model, 2, Gaussian(SIGMA), arithmetic=arithmetic, threads=1)
+    segmenter = SmoothedSegmenter(model, 2, Gaussian(SIGMA), arithmetic=arithmetic, threads=1, partition=None)
     sampling = SegmentationSampling(TAU, n0=5, n=n, alpha=alpha)
     for index in range(pictures):
         found = segmenter.certify(x, sampling, index=index)
@@ -165,7 +170,7 @@ def test_counts_by_brute_force(image: torch.Tensor, groups: Any) -> None:
     image = image[:, :, :14]  # sides that differ
     noise, n0, n, model = Gaussian(SIGMA), 7, 150, Colours()
     found = certify_segmentation(
-        model, image, num_classes=3, noise=noise, n0=n0, n=n, index=5, seed=3, groups=groups, alpha=0.01
+        model, image, num_classes=3, noise=noise, n0=n0, n=n, index=5, seed=3, groups=groups, alpha=0.01, partition=None
     )
     exact = quantise(image)
 
@@ -215,14 +220,16 @@ class NearlyTiedPixels(torch.nn.Module):
 
 
 def test_a_near_tie_is_decided_by_the_image_alone() -> None:
-    found = certify_segmentation(NearlyTiedPixels(), torch.zeros(1, 8, 8), num_classes=2, noise=Gaussian(SIGMA))
+    found = certify_segmentation(
+        NearlyTiedPixels(), torch.zeros(1, 8, 8), num_classes=2, noise=Gaussian(SIGMA), partition=None
+    )
     assert found.selected[0, 0] == 1
     assert found.counts[0, 0] == found.n
 
 
 def test_ties_go_to_the_lower_label() -> None:
     model = lambda x: x[:, :1].expand(-1, 4, -1, -1) * 0  # noqa: E731
-    found = certify_segmentation(model, torch.zeros(1, 8, 8), num_classes=4, noise=Gaussian(SIGMA))
+    found = certify_segmentation(model, torch.zeros(1, 8, 8), num_classes=4, noise=Gaussian(SIGMA), partition=None)
     assert (found.labels == 0).all()
     cells = Groups(np.array([[0, 0], [1, 1]], np.int32), True)
     assert cells.majority(np.array([[[3, 1], [2, 2]]]), 4).tolist() == [[1, 2]]
@@ -230,16 +237,16 @@ def test_ties_go_to_the_lower_label() -> None:
 
 def test_one_class_and_all_abstained() -> None:
     x, noise = torch.full((1, 8, 8), 128 / 255), Gaussian(SIGMA)
-    sure = certify_segmentation(Thresholds(torch.full((8, 8), -500)), x, num_classes=2, noise=noise)
+    sure = certify_segmentation(Thresholds(torch.full((8, 8), -500)), x, num_classes=2, noise=noise, partition=None)
     assert (sure.labels == 1).all()
     assert sure.abstained_share == 0
     assert sure.radius == pytest.approx(0.16862, abs=1e-5)
-    split = certify_segmentation(Thresholds(torch.full((8, 8), 128)), x, num_classes=2, noise=noise)
+    split = certify_segmentation(Thresholds(torch.full((8, 8), 128)), x, num_classes=2, noise=noise, partition=None)
     assert (split.labels == ABSTAINED).all()
     assert split.least_count == split.n + 1
     assert "abstained at all 64 pixels" in str(split)
     with pytest.raises(PprsError, match="num_classes must be an integer of at least 2"):
-        certify_segmentation(Colours(), x, num_classes=1, noise=noise)
+        certify_segmentation(Colours(), x, num_classes=1, noise=noise, partition=None)
 
 
 def test_what_exact_arithmetic_costs_is_taken_off_alpha_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,14 +259,14 @@ def test_what_exact_arithmetic_costs_is_taken_off_alpha_once(monkeypatch: pytest
         return alpha * 1e-6
 
     model = Thresholds(torch.full((8, 8), 20))
-    before = certify_segmentation(model, x, num_classes=2, noise=Gaussian(SIGMA))
+    before = certify_segmentation(model, x, num_classes=2, noise=Gaussian(SIGMA), partition=None)
     monkeypatch.setattr(Quantisation, "reduced_alpha", reduced)
-    after = certify_segmentation(model, x, num_classes=2, noise=Gaussian(SIGMA))
+    after = certify_segmentation(model, x, num_classes=2, noise=Gaussian(SIGMA), partition=None)
     assert set(calls) == {(0.001, 100, 64)}  # from the whole of alpha, for all pixels together
     assert before.certified.any()
     assert after.least_count > before.least_count
     calls.clear()
-    real = certify_segmentation(model, x, num_classes=2, noise=Gaussian(SIGMA), arithmetic="real")
+    real = certify_segmentation(model, x, num_classes=2, noise=Gaussian(SIGMA), arithmetic="real", partition=None)
     assert not calls
     assert (before.arithmetic, real.arithmetic) == ("exact", "real")
 
@@ -267,19 +274,20 @@ def test_what_exact_arithmetic_costs_is_taken_off_alpha_once(monkeypatch: pytest
 def test_rounding_to_16_bits_is_taken_off_the_radius() -> None:
     x = torch.full((1, 8, 8), 0.50123)
     model = Thresholds(torch.full((8, 8), -500))
-    found = certify_segmentation(model, x, num_classes=2, noise=Gaussian(SIGMA))
+    found = certify_segmentation(model, x, num_classes=2, noise=Gaussian(SIGMA), partition=None)
     assert found.levels == 65535
     assert found.moved > 0
     assert found.radius <= SIGMA * norm.ppf(TAU) - found.moved - 8 / (2 * 65535)
     with pytest.raises(PprsError, match="uses it up"):
-        certify_segmentation(model, x, num_classes=2, noise=Gaussian(SIGMA), tau=0.50005, n=10**6)
+        certify_segmentation(model, x, num_classes=2, noise=Gaussian(SIGMA), tau=0.50005, n=10**6, partition=None)
 
 
 def test_coarse_scores_are_enlarged(image: torch.Tensor) -> None:
     fine, coarse = Colours(), lambda x: torch.nn.functional.avg_pool2d(Colours()(x), 4)
     enlarged = lambda x: torch.nn.functional.interpolate(coarse(x), (16, 16), mode="bilinear")  # noqa: E731
     found, expected, other = (
-        certify_segmentation(model, image, num_classes=3, noise=Gaussian(SIGMA)) for model in (coarse, enlarged, fine)
+        certify_segmentation(model, image, num_classes=3, noise=Gaussian(SIGMA), partition=None)
+        for model in (coarse, enlarged, fine)
     )
     assert found == expected
     assert found != other
@@ -292,13 +300,13 @@ def test_networks_of_the_other_kind_are_refused() -> None:
     x, noise = torch.zeros(1, 8, 8), Gaussian(SIGMA)
     classifier = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))
     with pytest.raises(ConfigurationError, match="labels the whole image.*`pprs certify`"):
-        certify_segmentation(classifier, x, num_classes=3, noise=noise)
+        certify_segmentation(classifier, x, num_classes=3, noise=noise, partition=None)
     with pytest.raises(ConfigurationError, match="labels every pixel.*`pprs segment`"):
-        SmoothedClassifier(torch.nn.Conv2d(1, 3, 1), 3, noise).certify(x)
+        SmoothedClassifier(torch.nn.Conv2d(1, 3, 1), 3, noise, partition=None).certify(x)
     with pytest.raises(ConfigurationError, match="requires .20, 4, height, width.*last layer"):
-        certify_segmentation(torch.nn.Conv2d(1, 3, 1), x, num_classes=4, noise=noise)
+        certify_segmentation(torch.nn.Conv2d(1, 3, 1), x, num_classes=4, noise=noise, partition=None)
     with pytest.raises(ConfigurationError, match=r"single channel of scores s needs two classes: return \[-s, s\]"):
-        certify_segmentation(torch.nn.Conv2d(1, 1, 1), x, num_classes=2, noise=noise)
+        certify_segmentation(torch.nn.Conv2d(1, 1, 1), x, num_classes=2, noise=noise, partition=None)
 
 
 @pytest.mark.parametrize(

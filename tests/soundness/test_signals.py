@@ -198,7 +198,7 @@ def test_certificates_of_linear_classifiers_hold(partition: Partition | None) ->
 
 
 def test_what_a_certificate_of_a_signal_says() -> None:
-    g = SmoothedClassifier(linear(torch.ones(1, 100)), 2, Gaussian(0.5))
+    g = SmoothedClassifier(linear(torch.ones(1, 100)), 2, Gaussian(0.5), partition=None)
     certificate = g.certify(torch.full((1, 100), 0.3), n=500)
     assert str(certificate).startswith("class 0: no change of L2 norm up to ")
     assert "to this 100-sample signal can alter this label" in str(certificate)
@@ -224,7 +224,7 @@ def test_what_a_certificate_of_a_signal_says() -> None:
 )
 def test_invalid_signals_are_refused(x: torch.Tensor, match: str) -> None:
     with pytest.raises(PprsError, match=match):
-        SmoothedClassifier(linear(torch.ones(1, 20)), 2, Gaussian(0.5)).certify(x, n=100)
+        SmoothedClassifier(linear(torch.ones(1, 20)), 2, Gaussian(0.5), partition=None).certify(x, n=100)
 
 
 @given(st.floats(-1e5, 1e5), st.integers(0, 8))
@@ -250,9 +250,13 @@ def test_levels_that_cannot_be_drawn_exactly_are_refused() -> None:
     with pytest.raises(
         PprsError, match=r"The largest number of levels at this `sigma` is 1,000,000,000,000\."
     ) as failed:
-        SmoothedClassifier(average, 2, Gaussian(0.5), arithmetic=f"levels={10**18}").certify(x, n=100, alpha=0.01)
+        SmoothedClassifier(average, 2, Gaussian(0.5), arithmetic=f"levels={10**18}", partition=None).certify(
+            x, n=100, alpha=0.01
+        )
     assert failed.value.parameter == "arithmetic"
-    assert SmoothedClassifier(average, 2, Gaussian(0.5), arithmetic=f"levels={10**12}").certify(x, n=100, alpha=0.01)
+    assert SmoothedClassifier(average, 2, Gaussian(0.5), arithmetic=f"levels={10**12}", partition=None).certify(
+        x, n=100, alpha=0.01
+    )
     block = _block_size(0.5, 10**12)
     assert 2**30 < block < 2**32 < _block_size(0.5, 10**13)
 
@@ -261,7 +265,7 @@ def test_a_run_on_levels_that_cannot_be_drawn_is_damaged(tmp_path: Path) -> None
     signals = Arrays(np.linspace(0.1, 0.11, 8, dtype=np.float32).reshape(1, 1, 8), None)
     run = certify_dataset(
         Linear(torch.ones(1, 8), -0.1), signals, noise=Gaussian(0.25), sampling=Sampling(10, 20, 0.05),
-        out=tmp_path / "run", progress=False, engine="torch", arithmetic="rounded",
+        out=tmp_path / "run", progress=False, engine="torch", arithmetic="rounded", partition=None,
     )  # fmt: skip
     assert verify_run(run).ok
     with closing(sqlite3.connect(tmp_path / "run" / FILE)) as db, db:
@@ -275,7 +279,9 @@ def test_a_run_on_levels_that_cannot_be_drawn_is_damaged(tmp_path: Path) -> None
 def test_half_a_level_of_audio_is_not_covered() -> None:
     """At 24 bits, half a level is less than the rounding of a pixel in float32."""
     x, level = torch.full((1, 16), 0.25), 2.0**-23
-    certificate = SmoothedClassifier(average, 2, Gaussian(0.5), arithmetic="24-bit").certify(x, n=200, alpha=0.01)
+    certificate = SmoothedClassifier(average, 2, Gaussian(0.5), arithmetic="24-bit", partition=None).certify(
+        x, n=200, alpha=0.01
+    )
     change = np.zeros((1, 16))
     for steps, covered in ((1.0, True), (0.5, False), (1.01, False), (-7.0, True), (0.0, True)):
         change[0, 3] = steps * level

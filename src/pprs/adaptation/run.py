@@ -23,10 +23,11 @@ from pprs.model.forms import AnyModel, open_model
 from pprs.model.onnx import OnnxNetwork
 from pprs.model.overlay import Overlay
 from pprs.noise import AnyNoise, as_noise
+from pprs.partition import AUTO as RECOMMENDED
 from pprs.partition import AnyPartition, as_partition
 from pprs.progress import Progress, as_progress, rename_inputs
 from pprs.runners import parse_time
-from pprs.runs.session import warn_of_strong_noise
+from pprs.runs.session import settle_partition, warn_of_strong_noise
 from pprs.runs.subject import find_task, open_data
 from pprs.segmentation.data import open_masked
 
@@ -39,7 +40,7 @@ def adapt(
     data: Any,
     *,
     noise: AnyNoise,
-    partition: AnyPartition = None,
+    partition: AnyPartition = RECOMMENDED,
     out: str | Path,
     method: str = "auto",
     budget: str = BUDGET,
@@ -63,7 +64,8 @@ def adapt(
         model: The classifier, as for `certify_dataset`.
         data: The images, as for `certify_dataset`. Give images that are not certified later.
         noise: The noise, as an object or as text such as "gaussian:sigma=0.25".
-        partition: The partition, as an object or as text. None means plain randomized smoothing.
+        partition: The partition, as an object or as text. "auto" is the recommended one, and None is plain randomized
+            smoothing.
         out: The file to write, which ends in .safetensors. Repeating the call continues an adaptation that was
             interrupted. A file that holds another adaptation is refused.
         method: "statistics", "bias", "denoiser" or "distill", or "auto" for those that help on held-back images.
@@ -82,7 +84,7 @@ def adapt(
             method cannot be used with this model, or if `out` holds something else.
     """
     # Arguments are checked before anything is loaded.
-    noise, partition = as_noise(noise), as_partition(partition)
+    noise, partition = as_noise(noise), as_partition(partition, auto=True)
     path, seconds, seed = check_out(out), parse_time(budget, "an adaptation"), check_integer(seed, "seed")
     if method not in METHODS:
         raise ConfigurationError(f'unknown method "{method}". {suggest(str(method), METHODS)}', parameter="method")
@@ -95,6 +97,7 @@ def adapt(
     read = read_images(image_set, images, net, seed, reporter)
     net = _with_classes(net, read)
     _check_method(method, net)  # again, since only now a network in memory is known to label every pixel
+    partition = settle_partition(net, noise, read.training[0], partition, reporter)
     if partition is not None:
         partition = partition.resolve(noise.sigma, read.shape)
     wanted = describe_adaptation(

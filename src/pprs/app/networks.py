@@ -16,10 +16,10 @@ from pprs.data import ImageSet
 from pprs.errors import PprsError, suggest
 from pprs.inputs.space import NETWORK, Space
 from pprs.model import Model
+from pprs.model.recommendation import recommend_for_model
 from pprs.noise import Noise
 from pprs.partition import Recommendation
 from pprs.progress import Progress
-from pprs.runs.subject import recommend_for_model
 
 OWN_EXAMPLES = 6
 
@@ -118,7 +118,7 @@ class ImageEntry(NetworkEntry):
     def recommend(self, loaded: LoadedModel | None, noise: Noise, shape: tuple[int, ...]) -> Recommendation:
         """Return the partition that suits this noise and shape."""
         assert loaded is not None
-        return recommend_for_model(loaded.model, noise, shape)
+        return recommend_for_model(loaded.model, noise.sigma, shape)
 
 
 E = TypeVar("E", bound=NetworkEntry)

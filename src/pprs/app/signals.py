@@ -19,10 +19,10 @@ from pprs.data.signals import BUILTIN_SIGNALS
 from pprs.errors import ConfigurationError
 from pprs.model import Model
 from pprs.model.builtin import COMMANDS
+from pprs.model.recommendation import recommend_for_model
 from pprs.noise import Noise
 from pprs.partition import Recommendation, recommend_partition
 from pprs.progress import Progress
-from pprs.runs.subject import recommend_for_model
 from pprs.training.trainer import Recipe, train_and_score
 
 STEPS, BATCH, WIDTH = 300, 10, 16  # of the training of a built-in network, which takes less than a minute on one core
@@ -139,7 +139,7 @@ def make_own_signals(
         f"{name_model(net)} (yours)",
         lambda job: load_classifier(net, signals, engine, job),
         lambda: signals,
-        lambda loaded, noise, shape: recommend_for_model(net, noise, shape),
+        lambda loaded, noise, shape: recommend_for_model(net, noise.sigma, shape),
         net.sample_rate or getattr(signals, "sample_rate", None),
         own=True,
     )

@@ -12,7 +12,7 @@ from pprs.dither import NOTHING_DRAWN, Dither, dither_dataset, is_dither
 from pprs.errors import ConfigurationError
 from pprs.model.forms import AnyModel
 from pprs.noise import AnyNoise
-from pprs.partition import AnyPartition
+from pprs.partition import AUTO, AnyPartition
 from pprs.progress import Progress, as_progress
 from pprs.runners import Budget, Runner, RunOptions, run_dataset, run_subject
 from pprs.runners.cost import apply_limits
@@ -26,7 +26,7 @@ def certify_dataset(
     data: Any,
     *,
     noise: AnyNoise | Dither,
-    partition: AnyPartition = None,
+    partition: AnyPartition = AUTO,
     sampling: Sampling | None = None,
     n0: int | None = None,
     n: int | None = None,

@@ -14,6 +14,7 @@ from pprs.data import Selection
 from pprs.errors import ConfigurationError
 from pprs.inputs.space import FILE
 from pprs.noise import noise_of
+from pprs.partition import AUTO
 from pprs.patches import FILL, MASKS, adapt_to_masks
 
 Out = Annotated[
@@ -59,7 +60,7 @@ def adapt(
     data: options.Data,
     out: Out,
     sigma: options.OptionalSigma = None,
-    partition: options.PartitionText = "none",
+    partition: options.PartitionText = AUTO,
     noise: options.NoiseText = "gaussian",
     pixels: Pixels = "network",
     patch: Patch = None,
@@ -122,7 +123,7 @@ def _check_supported(pixels: str, device: str) -> None:
 
 def _check_masks(sigma: float | None, partition: str, method: str) -> None:
     """Refuse options that an adaptation to masks does not have."""
-    for name, given in (("sigma", sigma is not None), ("partition", partition != "none")):
+    for name, given in (("sigma", sigma is not None), ("partition", partition != AUTO)):
         if given:
             raise ConfigurationError(
                 f"a classifier is adapted to noise or to masks, not to both: leave out `{name}` or `patch`",

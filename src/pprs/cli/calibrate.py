@@ -17,7 +17,7 @@ from pprs.data import fair_order
 from pprs.label_sets import LabelSets, SetRequest, state_promise
 from pprs.label_sets.calibration import format_level
 from pprs.noise import noise_of
-from pprs.partition import parse_partition
+from pprs.partition import AUTO, parse_request
 from pprs.runs.engine import EngineOptions
 from pprs.runs.folder import remove_run
 from pprs.runs.subject import load_subject
@@ -60,7 +60,7 @@ def calibrate(
     radius: Radius,
     out: Out,
     adapted: options.Adapted = None,
-    partition: options.PartitionText = "none",
+    partition: options.PartitionText = AUTO,
     noise: options.NoiseText = "gaussian",
     pixels: options.PixelsName = "network",
     alpha: Alpha = 0.1,
@@ -84,7 +84,7 @@ def calibrate(
     Example: pprs calibrate --model M.safetensors --data D --sigma 0.25 --radius 0.25 --out sets.json
     """
     request = SetRequest(
-        noise_of(noise, sigma), parse_partition(partition), radius, alpha, score, randomised, seed, arithmetic,
+        noise_of(noise, sigma), parse_request(partition), radius, alpha, score, randomised, seed, arithmetic,
         EngineOptions(engine, device),
     )  # fmt: skip
     options.check_count(limit, "limit")

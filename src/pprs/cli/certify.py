@@ -31,6 +31,7 @@ from pprs.dither.guarantee import DITHER
 from pprs.errors import ConfigurationError
 from pprs.inputs.domain import domain_of_any
 from pprs.noise import noise_of
+from pprs.partition import AUTO
 from pprs.report import write_image_rows
 from pprs.runners import RunOptions, apply_limits
 from pprs.runs import Row, RunSettings
@@ -105,7 +106,7 @@ def certify(
     data: options.Data,
     sigma: options.OptionalSigma = None,
     adapted: options.Adapted = None,
-    partition: options.PartitionText = "auto",
+    partition: options.PartitionText = AUTO,
     noise: options.NoiseText = "gaussian",
     pixels: options.PixelsName = "network",
     out: options.Out = None,

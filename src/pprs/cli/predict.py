@@ -16,6 +16,7 @@ from pprs.data import Selection
 from pprs.inputs.domain import SIGNAL
 from pprs.inputs.space import state_pixels
 from pprs.noise import noise_of
+from pprs.partition import AUTO
 from pprs.prediction import PredictedRow, predict_subject
 from pprs.prediction.guarantee import PREDICT
 from pprs.runners import RunOptions
@@ -41,7 +42,7 @@ def predict(
     data: options.Data,
     sigma: options.Sigma,
     adapted: options.Adapted = None,
-    partition: options.PartitionText = "auto",
+    partition: options.PartitionText = AUTO,
     noise: options.NoiseText = "gaussian",
     pixels: options.PixelsName = "network",
     out: options.Out = None,

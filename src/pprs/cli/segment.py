@@ -15,7 +15,7 @@ from pprs.cli.options import Panel
 from pprs.data import Selection
 from pprs.errors import ConfigurationError
 from pprs.noise import noise_of
-from pprs.partition import Partition, parse_partition
+from pprs.partition import AUTO, Partition, parse_partition
 from pprs.report import make_report
 from pprs.runners import RunOptions
 from pprs.runs.subject import Subject
@@ -83,7 +83,7 @@ def segment(
     data: Data,
     sigma: options.Sigma,
     adapted: options.Adapted = None,
-    partition: options.PartitionText = "none",
+    partition: options.PartitionText = AUTO,
     noise: options.NoiseText = "gaussian",
     out: options.Out = None,
     tau: Tau = 0.75,

@@ -16,7 +16,7 @@ from pprs.data.signals import is_number
 from pprs.errors import ConfigurationError
 from pprs.inputs.domain import SIGNAL, domain_of
 from pprs.noise import Gaussian, Noise, noise_of
-from pprs.partition import parse_partition
+from pprs.partition import AUTO, parse_request
 from pprs.segmentation.data import open_masked
 from pprs.segmentation.train import train_and_score_segmenter
 from pprs.training.trainer import Recipe, train_and_score
@@ -48,7 +48,12 @@ NoiseText = Annotated[
 ]  # fmt: skip
 PartitionText = Annotated[
     str,
-    options.option("--partition", "TEXT", Panel.NOISE, "Apply this partition after the noise, as in `pprs certify`."),
+    options.option(
+        "--partition",
+        "TEXT",
+        Panel.NOISE,
+        "Apply this partition after the noise, as in `pprs certify`. Clean images have none.",
+    ),
 ]
 Epochs = Annotated[int, options.option("--epochs", "INT", TRAINING, "Passes over the training images.")]
 BatchSize = Annotated[
@@ -76,7 +81,7 @@ def train(
     width: Width = None,
     sigma: options.OptionalSigma = None,
     noise: NoiseText = None,
-    partition: PartitionText = "none",
+    partition: PartitionText = AUTO,
     epochs: Epochs = 10,
     batch_size: BatchSize = None,
     lr: Rate = 0.1,
@@ -93,7 +98,7 @@ def train(
 
     Example: pprs train --task segment --data builtin:scenes --sigma 0.25 --out scenes.safetensors
     """
-    train_noise, train_partition = parse_training_noise(noise, sigma), parse_partition(partition)
+    train_noise, train_partition = parse_training_noise(noise, sigma), parse_request(partition)
     if out.suffix != ".safetensors":
         raise ConfigurationError(f"`out` must end in .safetensors, not {out.name}", parameter="out")
     options.set_threads(threads)

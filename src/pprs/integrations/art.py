@@ -12,7 +12,7 @@ from pprs._support.extras import extra
 from pprs.audit.gradient import pull_back
 from pprs.errors import ConfigurationError
 from pprs.noise import AnyNoise, Gaussian, as_noise
-from pprs.partition import AnyPartition, as_partition
+from pprs.partition import AUTO, AnyPartition, as_partition
 from pprs.progress import as_progress, stage
 from pprs.smoothing.classifier import SmoothedClassifier
 from pprs.smoothing.voting import ATTACK, check_image, noisy_chunk
@@ -57,8 +57,8 @@ class PprsRandomizedSmoothing(PyTorchRandomizedSmoothing):  # type: ignore[misc]
         scale: The standard deviation of Gaussian noise.
         alpha: The failure probability of a prediction or certificate.
         noise: Other noise than Gaussian noise, instead of `scale`.
-        partition: The partition applied to each noisy sample, as an object or as text such as "slic". None means plain
-            randomized smoothing.
+        partition: The partition applied to each noisy sample, as an object or as text such as "slic". "auto" is the
+            recommended one, and None is plain randomized smoothing.
         seed: The random seed.
         arithmetic: The arithmetic, as for `SmoothedClassifier`. By default "rounded", or "real" for noise that cannot
             be drawn in integers.
@@ -89,7 +89,7 @@ class PprsRandomizedSmoothing(PyTorchRandomizedSmoothing):  # type: ignore[misc]
         alpha: float = 0.001,
         *,
         noise: AnyNoise | None = None,
-        partition: AnyPartition = None,
+        partition: AnyPartition = AUTO,
         seed: int = 0,
         arithmetic: str | None = None,
     ) -> None:
@@ -98,7 +98,7 @@ class PprsRandomizedSmoothing(PyTorchRandomizedSmoothing):  # type: ignore[misc]
             postprocessing_defences, preprocessing, device_type, sample_size, scale, alpha,
         )  # fmt: skip
         self.noise = None if noise is None else as_noise(noise)
-        self.partition, self.seed, self.arithmetic = as_partition(partition), seed, arithmetic
+        self.partition, self.seed, self.arithmetic = as_partition(partition, auto=True), seed, arithmetic
         self._next_index = 0
         self.smoothed()  # checks the arguments
 

@@ -17,12 +17,14 @@ from pprs.label_sets.settings import Calibration, SetSettings, shorten_digest, s
 from pprs.model import Model
 from pprs.model.base import Restricted
 from pprs.model.forms import FunctionModule
+from pprs.partition import AUTO, Partition
 from pprs.progress import Progress
 from pprs.runners import Local, RunOptions, fit_in_memory, run_subject
 from pprs.runners.run import read_recorded
 from pprs.runs import Run
 from pprs.runs.binding import Binding
-from pprs.runs.session import count_adapted_images
+from pprs.runs.provenance import Provenance
+from pprs.runs.session import count_adapted_images, settle_partition
 from pprs.runs.subject import Subject
 from pprs.smoothing.voting import LocalVotes
 
@@ -43,13 +45,11 @@ def calibrate(
     options = replace(request.options, device=device)
     if isinstance(subject.model.module, FunctionModule):
         options = replace(options, engine="torch")
-    if out is not None and options.engine == "auto":
-        recorded = read_recorded(Path(out), CALIBRATION)
-        options = replace(options, engine="auto" if recorded is None else recorded.engine)
+    recorded = None if out is None else read_recorded(Path(out), CALIBRATION)
+    if recorded is not None and options.engine == "auto":
+        options = replace(options, engine=recorded.engine)
     subject = fit_in_memory(subject, Local(), options)
-    partition = None if request.partition is None else request.partition.bind_files()
-    if partition is not None and subject.pixels == NETWORK:
-        partition = partition.resolve(request.noise.sigma, tuple(subject.sample.image.shape))
+    partition = _choose_partition(subject, request, recorded, progress)
     arithmetic = subject.fix_arithmetic(request.noise, request.arithmetic)
     request = replace(request, partition=partition, arithmetic=arithmetic, options=options)
     Promise(request.radius, request.alpha, request.noise, arithmetic.levels, subject.sample.image.numel()).rank(
@@ -73,6 +73,20 @@ def calibrate(
         calibration = _collect(run, subject.images, _describe(subject, request), binding)
     calibration.check_enough()
     return calibration, votes
+
+
+def _choose_partition(
+    subject: Subject, request: SetRequest, recorded: Provenance | None, progress: Progress
+) -> Partition | None:
+    """Return the partition with resolved options, the same one when a calibration is continued."""
+    if request.partition == AUTO and recorded is not None:
+        return recorded.partition
+    image = subject.sample.image
+    partition = settle_partition(subject.model, request.noise, image, request.partition, progress)
+    if partition is None:
+        return None
+    bound = partition.bind_files()
+    return bound.resolve(request.noise.sigma, tuple(image.shape)) if subject.pixels == NETWORK else bound
 
 
 def _refuse_adapted(subject: Subject, progress: Progress) -> None:

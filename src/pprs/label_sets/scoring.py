@@ -21,7 +21,7 @@ from pprs.model.forms import AnyModel, FunctionModule, open_model, set_num_class
 from pprs.model.identity import identify
 from pprs.model.scores import Probe
 from pprs.noise import Noise, QuantisedImage, as_noise, keyed_rng
-from pprs.partition import Partition, as_partition
+from pprs.partition import Auto, Partition, as_partition
 from pprs.progress import Progress
 from pprs.runs.binding import Binding
 from pprs.runs.engine import EngineOptions
@@ -41,7 +41,7 @@ class SetRequest:
     """How label sets are to be calibrated, as described at `LabelSets`."""
 
     noise: Noise
-    partition: Partition | None
+    partition: Partition | Auto | None
     radius: float
     alpha: float = 0.1
     score: str = "aps"
@@ -52,7 +52,7 @@ class SetRequest:
 
     def __post_init__(self) -> None:
         as_noise(self.noise)
-        as_partition(self.partition)
+        as_partition(self.partition, auto=True)
         check_promise(self.radius, self.alpha, self.noise)
         find_score(self.score)
         check_integer(self.seed, "seed")
@@ -148,6 +148,7 @@ def open_votes(
         What scores noisy images, and what the model is recognised by.
     """
     options, arithmetic = request.options, Arithmetic.of(request.arithmetic, request.noise)
+    assert not isinstance(request.partition, str), "a calibration chooses the partition"
     subject = Subject(model, as_image_set([_grey(shape)]), range(1), None, None, pixels)  # only the model is asked
     trials = make_trials(shape, request.noise, request.partition, request.seed, arithmetic)
     if isinstance(model.module, FunctionModule):

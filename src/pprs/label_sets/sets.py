@@ -20,7 +20,7 @@ from pprs.label_sets.scoring import (
 from pprs.label_sets.settings import Calibration
 from pprs.model.forms import AnyModel
 from pprs.noise import AnyNoise, as_noise
-from pprs.partition import AnyPartition, as_partition
+from pprs.partition import AUTO, AnyPartition, as_partition
 from pprs.progress import Progress, as_progress, rename_inputs
 from pprs.runs.engine import EngineOptions
 from pprs.runs.subject import Subject, load_subject
@@ -41,7 +41,7 @@ class LabelSets(CalibratedSets):
             [B, C, H, W] in [0, 1] to scores [B, num_classes].
         num_classes: The number of classes, if the model does not know it.
         noise: Gaussian noise, as an object or as text.
-        partition: The partition, as an object or as text. None means plain smoothing.
+        partition: The partition, as an object or as text. "auto" is the recommended one, and None is plain smoothing.
         radius: The L2 norm of the changes that the promise covers.
         alpha: The largest probability that a set does not contain the true label.
         score: "aps" or "lac", how badly a label fits an image.
@@ -76,7 +76,7 @@ class LabelSets(CalibratedSets):
         noise: AnyNoise,
         radius: float,
         num_classes: int | None = None,
-        partition: AnyPartition = None,
+        partition: AnyPartition = AUTO,
         alpha: float = 0.1,
         score: str = "aps",
         randomised: bool = False,
@@ -89,7 +89,7 @@ class LabelSets(CalibratedSets):
         threads: int | None = None,
     ) -> None:
         self.request = SetRequest(
-            as_noise(noise), as_partition(partition), radius, alpha, score, randomised, seed, arithmetic,
+            as_noise(noise), as_partition(partition, auto=True), radius, alpha, score, randomised, seed, arithmetic,
             EngineOptions(engine, device, threads=threads),
         )  # fmt: skip
         super().__init__(open_any_model(model, num_classes, adapted, check_pixels(pixels)), threads)
@@ -103,7 +103,7 @@ class LabelSets(CalibratedSets):
         *,
         num_classes: int | None = None,
         noise: AnyNoise,
-        partition: AnyPartition = None,
+        partition: AnyPartition = AUTO,
         radius: float,
         alpha: float = 0.1,
         score: str = "aps",

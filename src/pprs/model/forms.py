@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,6 +14,8 @@ from pprs.errors import ConfigurationError, PprsError, check_integer
 from pprs.model import load_model
 from pprs.model.base import Model
 from pprs.model.overlay import apply_overlay, join_adapted, load_overlay
+from pprs.model.recommendation import Recommend, recommend_for_model
+from pprs.partition import recommend_partition
 
 Network: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 AnyModel: TypeAlias = str | Path | Model | torch.nn.Module | Network
@@ -58,8 +61,25 @@ def open_model(model: AnyModel, adapted: str | Path | None = None) -> tuple[Mode
     return apply_overlay(opened, load_overlay(adapted)), None if source is None else join_adapted(source, adapted)
 
 
-def open_network(model: AnyModel, num_classes: int | None) -> tuple[Network, int, tuple[int, ...] | None]:
-    """Return a network that is called with images as they are, its number of classes, and its input shape if known.
+@dataclass(frozen=True)
+class OpenNetwork:
+    """A network that is called with images as they are.
+
+    Attributes:
+        function: The network.
+        num_classes: The number of its classes.
+        input_shape: The shape of its inputs, if that is known and fixed.
+        recommend: Returns the partition that "auto" stands for, given sigma and the shape of an input.
+    """
+
+    function: Network
+    num_classes: int
+    input_shape: tuple[int, ...] | None
+    recommend: Recommend
+
+
+def open_network(model: AnyModel, num_classes: int | None) -> OpenNetwork:
+    """Return a network that is called with images as they are.
 
     Raises:
         PprsError: If the model cannot be opened, or if the number of its classes is not known.
@@ -72,7 +92,7 @@ def open_network(model: AnyModel, num_classes: int | None) -> tuple[Network, int
             raise PprsError(
                 f"{model.source} does not say how many classes it has: give `num_classes`", parameter="num_classes"
             )
-        return model.module, known, model.input_shape
+        return OpenNetwork(model.module, known, model.input_shape, functools.partial(recommend_for_model, model))
     if not is_function(model):
         raise _refusal(model)
     if num_classes is None:
@@ -80,7 +100,7 @@ def open_network(model: AnyModel, num_classes: int | None) -> tuple[Network, int
             "`num_classes` is missing: only a pprs.Model, or the text of one, says how many classes it has",
             parameter="num_classes",
         )
-    return model, num_classes, None
+    return OpenNetwork(model, num_classes, None, recommend_partition)
 
 
 def set_num_classes(model: Model, num_classes: int | None) -> Model:

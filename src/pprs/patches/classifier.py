@@ -115,8 +115,10 @@ class PatchClassifier(Shown):
         self._fill = parse_fill(fill) if isinstance(fill, str) else fill
         check_type(self._fill, Fill, "fill", '"diffusion"')
         self._patch, self._masks = check_integer(patch, "patch", 1), check_integer(masks, "masks", MIN_MASKS)
-        network, classes, _ = open_network(model, num_classes)
-        self._scorer = Scorer(network, classes, batch_size=batch_size, threads=threads, device=device)
+        network = open_network(model, num_classes)
+        self._scorer = Scorer(
+            network.function, network.num_classes, batch_size=batch_size, threads=threads, device=device
+        )
         self._check = FirstBatch()
         self._scorer.batch_check = self._check if check else None
 

@@ -10,7 +10,7 @@ from pprs.data import Selection
 from pprs.errors import check_integer
 from pprs.model.forms import AnyModel
 from pprs.noise import AnyNoise
-from pprs.partition import AnyPartition
+from pprs.partition import AUTO, AnyPartition
 from pprs.prediction.guarantee import PREDICT
 from pprs.progress import Progress
 from pprs.runners import Runner, RunOptions, run_subject
@@ -24,7 +24,7 @@ def predict_dataset(
     data: Any,
     *,
     noise: AnyNoise,
-    partition: AnyPartition = None,
+    partition: AnyPartition = AUTO,
     n: int = 1_000,
     alpha: float = 0.001,
     images: Iterable[int] | Selection | None = None,

@@ -50,7 +50,7 @@ class RunOptions:
         cls,
         *,
         noise: AnyNoise | None = None,
-        partition: AnyPartition = None,
+        partition: AnyPartition = AUTO,
         seed: int = 0,
         out: str | Path | None = None,
         runner: Runner | None = None,
@@ -95,7 +95,8 @@ class RunOptions:
             check_type(self.noise, Noise, "noise", 'pprs.Gaussian(0.25) or "gaussian:sigma=0.25"')
             return
         arithmetic = None if self.arithmetic == "auto" else self.arithmetic
-        drawn: dict[str, object] = {"noise": self.noise, "partition": self.partition, "arithmetic": arithmetic}
+        partition = None if self.partition == AUTO else self.partition  # which is the default
+        drawn: dict[str, object] = {"noise": self.noise, "partition": partition, "arithmetic": arithmetic}
         drawn["seed"] = self.seed or None
         for name, value in drawn.items():
             if value is not None:

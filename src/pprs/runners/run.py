@@ -137,14 +137,13 @@ def open_work(
     noise, arithmetic, engine = options.noise, REAL, options.engine
     if recorded is None and (positions := subject.describe_positions()) is not None:
         reporter.message(positions)
-    choice = options.partition
+    choice = None
     if noise is not None:
         warn_of_strong_noise(noise.sigma, subject.sample.image, reporter)
         choice = choose_partition(subject, noise, options.partition, recorded, reporter)
         arithmetic = choose_run_arithmetic(Arithmetic.of(options.arithmetic, noise), subject, noise, recorded)
     if recorded is not None and engine.engine == "auto":
         engine = replace(engine, engine=recorded.engine or "auto")
-    assert not isinstance(choice, str), "a partition is chosen only where there is noise"
     settings = guarantee.settings(
         **_fields(describe_subject(subject)) | _describe_options(noise, choice, options, arithmetic) | dict(own)
     )

@@ -15,17 +15,19 @@ import torch
 from pprs.errors import ConfigurationError, PprsError, describe_error
 from pprs.inputs.domain import SIGNAL, domain_of
 from pprs.inputs.space import FILE as FILE_PIXELS
+from pprs.model import Model
 from pprs.model.forms import FunctionModule
 from pprs.model.identity import identify
+from pprs.model.recommendation import recommend_for_model
 from pprs.model.scores import Probe
 from pprs.noise import Noise, Quantisation, QuantisedImage
-from pprs.partition import Auto, Partition
+from pprs.partition import AUTO, Auto, Partition
 from pprs.partition.recommendation import describe_rough_signal
 from pprs.progress import Progress, stage
 from pprs.runs.binding import Binding
 from pprs.runs.engine import EngineChoice, EngineOptions, choose_engine
 from pprs.runs.provenance import Provenance
-from pprs.runs.subject import Subject, recommend_for_model
+from pprs.runs.subject import Subject
 from pprs.smoothing.arithmetic import REAL, Arithmetic
 from pprs.smoothing.consistency import Watch, check_function_of_one_image
 from pprs.smoothing.voting import Scorer, error_context
@@ -183,20 +185,28 @@ def choose_partition(
     The run records the resolved options, so that it stays valid when the rules for "auto" change. They are not resolved
     if every image has a size of its own.
     """
-    if isinstance(requested, str):
-        if recorded is not None:
-            return recorded.partition
-        recommendation = recommend_for_model(subject.model, noise, tuple(subject.sample.image.shape))
-        progress.message(f"partition: {recommendation}")
-        if (warning := describe_rough_signal(subject.sample.image, noise.sigma)) is not None:
-            progress.message(f"warning: {warning}")
-        requested = recommendation.partition
+    if requested == AUTO and recorded is not None:
+        return recorded.partition
+    requested = settle_partition(subject.model, noise, subject.sample.image, requested, progress)
     if requested is None:
         return None
     requested = requested.bind_files()
     if subject.pixels == FILE_PIXELS or subject.model.input_shape is None:
         return requested
     return requested.resolve(noise.sigma, subject.model.input_shape)
+
+
+def settle_partition(
+    model: Model, noise: Noise, image: torch.Tensor, requested: Partition | Auto | None, progress: Progress
+) -> Partition | None:
+    """Return the partition that is asked for, and say which one that is if it is the recommended one."""
+    if not isinstance(requested, str):
+        return requested
+    recommendation = recommend_for_model(model, noise.sigma, tuple(image.shape))
+    progress.message(f"partition: {recommendation}")
+    if (warning := describe_rough_signal(image, noise.sigma)) is not None:
+        progress.message(f"warning: {warning}")
+    return recommendation.partition
 
 
 def warn_of_strong_noise(sigma: float, image: torch.Tensor, progress: Progress) -> None:
@@ -263,6 +273,7 @@ def count_adapted_images(subject: Subject, progress: Progress) -> int:
 
 __all__ = [
     "Session", "check_network", "choose_partition", "choose_run_arithmetic", "count_adapted_images",
-    "describe_problem", "describe_subject", "open_session", "report_adaptation", "take_binding", "take_probe",
+    "describe_problem", "describe_subject", "open_session", "report_adaptation", "settle_partition",
+    "take_binding", "take_probe",
     "warn_of_strong_noise",
 ]  # fmt: skip

@@ -26,7 +26,7 @@ from pprs.model.forms import AnyModel, open_model
 from pprs.model.modes import eval_mode
 from pprs.model.overlay import ADAPTED, split_adapted
 from pprs.noise import Noise, digest_image
-from pprs.partition import Partition, Recommendation, parse_partition, recommend_partition
+from pprs.partition import Partition
 from pprs.smoothing.arithmetic import Arithmetic, prepare_image
 from pprs.smoothing.voting import trial_inputs
 
@@ -139,26 +139,6 @@ class Subject:
         """The number of the model's classes."""
         assert self.model.num_classes is not None
         return self.model.num_classes
-
-
-def recommend_for_model(model: Model, noise: Noise, shape: tuple[int, ...]) -> Recommendation:
-    """Return the partition that "auto" stands for.
-
-    For a network that was adapted or trained to classify noisy images, it is the one that came before it then, unless
-    the noise is added to images of another size.
-    """
-    if model.adaptation is not None and model.adaptation.methods:
-        own, verb = model.adaptation.partition, "adapted to noise"
-    elif model.trained_behind is not None:
-        own, verb = model.trained_behind, "trained under noise"
-    else:
-        return recommend_partition(noise.sigma, shape)
-    partition = parse_partition(own)
-    if partition is None:
-        return Recommendation(None, f"since the network was {verb} without a partition")
-    if model.input_shape not in (None, shape):
-        return recommend_partition(noise.sigma, shape)
-    return Recommendation(partition, f"since the network was {verb} behind it")
 
 
 def load_subject(

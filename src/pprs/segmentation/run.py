@@ -11,7 +11,7 @@ from pprs.data import Selection
 from pprs.errors import check_type
 from pprs.model.forms import AnyModel
 from pprs.noise import AnyNoise
-from pprs.partition import AnyPartition, Partition
+from pprs.partition import AUTO, AnyPartition, Partition
 from pprs.progress import Progress
 from pprs.runners import Runner, RunOptions, run_subject
 from pprs.runs import Run
@@ -25,7 +25,7 @@ def segment_dataset(
     data: Any,
     *,
     noise: AnyNoise,
-    partition: AnyPartition = None,
+    partition: AnyPartition = AUTO,
     sampling: SegmentationSampling | None = None,
     images: Iterable[int] | Selection | None = None,
     seed: int = 0,
@@ -53,8 +53,8 @@ def segment_dataset(
             with workers needs text, since each worker opens the model itself.
         data: Text as for `open_masked`, a `MaskedSet`, or a pair `(images, masks)` of arrays.
         noise: The noise, as an object or as text such as "gaussian:sigma=0.25".
-        partition: The partition, as an object or as text such as "slic:n_segments=100". None means plain smoothing, and
-            "auto" the partition that is recommended for certificates of whole images.
+        partition: The partition, as an object or as text such as "slic:n_segments=100". "auto" is the one that is
+            recommended for certificates of whole images, and None is plain smoothing.
         sampling: Sample sizes, share, failure probability and groups. `SegmentationSampling()` by default.
         images: Indices of the images to certify. All images by default.
         seed: Random seed.

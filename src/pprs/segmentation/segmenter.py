@@ -12,7 +12,7 @@ from pprs.errors import ConfigurationError, PprsError, check_integer, check_type
 from pprs.inputs.domain import IMAGE
 from pprs.model.forms import AnyModel, open_network
 from pprs.noise import AnyNoise, Noise, Quantisation, QuantisedImage, as_noise, digest_image
-from pprs.partition import AnyPartition, Partition, as_partition
+from pprs.partition import AUTO, AnyPartition, Partition, as_partition
 from pprs.progress import Progress, as_progress, stage
 from pprs.segmentation.certificate import ABSTAINED, SegmentationCertificate
 from pprs.segmentation.counting import Ints, PixelVotes
@@ -62,7 +62,7 @@ class SmoothedSegmenter:
             [B, num_classes, H, W]. Coarser scores are enlarged to the size of the image.
         num_classes: The number of classes, at least 2, if the model does not say.
         noise: The noise added to the image, such as `Gaussian(0.25)`, "gaussian:sigma=0.25" or 0.25.
-        partition: The partition applied to each noisy sample before the network, such as `Slic()` or "slic".
+        partition: The partition applied to each noisy sample before the network, as for `SmoothedClassifier`.
         seed: The random seed.
         batch_size: The number of noisy samples per call of the network. Labels do not depend on it.
         threads: The number of batches that run in parallel on a CPU. Defaults to the number of cores.
@@ -79,7 +79,7 @@ class SmoothedSegmenter:
         model: AnyModel,
         num_classes: int | None = None,
         noise: AnyNoise | None = None,
-        partition: AnyPartition = None,
+        partition: AnyPartition = AUTO,
         *,
         seed: int = 0,
         batch_size: int | None = None,
@@ -88,11 +88,12 @@ class SmoothedSegmenter:
         arithmetic: str | Arithmetic = "auto",
         check: bool = True,
     ) -> None:
-        network, classes, _ = open_network(model, num_classes)
+        network = open_network(model, num_classes)
         self.votes = PixelVotes(
-            network, classes, as_noise(noise), as_partition(partition), seed=seed, batch_size=batch_size,
-            threads=threads, device=device, arithmetic=arithmetic,
+            network.function, network.num_classes, as_noise(noise), as_partition(partition, auto=True), seed=seed,
+            batch_size=batch_size, threads=threads, device=device, arithmetic=arithmetic,
         )  # fmt: skip
+        self.votes.recommend = network.recommend
         self._check = FirstBatch()
         self.votes.batch_check = self._check if check else None
 
@@ -159,7 +160,7 @@ class SmoothedSegmenter:
         votes = self.votes
         with error_context(x, index, votes.partition):
             image = votes.quantise(check_image(x, votes.device, IMAGE))
-            inputs = trial_inputs(image, votes.noise, votes.partition, votes.seed, index)
+            inputs = trial_inputs(image, votes.noise, votes.resolve(tuple(x.shape)), votes.seed, index)
             votes.settle_alone(check_function_of_one_image(votes, inputs))
             self._check.accept(votes, inputs[-1:])
 
@@ -268,7 +269,7 @@ def certify_segmentation(
     *,
     num_classes: int | None = None,
     noise: AnyNoise,
-    partition: AnyPartition = None,
+    partition: AnyPartition = AUTO,
     tau: float = 0.75,
     n0: int = 20,
     n: int = 100,
@@ -295,7 +296,7 @@ def certify_segmentation(
         x: The image [C, H, W], with values in [0, 1].
         num_classes: The number of classes, at least 2, if the model does not say.
         noise: The noise, as an object, as text such as "gaussian:sigma=0.25", or as the sigma of Gaussian noise.
-        partition: The partition applied to each noisy sample, as an object or as text. None means plain smoothing.
+        partition: The partition applied to each noisy sample, as for `SmoothedClassifier`.
         tau: The share of the noisy samples in which a label must occur, above 1/2.
         n0: The number of noisy samples that select the labels.
         n: The number of further samples that test them.

@@ -12,12 +12,12 @@ from pprs.errors import ConfigurationError, PprsError
 from pprs.model import weights
 from pprs.model.unet import DEFAULT_WIDTH, KIND, UNet, UNetArchitecture
 from pprs.noise import Noise
-from pprs.partition import Partition
+from pprs.partition import AUTO, Auto, Partition
 from pprs.progress import Progress, as_progress
 from pprs.segmentation.data import open_masked
 from pprs.segmentation.masks import IGNORED, MaskedSet
 from pprs.segmentation.metrics import Confusion
-from pprs.training.trainer import Recipe, fit
+from pprs.training.trainer import Recipe, check_training_partition, choose_training_partition, fit
 
 _NO_LABEL = -100  # what torch's cross-entropy ignores
 
@@ -27,7 +27,7 @@ def train_segmenter(
     recipe: Recipe,
     *,
     noise: Noise | None = None,
-    partition: Partition | None = None,
+    partition: Partition | Auto | None = AUTO,
     out: Path,
     data_name: str,
     progress: bool | Progress = False,
@@ -38,7 +38,7 @@ def train_segmenter(
         data: The training images with masks, all of the same shape.
         recipe: The settings of the training. Images are neither mirrored nor shifted.
         noise: The noise to add to the images, if any.
-        partition: The partition to apply to the noisy images, if any.
+        partition: The partition to apply to the noisy images, if any. "auto" is the recommended one if there is noise.
         out: The file to write.
         data_name: The name of the data, which is stored in the file.
         progress: True to show a progress bar, or a `Progress` object to report to.
@@ -50,10 +50,7 @@ def train_segmenter(
         PprsError: If the data has no masks or images of different shapes, or `out` cannot be written.
         ConfigurationError: If a partition is given without noise.
     """
-    if partition is not None and noise is None:
-        raise ConfigurationError(
-            "training with a partition needs noisy images: give `noise` with `partition`", parameter="noise"
-        )
+    check_training_partition(noise, partition)
     check_writable(out)
     recipe = replace(recipe, arch=KIND, flip=False, shift=0)
     images, masks = _stack(data)
@@ -67,8 +64,7 @@ def train_segmenter(
         tuple(images.std((0, 2, 3)).clamp_min(1e-3).tolist()),
     )  # fmt: skip
     shape = (images.shape[1], images.shape[2], images.shape[3])
-    if noise is not None and partition is not None:
-        partition = partition.resolve(noise.sigma, shape)
+    partition = choose_training_partition(noise, partition, shape)
     torch.manual_seed(recipe.seed)
     net = arch.build()
     labels = torch.where(masks == IGNORED, _NO_LABEL, masks)
@@ -119,7 +115,7 @@ def train_and_score_segmenter(
     out: Path,
     *,
     noise: Noise | None = None,
-    partition: Partition | None = None,
+    partition: Partition | Auto | None = AUTO,
     progress: bool | Progress = True,
 ) -> Confusion | None:
     """Train a U-Net, and score it on the clean test split of the data.
@@ -130,7 +126,7 @@ def train_and_score_segmenter(
         source: The text from which `open_masked` opens the data, for its test split.
         out: The file to write.
         noise: The noise to add to the images, if any.
-        partition: The partition to apply to the noisy images, if any.
+        partition: The partition to apply to the noisy images, if any. "auto" is the recommended one if there is noise.
         progress: True to show a progress bar, or a `Progress` object to report to.
 
     Returns:

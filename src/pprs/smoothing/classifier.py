@@ -13,7 +13,7 @@ from pprs.errors import PprsError
 from pprs.inputs.domain import Domain, check_unambiguous, choose_domain
 from pprs.model.forms import AnyModel, describe_network, open_network
 from pprs.noise import AnyNoise, Noise, QuantisedImage, as_noise
-from pprs.partition import AnyPartition, Partition, as_partition
+from pprs.partition import AUTO, AnyPartition, Auto, Partition, as_partition
 from pprs.progress import Progress, as_progress, stage
 from pprs.smoothing.arithmetic import Arithmetic
 from pprs.smoothing.certificate import Certificate, Counts, Prediction
@@ -41,6 +41,8 @@ class SmoothedClassifier(Shown):
         num_classes: The number of classes, at least 2, if the model does not say.
         noise: The noise added to the image, such as `Gaussian(0.25)`, "gaussian:sigma=0.25" or 0.25.
         partition: The partition applied to each noisy sample before the base classifier, such as `Slic()` or "slic".
+            "auto" is the one that is recommended for the noise, the shape of the image and the model, and None is plain
+            randomized smoothing.
         seed: The random seed.
         batch_size: The number of noisy samples per call of the base classifier. By default it depends on the image
             size and the device. Vote counts do not depend on it.
@@ -76,7 +78,7 @@ class SmoothedClassifier(Shown):
         model: AnyModel,
         num_classes: int | None = None,
         noise: AnyNoise | None = None,
-        partition: AnyPartition = None,
+        partition: AnyPartition = AUTO,
         *,
         seed: int = 0,
         batch_size: int | None = None,
@@ -86,12 +88,13 @@ class SmoothedClassifier(Shown):
         check: bool = True,
         domain: str | None = None,
     ) -> None:
-        network, classes, shape = open_network(model, num_classes)
+        network = open_network(model, num_classes)
         self._votes = LocalVotes(
-            network, classes, as_noise(noise), as_partition(partition), seed=seed, batch_size=batch_size,
-            threads=threads, device=device, arithmetic=arithmetic,
+            network.function, network.num_classes, as_noise(noise), as_partition(partition, auto=True), seed=seed,
+            batch_size=batch_size, threads=threads, device=device, arithmetic=arithmetic,
         )  # fmt: skip
-        self._votes.domain = choose_domain(domain, shape, _domain_of(self._votes.partition))
+        self._votes.recommend, self._input_shape = network.recommend, network.input_shape
+        self._votes.domain = choose_domain(domain, network.input_shape, _domain_of(self._votes.partition))
         self._check = FirstBatch()
         self._votes.batch_check = self._check if check else None
 
@@ -121,9 +124,10 @@ class SmoothedClassifier(Shown):
         return self._votes.noise
 
     @property
-    def partition(self) -> Partition | None:
-        """The partition applied to each noisy sample, or None."""
-        return self._votes.partition
+    def partition(self) -> Partition | Auto | None:
+        """The partition applied to each noisy sample, or None. "auto" if it depends on the shape of an image."""
+        votes, shape = self._votes, self._input_shape
+        return votes.resolve(shape) if votes.partition == AUTO and shape is not None else votes.partition
 
     @property
     def domain(self) -> str | None:
@@ -310,7 +314,8 @@ class SmoothedClassifier(Shown):
             PprsError: If the image is invalid, or if the base classifier fails.
         """
         with error_context(x, index, self.partition):
-            self.check_inputs(trial_inputs(self._prepare(x), self.noise, self.partition, self._votes.seed, index))
+            image, partition = self._prepare(x), self._votes.resolve(tuple(x.shape))
+            self.check_inputs(trial_inputs(image, self.noise, partition, self._votes.seed, index))
 
     def check_inputs(self, inputs: torch.Tensor) -> None:
         """Check the base classifier as `check_model` does, on noisy samples that are partitioned already.
@@ -343,5 +348,5 @@ class SmoothedClassifier(Shown):
         return self._votes.quantise(check_image(x, self._votes.device, self._votes.domain))
 
 
-def _domain_of(partition: Partition | None) -> Domain | None:
-    return None if partition is None else partition.domain
+def _domain_of(partition: Partition | Auto | None) -> Domain | None:
+    return partition.domain if isinstance(partition, Partition) else None

@@ -24,9 +24,10 @@ from pprs._support import threads as _threads
 from pprs.errors import PprsError
 from pprs.inputs.domain import Domain
 from pprs.model.modes import eval_mode
+from pprs.model.recommendation import Recommend
 from pprs.model.scores import near_ties, spread
 from pprs.noise import Noise, QuantisedImage, quantised_gaussian
-from pprs.partition import Partition
+from pprs.partition import AUTO, Auto, Partition, recommend_partition
 from pprs.smoothing.arithmetic import Arithmetic
 from pprs.smoothing.samples import TRIAL, check_image, chunk_size, error_context, noisy_chunk
 from pprs.smoothing.scoring import BaseClassifier, Scorer
@@ -71,7 +72,7 @@ class LocalVotes(Scorer):
         model: BaseClassifier,
         num_classes: int,
         noise: Noise,
-        partition: Partition | None = None,
+        partition: Partition | Auto | None = None,
         *,
         seed: int = 0,
         batch_size: int | None = None,
@@ -86,8 +87,9 @@ class LocalVotes(Scorer):
         self.noise, self.partition, self.seed = copy.copy(noise), copy.copy(partition), seed
         self.arithmetic = Arithmetic.of(arithmetic, noise)
         self.domain: Domain | None = None  # either
+        self.recommend: Recommend = recommend_partition  # what "auto" stands for
         self._scale = 0.0
-        self._resolved: dict[tuple[int, ...], Partition] = {}
+        self._resolved: dict[tuple[int, ...], Partition | None] = {}
 
     def quantise(self, x: torch.Tensor) -> torch.Tensor | QuantisedImage:
         return self.arithmetic.prepare(x, self.noise)
@@ -96,7 +98,8 @@ class LocalVotes(Scorer):
         if self.partition is None:
             return None
         if shape not in self._resolved:
-            self._resolved[shape] = self.partition.resolve(self.noise.sigma, shape)
+            partition = self.recommend(self.noise.sigma, shape).partition if self.partition == AUTO else self.partition
+            self._resolved[shape] = None if partition is None else partition.resolve(self.noise.sigma, shape)
         return self._resolved[shape]
 
     def votes(

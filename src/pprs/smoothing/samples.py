@@ -14,7 +14,7 @@ import torch
 from pprs.errors import ConfigurationError, PprsError
 from pprs.inputs.domain import IMAGE, SIGNAL, Domain, domain_of
 from pprs.noise import Noise, QuantisedImage, host_rng, keyed_rng, quantised_gaussian
-from pprs.partition import Partition
+from pprs.partition import Auto, Partition
 
 # Each phase has its own noise. TRIAL is for decisions that are made before a run, such as the choice of engine: if
 # these used the noise of the estimate, the classifier would depend on it and the guarantee would be lost. ATTACK is for
@@ -38,7 +38,7 @@ def check_image(x: torch.Tensor, device: torch.device | str = "cpu", domain: Dom
 
 
 @contextlib.contextmanager
-def error_context(x: torch.Tensor, index: int, partition: Partition | None) -> Iterator[None]:
+def error_context(x: torch.Tensor, index: int, partition: Partition | Auto | None) -> Iterator[None]:
     """Add the image's index and shape and the partition to errors that do not name an image yet.
 
     Errors about a signal call it so.

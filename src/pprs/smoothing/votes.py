@@ -12,7 +12,7 @@ import torch
 from pprs.errors import PprsError
 from pprs.inputs.domain import Domain
 from pprs.noise import Noise, QuantisedImage
-from pprs.partition import Partition
+from pprs.partition import Auto, Partition
 from pprs.smoothing.certificate import Counts
 
 OnSamples = Callable[[int], None]
@@ -44,7 +44,7 @@ class VoteSource(Protocol):
     def noise(self) -> Noise: ...
 
     @property
-    def partition(self) -> Partition | None: ...
+    def partition(self) -> Partition | Auto | None: ...
 
     @property
     def device(self) -> torch.device: ...

@@ -16,7 +16,7 @@ from pprs.inputs.domain import SIGNAL, domain_of
 from pprs.model import weights
 from pprs.model.resnet import ARCHITECTURES, Architecture, ResNet, architecture
 from pprs.noise import Noise, keyed_rng
-from pprs.partition import Partition
+from pprs.partition import AUTO, Auto, Partition, recommend_partition
 from pprs.progress import Progress, as_progress, rename_inputs, stage
 from pprs.smoothing.voting import TRAIN
 from pprs.training.augment import mirror_images, shift_images
@@ -67,7 +67,7 @@ def train(
     recipe: Recipe,
     *,
     noise: Noise | None = None,
-    partition: Partition | None = None,
+    partition: Partition | Auto | None = AUTO,
     out: Path,
     data_name: str,
     progress: bool | Progress = False,
@@ -78,7 +78,7 @@ def train(
         data: The training images, all labelled and of the same shape.
         recipe: The settings of the training.
         noise: The noise to add to the images, if any.
-        partition: The partition to apply to the noisy images, if any.
+        partition: The partition to apply to the noisy images, if any. "auto" is the recommended one if there is noise.
         out: The file to write.
         data_name: The name of the data, which is stored in the file.
         progress: True to show a progress bar, or a `Progress` object to report to.
@@ -91,18 +91,14 @@ def train(
             diverges.
         ConfigurationError: If the architecture is unknown, or a partition is given without noise.
     """
-    if partition is not None and noise is None:
-        raise ConfigurationError(
-            "training with a partition needs noisy images: give `noise` with `partition`", parameter="noise"
-        )
+    check_training_partition(noise, partition)
     check_writable(out)
     images, labels = data.stack()
     shape = tuple(images.shape[1:])
     _check_architecture(recipe.arch, shape)
     num_classes = len(data.class_names) if data.class_names else int(labels.max()) + 1
     arch = _choose_architecture(recipe, images, num_classes)
-    if noise is not None and partition is not None:
-        partition = partition.resolve(noise.sigma, shape)
+    partition = choose_training_partition(noise, partition, shape)
     torch.manual_seed(recipe.seed)
     net = arch.build()
     fit(net, images, labels, recipe, noise, partition, as_progress(progress))
@@ -189,6 +185,24 @@ def _augment(x: torch.Tensor, recipe: Recipe, generator: torch.Generator) -> tor
     return shift_images(x, recipe.shift, generator) if recipe.shift else x
 
 
+def check_training_partition(noise: Noise | None, partition: Partition | Auto | None) -> None:
+    """Raise an error if there is a partition, and no noise that it could average."""
+    if isinstance(partition, Partition) and noise is None:
+        raise ConfigurationError(
+            "training with a partition needs noisy images: give `noise` with `partition`", parameter="noise"
+        )
+
+
+def choose_training_partition(
+    noise: Noise | None, partition: Partition | Auto | None, shape: tuple[int, ...]
+) -> Partition | None:
+    """Return the partition of noisy images, with every option set. Clean images have none."""
+    if noise is None:
+        return None
+    chosen = recommend_partition(noise.sigma, shape).partition if isinstance(partition, str) else partition
+    return None if chosen is None else chosen.resolve(noise.sigma, shape)
+
+
 def train_and_score(
     data: ImageSet,
     recipe: Recipe,
@@ -196,7 +210,7 @@ def train_and_score(
     out: Path,
     *,
     noise: Noise | None = None,
-    partition: Partition | None = None,
+    partition: Partition | Auto | None = AUTO,
     classes: Path | None = None,
     progress: bool | Progress = True,
 ) -> tuple[float, int]:
@@ -208,7 +222,7 @@ def train_and_score(
         source: The text from which `open_dataset` opens the data, for its test split.
         out: The file to write.
         noise: The noise to add to the images, if any.
-        partition: The partition to apply to the noisy images, if any.
+        partition: The partition to apply to the noisy images, if any. "auto" is the recommended one if there is noise.
         classes: A file with one class name per line, as in `open_dataset`.
         progress: True to show a progress bar, or a `Progress` object to report to.
 
