@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -35,6 +36,7 @@ COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#5
 DASHES = ("-", "--", ":", "-.")
 BOUNDARY = (1.0, 0.85, 0.0)
 WARNING = "#B00020"
+TITLE_WIDTH = 36  # letters above an image of a row
 POINT_SPACING = 0.008  # share of the width by which the points of different methods at one radius are separated
 
 
@@ -231,26 +233,46 @@ def find_labels(partition: Partition, noisy: Array) -> Array | None:
 
 
 def plot_image_rows(clean: Array, noisy: Array, methods: list[tuple[str, Partition | None]], noise: Noise) -> Figure:
-    """Plot one row per method: original, noisy, boundaries of the segments, averaged."""
+    """Plot one row per method: original, noisy, boundaries of the segments if there are any, averaged."""
     segments = "segments" if clean.ndim == SIGNAL.ndim else "superpixels"
     drawn = to_rgb(clean, like=noisy)
-    row_height = 2.5 * drawn.shape[0] / drawn.shape[1] + 0.3  # four images side by side, with room for their titles
-    figure = Figure(figsize=(10, row_height * len(methods)), layout="constrained")
-    grid = figure.subplots(len(methods), 4, squeeze=False)
-    for axes, (name, partition) in zip(grid, methods, strict=True):
-        views = render_views(noisy, partition, noise)
+    rendered = [render_views(noisy, partition, noise) for _, partition in methods]
+    has_segments = any("superpixels" in views for views in rendered)
+    columns = 3 + has_segments
+    titles = [wrap_text(name, TITLE_WIDTH) for name, _ in methods]
+    lines = max(1 + title.count("\n") for title in titles)
+    row_height = 2.5 * drawn.shape[0] / drawn.shape[1] + 0.15 * (1 + lines)
+    figure = Figure(figsize=(2.5 * columns, row_height * len(methods)), layout="constrained")
+    grid = figure.subplots(len(methods), columns, squeeze=False)
+    for axes, name, views in zip(grid, titles, rendered, strict=True):
         cells = [
             ("original", drawn),
             (f"noisy ({noise})", to_rgb(noisy)),
-            (segments, views.get("superpixels")),
+            *([(segments, views.get("superpixels"))] if has_segments else []),
             (name, views.get("averaged", views.get("noisy"))),
         ]
         for ax, (title, image) in zip(axes, cells, strict=True):
             ax.axis("off")
+            ax.set_anchor("S")  # titles are above
             if image is not None:
                 ax.imshow(image, interpolation=choose_interpolation(clean))
                 ax.set_title(title, fontsize=8)
     return figure
+
+
+def wrap_text(text: str, width: int) -> str:
+    """Break the text of a partition into lines, after a comma or before a slash, where that keeps them short.
+
+    >>> print(wrap_text("slic:n_segments=24,blur=5/soft:guide=0.8", 26))
+    slic:n_segments=24,blur=5
+    /soft:guide=0.8
+    """
+    lines = [""]
+    for part in re.findall(r"/?[^,/]+,?", text):
+        if lines[-1] and len(lines[-1]) + len(part) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
 
 
 def plot_gallery(examples: Sequence[GalleryExample], partitions: Sequence[Partition]) -> Figure:
