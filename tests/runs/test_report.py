@@ -35,7 +35,7 @@ from pprs.metrics import (
 )
 from pprs.report import make_report
 from pprs.report.figures import draw_curves
-from pprs.report.table import Cell, Table
+from pprs.report.table import Table, TableCell
 from pprs.runs import Failure, Row, RunFrame, RunSettings, RunWriter, export, read_frame, read_frames
 from pprs.runs.names import distinct_names
 from pprs.smoothing.certificate import round_down
@@ -303,9 +303,9 @@ def test_the_noise_is_named_instead_of_the_options_that_follow_it() -> None:
 HOSTILE = Table(
     ("a|b", "<b>n</b>"),
     (
-        ("<script>alert(1)</script>", Cell("1.0", "(0–2)", tip='"x" onclick="alert(1)"', best=True)),
-        ("a|b\nc", Cell("–")),
-        (Cell("[red]x[/red]", tip="<i>"), "2.0"),
+        ("<script>alert(1)</script>", TableCell("1.0", "(0–2)", tip='"x" onclick="alert(1)"', best=True)),
+        ("a|b\nc", TableCell("–")),
+        (TableCell("[red]x[/red]", tip="<i>"), "2.0"),
     ),
     "<title>",
 )

@@ -45,7 +45,7 @@ class VoteBar(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Card:
+class TabCard:
     """What is shown of one method. Whatever is empty is left out."""
 
     name: str
@@ -64,11 +64,11 @@ class Card:
 
 
 @dataclass(frozen=True)
-class Answer:
+class TabAnswer:
     """The cards of a tab, and what holds for all of them."""
 
     id: str
-    cards: Sequence[Card]
+    cards: Sequence[TabCard]
     notes: Sequence[str] = ()
     promise: str = ""
     growth: object = None  # a chart of radii
@@ -76,6 +76,6 @@ class Answer:
     domain: str = "image"
 
 
-def render_answer(answer: Answer) -> str:
+def render_answer(answer: TabAnswer) -> str:
     """Render cards side by side."""
     return render("cards.html", answer=answer)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pprs.app.cards import COLOURS, Answer, Card, Number, VoteBar, Words, render_answer
+from pprs.app.cards import COLOURS, Number, TabAnswer, TabCard, VoteBar, Words, render_answer
 from pprs.app.certification import MethodState
 from pprs.app.requests import Request
 from pprs.inputs.domain import IMAGE, SIGNAL, Domain
@@ -21,7 +21,7 @@ from pprs.smoothing.sampling import Sampling
 def render_states(request: Request[Sampling], states: Sequence[MethodState]) -> str:
     """Render the votes, the radius and the guarantee of each method, the growth of the radii, and the settings."""
     prefix = "signal-" if request.domain is SIGNAL else ""
-    answer = Answer(
+    answer = TabAnswer(
         f"{prefix}live",
         [_make_card(request, state, f"{prefix}m{i}", COLOURS[i]) for i, state in enumerate(states)],
         [
@@ -43,9 +43,9 @@ def describe_request(request: Request[Sampling]) -> str:
     )
 
 
-def _make_card(request: Request[Sampling], state: MethodState, id: str, colour: str) -> Card:
+def _make_card(request: Request[Sampling], state: MethodState, id: str, colour: str) -> TabCard:
     certificate, get_name = state.certificate, request.loaded.get_class_name
-    return Card(
+    return TabCard(
         state.name,
         state.partition,
         colour,

@@ -38,7 +38,7 @@ say = progress.message
 
 
 @dataclass
-class RunSummary:
+class RunTotals:
     """Totals over the rows of a run, of which only the first is kept in memory."""
 
     first: Row | None = None
@@ -54,7 +54,7 @@ class RunSummary:
     failures: Sequence[Failure] = ()
 
     @classmethod
-    def of(cls, run: Run) -> RunSummary:
+    def of(cls, run: Run) -> RunTotals:
         """Summarise the images that the run was called for."""
         chosen = None if run.images is None else set(run.images)
         summary = cls(failures=[f for f in run.failures() if chosen is None or f.idx in chosen])
@@ -74,7 +74,7 @@ class RunSummary:
         return summary
 
 
-def print_summary(summary: RunSummary, settings: RunSettings, out: str | None) -> None:
+def print_summary(summary: RunTotals, settings: RunSettings, out: str | None) -> None:
     """Print the certificate of a single image, or the totals of several."""
     if summary.rows == 1 and not summary.failures and summary.first is not None:
         _print_one(summary.first, settings)
@@ -155,7 +155,7 @@ def _explain_abstention(row: Row, names: Sequence[str] | None) -> str:
     )
 
 
-def _print_many(summary: RunSummary, settings: RunSettings) -> None:
+def _print_many(summary: RunTotals, settings: RunSettings) -> None:
     inputs = domain_of_any(summary.shapes)
     text = f"{summary.certified} of {summary.rows + len(summary.failures)} {inputs.plural} certified"
     if settings.decided_radii is None:

@@ -11,7 +11,7 @@ from pprs.errors import ConfigurationError
 from pprs.inputs.domain import Domain, domain_of_any
 from pprs.label_sets.evaluation import SetEvaluation
 from pprs.label_sets.settings import SetSettings, state_promise
-from pprs.report.table import NONE, Cell, Table, format_number, format_percent
+from pprs.report.table import NONE, Table, TableCell, format_number, format_percent
 from pprs.runs import RunSettings
 from pprs.runs.names import distinct_names
 
@@ -38,13 +38,15 @@ def name_methods(all_settings: Sequence[SetSettings]) -> list[str]:
 
 def compare_sets(evaluations: Sequence[SetEvaluation]) -> Table:
     """Return a table of coverage and size, one line per method, without columns that say nothing."""
-    columns: dict[str, list[str | Cell]] = {
+    columns: dict[str, list[str | TableCell]] = {
         "method": [*name_methods([evaluation.settings for evaluation in evaluations])],
         "coverage": [_format_coverage(evaluation) for evaluation in evaluations],
         "under attack": [
             NONE if e.attacked is None else f"{e.attacked.covered}/{e.attacked.images}" for e in evaluations
         ],
-        "mean size": [Cell(format_number(e.point.mean_size, 2), f"± {e.point.size_error:.2f}") for e in evaluations],
+        "mean size": [
+            TableCell(format_number(e.point.mean_size, 2), f"± {e.point.size_error:.2f}") for e in evaluations
+        ],
         "one label": [_format_share(evaluation, 1) for evaluation in evaluations],
         "empty": [_format_share(evaluation, 0) for evaluation in evaluations],
         _find_domain(evaluations).plural: [str(len(evaluation.rows)) for evaluation in evaluations],
@@ -56,12 +58,12 @@ def compare_sets(evaluations: Sequence[SetEvaluation]) -> Table:
     return Table(tuple(columns), tuple(zip(*columns.values(), strict=True)))
 
 
-def _format_coverage(evaluation: SetEvaluation) -> str | Cell:
+def _format_coverage(evaluation: SetEvaluation) -> str | TableCell:
     point = evaluation.point
     low, high = point.interval
     if not point.labelled:
         return NONE
-    return Cell(format_percent(point.coverage), f"({100 * low:.1f}-{100 * high:.1f})")
+    return TableCell(format_percent(point.coverage), f"({100 * low:.1f}-{100 * high:.1f})")
 
 
 def _format_share(evaluation: SetEvaluation, size: int) -> str:

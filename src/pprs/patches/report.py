@@ -23,7 +23,7 @@ from pprs.patches.row import PatchRow, PatchSettings
 from pprs.patches.summary import certified_accuracy, clean_accuracy, group_by_patch, plain_accuracy
 from pprs.report.render import render
 from pprs.report.section import MethodSettings, Section
-from pprs.report.table import Cell, Table
+from pprs.report.table import Table, TableCell
 from pprs.runs import Run
 from pprs.runs.frame import MAX_THUMBNAIL_PIXELS
 from pprs.runs.row import name_input
@@ -54,8 +54,8 @@ class NamedRun:
 
 
 @dataclass(frozen=True)
-class Example:
-    """The worst pair of masks on an image."""
+class MaskPicture:
+    """A picture of the worst pair of masks on an image."""
 
     source: str  # a data url
     caption: str
@@ -68,7 +68,7 @@ class PatchPage:
     table: Markup
     curve: Markup
     notes: tuple[str, ...]
-    examples: tuple[Example, ...]
+    examples: tuple[MaskPicture, ...]
 
 
 def make_section(runs: Sequence[Run]) -> Section:
@@ -133,7 +133,7 @@ def name_runs(settings: Sequence[PatchSettings], paths: Sequence[str]) -> list[s
 def make_table(runs: Sequence[NamedRun]) -> Table:
     """Return certified and clean accuracy of each run at each patch size."""
     heads = ("run", "patch", *MEASURES, "images", "passes per image")
-    lines: list[tuple[str | Cell, ...]] = []
+    lines: list[tuple[str | TableCell, ...]] = []
     for one in runs:
         for patch, rows in one.groups.items():
             shares = [_share(rows, measure) for measure in MEASURES.values()]
@@ -143,10 +143,10 @@ def make_table(runs: Sequence[NamedRun]) -> Table:
     return Table(heads, tuple(lines))
 
 
-def _share(rows: Sequence[PatchRow], measure: Measure) -> Cell:
+def _share(rows: Sequence[PatchRow], measure: Measure) -> TableCell:
     share = measure(rows)
     low, high = accuracy_interval([share], len(rows))
-    return Cell(f"{100 * share:.1f}%", f"[{100 * low[0]:.1f}, {100 * high[0]:.1f}]")
+    return TableCell(f"{100 * share:.1f}%", f"[{100 * low[0]:.1f}, {100 * high[0]:.1f}]")
 
 
 def _list_notes(runs: Sequence[NamedRun]) -> list[str]:
@@ -200,7 +200,7 @@ def _plot_sizes(runs: Sequence[NamedRun]) -> Any:
     return figure
 
 
-def _list_examples(one: NamedRun) -> list[Example]:
+def _list_examples(one: NamedRun) -> list[MaskPicture]:
     """Draw the worst pairs of masks on the images that the run holds."""
     images, drawn = _read_images(one.run), Counter[tuple[int, bool]]()
     examples = []
@@ -211,7 +211,9 @@ def _list_examples(one: NamedRun) -> list[Example]:
                 continue
             drawn[row.patch, row.certified] += 1
             source = base64.b64encode(draw_worst(image, row, one.settings)).decode()
-            examples.append(Example(f"data:image/png;base64,{source}", _describe_row(row, one.settings.class_names)))
+            examples.append(
+                MaskPicture(f"data:image/png;base64,{source}", _describe_row(row, one.settings.class_names))
+            )
     return examples
 
 

@@ -7,7 +7,7 @@ import torch
 from pprs.errors import PprsError
 from pprs.noise import Noise, digest_image
 from pprs.prediction.row import ROWS, PredictedRow, PredictionSettings, check_row
-from pprs.runs.guarantee import Answer, Guarantee, Key, Known, Metric, Question, Summary
+from pprs.runs.guarantee import Answer, Guarantee, Key, Known, Metric, Question, RunSummary
 from pprs.runs.row import Failure
 from pprs.runs.run import Run
 from pprs.runs.session import Session, describe_problem
@@ -88,7 +88,7 @@ class PredictGuarantee(Guarantee[PredictionSettings, PredictedRow]):
     def check(self, row: PredictedRow, settings: PredictionSettings) -> list[str]:
         return check_row(row, settings)
 
-    def summarise(self, run: Run) -> Summary:
+    def summarise(self, run: Run) -> RunSummary:
         failures = tuple(run.failures())
         predicted = correct = labelled = rows = 0
         row: PredictedRow
@@ -99,12 +99,12 @@ class PredictGuarantee(Guarantee[PredictionSettings, PredictedRow]):
             labelled += row.label is not None
         count = rows + len(failures)
         if not count:
-            return Summary((), (), 0, failures)
+            return RunSummary((), (), 0, failures)
         name, hits = ("accuracy of the smoothed classifier", correct) if labelled else ("predicted", predicted)
         low, high = clopper_pearson_interval(hits, count)
         abstained = Metric("abstained", (rows - predicted) / count)
         metrics = [Metric(name, hits / count, float(low), float(high)), abstained]
-        return Summary((state_promise(run.settings, predicted, count),), tuple(metrics), count, failures)
+        return RunSummary((state_promise(run.settings, predicted, count),), tuple(metrics), count, failures)
 
     def tally(self, row: PredictedRow) -> float:
         return float(row.prediction is not None)

@@ -12,7 +12,7 @@ from pprs.prediction.guarantee import state_promise
 from pprs.report.render import render
 from pprs.report.section import MethodSettings, Section
 from pprs.report.summary import describe_failures
-from pprs.report.table import NONE, Cell, Table, format_percent
+from pprs.report.table import NONE, Table, TableCell, format_percent
 from pprs.runs import Run
 from pprs.runs.names import distinct_names
 from pprs.smoothing.bounds import clopper_pearson_interval
@@ -57,7 +57,9 @@ def _make_table(names: Sequence[str], outcomes: Sequence[Sequence[PredictedRow]]
         count, predicted = len(rows), sum(row.prediction is not None for row in rows)
         correct, labelled = sum(row.correct for row in rows), any(row.label is not None for row in rows)
         low, high = clopper_pearson_interval(correct, count) if labelled else (0.0, 1.0)
-        accuracy = Cell(format_percent(correct / count), f"({100 * low:.0f}–{100 * high:.0f})") if labelled else NONE
+        accuracy = (
+            TableCell(format_percent(correct / count), f"({100 * low:.0f}–{100 * high:.0f})") if labelled else NONE
+        )
         samples = max((row.samples for row in rows), default=0)
         lines.append((name, accuracy, *map(_share(count), (predicted, count - predicted)), str(samples), str(count)))
     heads = ("method", "accuracy", "predicted", "abstained", f"samples / {inputs.name}", inputs.plural)

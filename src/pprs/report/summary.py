@@ -11,7 +11,7 @@ from typing import Any
 from pprs.inputs.domain import IMAGE, SIGNAL, Domain, domain_of_any
 from pprs.inputs.space import describe_differences
 from pprs.metrics import Paired, Summary
-from pprs.report.table import Cell, Table, find_best, format_number, format_percent, format_radius
+from pprs.report.table import Table, TableCell, find_best, format_number, format_percent, format_radius
 
 
 def summary_table(summaries: Sequence[Summary], radii: Sequence[float]) -> Table:
@@ -25,18 +25,18 @@ def summary_table(summaries: Sequence[Summary], radii: Sequence[float]) -> Table
     several = len(summaries) > 1
     best = [find_best([s.accuracy[i] for s in summaries]) for i in range(len(radii))]
     best_f, best_acr = find_best([s.f1[middle] for s in summaries]), find_best([s.average_radius for s in summaries])
-    lines: list[tuple[str | Cell, ...]] = []
+    lines: list[tuple[str | TableCell, ...]] = []
     for s in summaries:
         accuracies = [
-            Cell(format_number(100 * a), _interval(low, high), best=several and a == top)
+            TableCell(format_number(100 * a), _interval(low, high), best=several and a == top)
             for a, low, high, top in zip(s.accuracy, s.low, s.high, best, strict=True)
         ]
         error = "" if math.isnan(s.average_radius) else f"± {s.average_radius_error:.3f}"
         lines.append((
-            Cell(s.name, tip=s.full_name),
+            TableCell(s.name, tip=s.full_name),
             *accuracies,
-            Cell(format_number(100 * s.f1[middle]), best=several and s.f1[middle] == best_f),
-            Cell(format_radius(s.average_radius), error, best=several and s.average_radius == best_acr),
+            TableCell(format_number(100 * s.f1[middle]), best=several and s.f1[middle] == best_f),
+            TableCell(format_radius(s.average_radius), error, best=several and s.average_radius == best_acr),
             format_percent(s.abstained),
             format_number(s.segments, 0),
             format_number(s.segment_size),
