@@ -72,20 +72,20 @@ def _format_share(evaluation: SetEvaluation, size: int) -> str:
 
 def list_notes(evaluations: Sequence[SetEvaluation]) -> list[str]:
     """Return what belongs to the table: what the numbers mean, and what was left out."""
-    notes = []
+    notes, inputs = [], _find_domain(evaluations).plural
     if any(evaluation.point.labelled for evaluation in evaluations):
         notes.append(
-            "coverage is measured without an attack, for these calibration images, with its exact 95% interval. It is "
-            "higher than promised, since the promise includes attacks"
+            f"coverage is measured without an attack, for these calibration {inputs}, with its exact 95% interval. It "
+            "is higher than promised, since the promise includes attacks"
         )
     if skipped := list(dict.fromkeys(str(evaluation.skipped) for evaluation in evaluations if evaluation.skipped)):
-        notes.append(f"{' or '.join(skipped)} calibration images were left out")
+        notes.append(f"{' or '.join(skipped)} calibration {inputs} were left out")
     for name, evaluation in zip(name_methods([e.settings for e in evaluations]), evaluations, strict=True):
         if evaluation.failures:
-            notes.append(f"{name}: {len(evaluation.failures)} images could not be used and have no set")
+            notes.append(f"{name}: {len(evaluation.failures)} {inputs} could not be used and have no set")
         if evaluation.attacked is not None:
             notes.append(f"{name}: {describe_attack(evaluation)}")
-    return list(map(_find_domain(evaluations).rename, notes))
+    return notes
 
 
 def _find_domain(evaluations: Sequence[SetEvaluation]) -> Domain:

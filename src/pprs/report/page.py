@@ -90,7 +90,7 @@ def make_body(
         _describe_arithmetic(frames),
     )
     inputs = _find_domain(frames)
-    return render("certify.html", page=content, input=inputs.name, inputs=inputs.plural)
+    return render("certify.html", page=content, input=inputs.name, one=inputs.one, inputs=inputs.plural)
 
 
 def _find_domain(frames: Sequence[RunFrame]) -> Domain:
@@ -120,8 +120,8 @@ def _describe_arithmetic(frames: Sequence[RunFrame]) -> str:
     if not real:
         levels = {frame.settings.levels for frame in frames}
         which = state_arithmetic("exact", levels.pop() if len(levels) == 1 else None)
-        text = "Noise was drawn in integers on levels of the images, so the radii hold in spite of rounding"
-        return f"{_find_domain(frames).rename(text)}{which}."
+        inputs = _find_domain(frames).plural
+        return f"Noise was drawn in integers on levels of the {inputs}, so the radii hold in spite of rounding{which}."
     whose = "The radii" if len(real) == len(frames) else f"The radii of {', '.join(real)}"
     return f"{whose} are in real arithmetic: they disregard rounding in floating point."
 

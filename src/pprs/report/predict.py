@@ -77,7 +77,7 @@ def _list_promises(
     several = len(runs) > 1
     return tuple(
         (f"{name}: " if several else "")
-        + inputs.rename(state_promise(run.settings, sum(row.prediction is not None for row in rows), len(rows)))
+        + state_promise(run.settings, sum(row.prediction is not None for row in rows), len(rows), inputs)
         for name, run, rows in zip(names, runs, outcomes, strict=True)
     )
 
@@ -90,8 +90,8 @@ def _list_notes(
         if run.settings.label_choice:
             notes.append(f"{name}: the classifier chose among {run.settings.label_choice} only")
         if failed := sum(row.is_failed for row in rows):
-            notes.append(f"{name}: {describe_failures(failed).replace('not certified', 'abstentions')}")
-    return tuple(map(inputs.rename, notes))
+            notes.append(f"{name}: {describe_failures(failed, inputs).replace('not certified', 'abstentions')}")
+    return tuple(notes)
 
 
 def _to_dict(name: str, rows: Sequence[PredictedRow]) -> dict[str, Any]:
