@@ -132,6 +132,8 @@ def test_points_at_a_single_radius_are_inside_the_axes() -> None:
     low, high = axes.get_xlim()
     assert low < min(drawn)
     assert max(drawn) < high - 0.02 * (high - low)
+    looks = {(c[0].get_color(), c[0].get_marker()) for c in axes.containers}
+    assert len(looks) == 6
 
 
 def test_band_is_the_exact_interval() -> None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from pprs._support.threads import get_threads
-from pprs.app.cards import COLOURS, Number, TabAnswer, TabCard, Tile, Words, render_answer
+from pprs.app.cards import Number, TabAnswer, TabCard, Tile, Words, render_answer, style_methods
 from pprs.app.certification import SIGMA_TIP, check_costs, draw_noisy, show_to_network
 from pprs.app.requests import NAMES, Request, SmoothingMethod
 from pprs.app.server.jobs import BackgroundJob
@@ -113,7 +113,7 @@ def _make_card(request: MapRequest, label_map: LabelMap, i: int) -> TabCard:
     return TabCard(
         NAMES[i],
         method.title,
-        COLOURS[i],
+        style_methods(one.partition for one in request.methods)[i],
         f"map{i}",
         headline=_make_headline(request, certificate),
         statement=(describe_map(certificate, request.scope),),

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy.typing as npt
 
-from pprs.app.cards import COLOURS, Number, TabAnswer, TabCard, Tile, Words, render_answer
+from pprs.app.cards import CardStyle, Number, TabAnswer, TabCard, Tile, Words, render_answer, style_methods
 from pprs.app.certification import SIGMA_TIP, check_costs, show_to_network
 from pprs.app.networks import LoadedModel, OfferedInput
 from pprs.app.requests import NAMES, Request, SmoothingMethod
@@ -198,7 +198,8 @@ def _predict(
 def render_sets(request: SetsRequest, shown: Sequence[ShownSet]) -> str:
     """Render the set of each method, and what is promised."""
     image = TabCard(request.chosen.title, tiles=[Tile("image", figures.to_rgb(request.chosen.values.numpy()))])
-    cards = [_make_card(request, one, i) for i, one in enumerate(shown)]
+    styles = style_methods(one.partition for one in shown)
+    cards = [_make_card(request, one, i, style) for i, (one, style) in enumerate(zip(shown, styles, strict=True))]
     promise = state_promise(shown[0].sets.settings)
     return render_answer(
         TabAnswer("sets", [image, *cards], [_describe(request, shown[0].sets)], promise, data={"state": "done"})
@@ -218,7 +219,7 @@ def _describe(request: SetsRequest, sets: LabelSets) -> str:
     )
 
 
-def _make_card(request: SetsRequest, shown: ShownSet, i: int) -> TabCard:
+def _make_card(request: SetsRequest, shown: ShownSet, i: int, style: CardStyle) -> TabCard:
     partition, settings = shown.partition, shown.sets.settings
     column = 0 if partition is None else 1
     title = "plain smoothing" if partition is None else partition.short
@@ -229,7 +230,7 @@ def _make_card(request: SetsRequest, shown: ShownSet, i: int) -> TabCard:
     return TabCard(
         NAMES[column],
         title,
-        COLOURS[column],
+        style,
         f"set{i}",
         {"size": len(shown.labels)},
         (Number(str(len(shown.labels)), f"of {settings.num_classes:,} labels", tip),),

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import torch
 
-from pprs.app.cards import COLOURS, Number, TabAnswer, TabCard, Tile, render_answer
+from pprs.app.cards import Number, TabAnswer, TabCard, Tile, render_answer, style_fill, style_methods
 from pprs.app.requests import Request
 from pprs.app.server.jobs import BackgroundJob
 from pprs.patches import PatchCertificate, PatchClassifier
@@ -68,7 +68,7 @@ def _show_image(request: PatchRequest, result: PatchResult) -> TabCard:
     return TabCard(
         request.chosen.title,
         "the network alone",
-        COLOURS[0],
+        style_methods([None])[0],
         headline=(request.loaded.get_class_name(result.unmasked),),
         statement=("Nothing is proved about the network alone: a patch may well fool it.",),
         tiles=[Tile("image", figures.to_rgb(request.chosen.values.numpy()))],
@@ -90,7 +90,7 @@ def _show_claim(request: PatchRequest, certificate: PatchCertificate) -> TabCard
     return TabCard(
         "Double masking",
         request.settings.fill,
-        COLOURS[1],
+        style_fill(request.settings.fill),
         "patch-claim",
         headline=(name, "certified" if certificate.certified else "not certified"),
         statement=(describe_patch(certificate, name, request.scope),),
@@ -110,7 +110,7 @@ def _show_worst(request: PatchRequest, result: PatchResult) -> TabCard:
     return TabCard(
         "The worst pair of masks",
         "",
-        COLOURS[2],
+        style_fill(request.settings.fill),
         headline=(worst,),
         statement=(text,),
         tiles=[

@@ -21,6 +21,7 @@ from pprs.metrics import accuracy_interval
 from pprs.patches.pictures import draw_masks
 from pprs.patches.row import PatchRow, PatchSettings
 from pprs.patches.summary import certified_accuracy, clean_accuracy, group_by_patch, plain_accuracy
+from pprs.report.colours import FILLS, choose_styles
 from pprs.report.render import render
 from pprs.report.section import MethodSettings, Section
 from pprs.report.table import Table, TableCell
@@ -182,17 +183,21 @@ def _plot_sizes(runs: Sequence[NamedRun]) -> Any:
         from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator
 
-    from pprs.report.figures import COLOURS
-
     figure = Figure(figsize=(7.2, 4.4), layout="constrained")
     axes = figure.subplots()
-    for i, one in enumerate(runs):
-        colour, sides = COLOURS[(i + 1) % len(COLOURS)], np.array(list(one.groups))
-        for measure, style, text in ((certified_accuracy, "o-", "certified"), (clean_accuracy, "s:", "clean")):
+    fills = [(one.settings.fill_text or "").partition(":")[0] for one in runs]
+    for one, style in zip(runs, choose_styles(fills, FILLS), strict=True):
+        colour, sides = style.colour.figure, np.array(list(one.groups))
+        for measure, marker, text in ((certified_accuracy, "o", "certified"), (clean_accuracy, "s", "clean")):
             shares = np.array([measure(rows) for rows in one.groups.values()])
             limits = [accuracy_interval([s], len(rows)) for s, rows in zip(shares, one.groups.values(), strict=True)]
             errors = np.abs(np.array([[low[0], high[0]] for low, high in limits]).T - shares)
-            axes.errorbar(sides, shares, errors, fmt=style, color=colour, capsize=3, label=f"{one.name}, {text}")
+            dashes = style.dashes if measure is certified_accuracy else ":"
+            filled = "full" if style.dashes == "-" else "none"
+            axes.errorbar(
+                sides, shares, errors, fmt=marker, linestyle=dashes, fillstyle=filled, color=colour, capsize=3,
+                label=f"{one.name}, {text}",
+            )  # fmt: skip
     axes.set(xlabel="side of the patch in pixels", ylabel="share of all images", ylim=(0, 1.02))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.25)

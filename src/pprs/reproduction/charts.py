@@ -12,7 +12,8 @@ from pprs.data import ImageSet
 from pprs.inputs.domain import DOMAINS
 from pprs.metrics import accuracy_interval, certified_accuracy
 from pprs.noise import parse_noise
-from pprs.report.figures import COLOURS, draw_curves, to_rgb
+from pprs.report.colours import choose_styles, name_method
+from pprs.report.figures import draw_curves, to_rgb
 from pprs.reproduction.plan import Experiment, Line, ReproductionPlan
 from pprs.reproduction.tables import Frames
 from pprs.runs import RunFrame
@@ -25,7 +26,6 @@ with extra():
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
 MAX_BANDS = 4  # with more lines, the bands would hide each other
-PALETTE = (*COLOURS, "#7F5539")
 DASHES = {"gaussian": "-", "exponential": "--", "powerlaw": ":"}
 OFFSET = 1.015  # factor between points that would lie on top of each other
 
@@ -155,15 +155,10 @@ def _styles(plan: ReproductionPlan, lines: list[Line]) -> list[tuple[str, str]]:
 
 
 def _colour(plan: ReproductionPlan, line: Line) -> str:
-    """The colour of a method, the same in all figures of a plan. A variant has that of the method it is `like`."""
-    if line.value is not None:
-        plain = line.method.partition(":")[0]
-        name = next((name for name, method in plan.methods.items() if method.partition == plain), plain)
-    else:
-        name = plan.methods[line.method].like or line.method
-    first = [other.method for experiment in plan.experiments.values() for other in experiment.lines]
-    used = list(dict.fromkeys([*first, *plan.methods, name]))
-    return PALETTE[used.index(name) % len(PALETTE)]
+    """The colour of a method, or of the partition that a sweep varies."""
+    partition = line.method if line.value is not None else plan.methods[line.method].partition
+    (style,) = choose_styles([name_method(partition)])
+    return style.colour.figure
 
 
 def _describe_outcome(plan: ReproductionPlan, data: str, frame: RunFrame, index: int) -> str:
