@@ -136,6 +136,17 @@ def test_points_at_a_single_radius_are_inside_the_axes() -> None:
     assert len(looks) == 6
 
 
+def test_a_legend_counts_images_in_words() -> None:
+    """The letter n stands for the samples of one image."""
+    axes = Figure().subplots()
+    draw_curves(axes, [frame([0, 0], [0, 0], [0.1, 0.05]), frame([0], [0], [0.1])])
+    assert [text.get_text() for text in axes.get_legend().texts] == ["m (2 images)", "m (1 image)"]
+    drawn = sorted((Path(__file__).parents[2] / "docs").rglob("*.svg"))
+    assert drawn
+    for path in drawn:  # Matplotlib writes texts as paths, and as comments beside them
+        assert not re.search(r"<!-- .*\bn ?= ?\d", path.read_text(encoding="utf-8")), path
+
+
 def test_band_is_the_exact_interval() -> None:
     low, high = accuracy_interval(np.array([0.0, 0.5, 1.0]), 20)
     assert low[0] == 0
