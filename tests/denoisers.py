@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from torch.nn import functional
 
 from pprs.adaptation.denoising import train_denoiser
-from pprs.adaptation.problem import Changes, Problem
+from pprs.adaptation.problem import Changes, SmoothingProblem
 from pprs.data import open_dataset
 from pprs.denoisers import DenoisingNetwork
 from pprs.model import Model
@@ -41,7 +41,7 @@ class Blind(torch.nn.Module):
 @functools.cache
 def trained() -> DenoisingNetwork:
     """A denoiser for a range of noise, trained on digits."""
-    problem = Problem(Model(Blind(), "blind", 10), digits(), Gaussian(0.25), None)
+    problem = SmoothingProblem(Model(Blind(), "blind", 10), digits(), Gaussian(0.25), None)
     changes = train_denoiser(problem, Changes(), progress=Silent(), steps=80, sigmas=(LOW, HIGH))
     assert isinstance(changes.denoiser, DenoisingNetwork)
     return changes.denoiser

@@ -18,7 +18,7 @@ from pprs import Gaussian, PprsError, adapt, open_dataset
 from pprs.adaptation import images as adaptation_images
 from pprs.adaptation import run as adaptation_run
 from pprs.adaptation.images import read_images
-from pprs.adaptation.problem import Problem
+from pprs.adaptation.problem import SmoothingProblem
 from pprs.adaptation.step import Step
 from pprs.data import ImageSet, Selection
 from pprs.data.arrays import Arrays
@@ -51,7 +51,9 @@ class Ladder:
     interrupt_before: str = ""
     calls: list[dict[str, Any]] = field(default_factory=list)
 
-    def __call__(self, problem: Problem, *, finished: Sequence[Step], on_step: Callable[[Step], None], **options: Any):
+    def __call__(
+        self, problem: SmoothingProblem, *, finished: Sequence[Step], on_step: Callable[[Step], None], **options: Any
+    ):
         self.calls.append({"problem": problem, "finished": list(finished), **options})
         kept = next((step.changes for step in reversed(finished) if step.accepted), None)
         for step in self.steps:

@@ -17,7 +17,7 @@ from tiny import NOISE, trained, unlabelled
 from pprs import PprsError, Slic, Soft, adapt
 from pprs.adaptation import denoising, ladder
 from pprs.adaptation.denoising import train_denoiser, write_denoiser
-from pprs.adaptation.problem import Changes, Problem, predict_scores
+from pprs.adaptation.problem import Changes, SmoothingProblem, predict_scores
 from pprs.denoisers import DenoisingNetwork
 from pprs.model import Model
 from pprs.model.overlay import apply_overlay, load_overlay
@@ -38,18 +38,18 @@ def classifier() -> torch.nn.Module:
     return net
 
 
-def problem(net: torch.nn.Module | None = None, **options: object) -> Problem:
+def problem(net: torch.nn.Module | None = None, **options: object) -> SmoothingProblem:
     model = Model(net or classifier(), "quarters", 4)
-    return Problem(model, digits(), Gaussian(SIGMA), None, **options)  # type: ignore[arg-type]
+    return SmoothingProblem(model, digits(), Gaussian(SIGMA), None, **options)  # type: ignore[arg-type]
 
 
-def noisy(one: Problem) -> tuple[torch.Tensor, torch.Tensor]:
+def noisy(one: SmoothingProblem) -> tuple[torch.Tensor, torch.Tensor]:
     """Held-out images, clean and as the denoiser receives them."""
     test = replace(one, images=digits(60, 14, "test"))
     return test.images, test.noisy(torch.arange(60), draw=0)
 
 
-def train(one: Problem, steps: int, **options: object) -> DenoisingNetwork:
+def train(one: SmoothingProblem, steps: int, **options: object) -> DenoisingNetwork:
     changes = train_denoiser(one, Changes(), progress=Silent(), steps=steps, **options)  # type: ignore[arg-type]
     assert isinstance(changes.denoiser, DenoisingNetwork)
     return changes.denoiser
@@ -107,12 +107,12 @@ def test_the_plan_follows_the_measured_rate(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_training_that_diverges_keeps_the_last_good_state(monkeypatch: pytest.MonkeyPatch) -> None:
     good = train(problem(Blind()), 40)
     monkeypatch.setattr(denoising, "WINDOW", 10)
-    original = denoising._Trainer._train
+    original = denoising._DenoiserTrainer._train
 
-    def diverge(self: denoising._Trainer, indices: torch.Tensor, step: int) -> tuple[float, float]:
+    def diverge(self: denoising._DenoiserTrainer, indices: torch.Tensor, step: int) -> tuple[float, float]:
         return (math.nan, 0.0) if step == at else original(self, indices, step)
 
-    monkeypatch.setattr(denoising._Trainer, "_train", diverge)
+    monkeypatch.setattr(denoising._DenoiserTrainer, "_train", diverge)
     record, at = Record(), 15
     changes = train_denoiser(problem(Blind()), Changes(), progress=record, steps=40)
     assert record.messages == ["the training of the denoiser diverged at step 15 of 40: the state of step 10 is used"]

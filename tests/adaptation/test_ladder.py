@@ -17,8 +17,8 @@ from pprs import Gaussian, Model
 from pprs.adaptation import bias, criterion, denoising, distillation, ladder, statistics
 from pprs.adaptation.criterion import Judgement, judge, summarise_votes
 from pprs.adaptation.distillation import distil
-from pprs.adaptation.ladder import METHODS, Method, climb
-from pprs.adaptation.problem import Changes, Problem
+from pprs.adaptation.ladder import METHODS, AdaptationMethod, climb
+from pprs.adaptation.problem import Changes, SmoothingProblem
 from pprs.adaptation.step import Step
 from pprs.errors import ConfigurationError
 from pprs.progress import Silent
@@ -41,7 +41,7 @@ def test_the_promised_radius_is_that_of_the_smoothed_classifier() -> None:
     w = torch.randn(1, 12, 12, generator=torch.Generator().manual_seed(0))
     net, images = Linear(w, 0.0), torch.full((20, 1, 12, 12), 0.5)
     net.b = 0.1 * float(w.norm()) - float((w * 0.5).sum())  # the true radius is 0.1
-    linear = Problem(Model(net, "linear", 2), images, Gaussian(0.25), None)
+    linear = SmoothingProblem(Model(net, "linear", 2), images, Gaussian(0.25), None)
     found = judge(linear, Changes(), images)
     assert found.agreement == 1
     assert found.radius == pytest.approx(0.1, abs=0.02)
@@ -104,7 +104,7 @@ def test_a_judgement_is_repeatable_and_leaves_the_network_alone() -> None:
 
 
 @pytest.fixture
-def methods(monkeypatch: pytest.MonkeyPatch) -> dict[str, Method]:
+def methods(monkeypatch: pytest.MonkeyPatch) -> dict[str, AdaptationMethod]:
     """The table of methods, with a short distillation and no denoiser. A test may change it."""
     table = METHODS | {"distill": replace(METHODS["distill"], adapt=functools.partial(distil, steps=30))}
     del table["denoiser"]
@@ -112,12 +112,12 @@ def methods(monkeypatch: pytest.MonkeyPatch) -> dict[str, Method]:
     return table
 
 
-def constant(changes: Changes, **options: Any) -> Method:
+def constant(changes: Changes, **options: Any) -> AdaptationMethod:
     """A method that returns these changes."""
-    return Method(lambda problem, before, *, progress, deadline: changes, 0.1, **options)
+    return AdaptationMethod(lambda problem, before, *, progress, deadline: changes, 0.1, **options)
 
 
-def test_auto_climbs_from_cheap_to_thorough(methods: dict[str, Method]) -> None:
+def test_auto_climbs_from_cheap_to_thorough(methods: dict[str, AdaptationMethod]) -> None:
     record, seen = Record(), []
     steps = climb(problem(), held_back=HELD_BACK, on_step=seen.append, progress=record)
     assert [step.method for step in steps] == ["none", "statistics", "bias", "distill"]
@@ -136,7 +136,7 @@ def test_methods_and_judgements_share_no_noise() -> None:
     assert len({*firsts, distillation.LAST_DRAW, criterion.FIRST_INDEX}) == 6
 
 
-def test_a_network_without_gradients_gets_a_denoiser(methods: dict[str, Method]) -> None:
+def test_a_network_without_gradients_gets_a_denoiser(methods: dict[str, AdaptationMethod]) -> None:
     class Frozen(nn.Module):
         """Trained weights behind an operation without gradient, as in a network of ONNX Runtime."""
 
@@ -150,15 +150,19 @@ def test_a_network_without_gradients_gets_a_denoiser(methods: dict[str, Method])
     assert steps[-1].changes.denoiser is not None
 
 
-def test_what_harms_is_rejected_and_not_built_on(methods: dict[str, Method]) -> None:
+def test_what_harms_is_rejected_and_not_built_on(methods: dict[str, AdaptationMethod]) -> None:
     before: list[Changes] = []
 
-    def adapt(problem: Problem, changes: Changes, *, progress: Any, deadline: float | None) -> Changes:
+    def adapt(problem: SmoothingProblem, changes: Changes, *, progress: Any, deadline: float | None) -> Changes:
         before.append(changes)
         return changes
 
     del methods["bias"], methods["distill"]
-    methods |= {"collapse": constant(COLLAPSED), "next": Method(adapt, 1.0), "fresh": Method(adapt, 1.0, fresh=True)}
+    methods |= {
+        "collapse": constant(COLLAPSED),
+        "next": AdaptationMethod(adapt, 1.0),
+        "fresh": AdaptationMethod(adapt, 1.0, fresh=True),
+    }
     steps = climb(problem(), held_back=HELD_BACK, progress=Silent())
     assert [(step.method, step.accepted) for step in steps] == [
         ("none", True), ("statistics", True), ("collapse", False), ("next", False), ("fresh", False),
@@ -167,7 +171,7 @@ def test_what_harms_is_rejected_and_not_built_on(methods: dict[str, Method]) -> 
     assert before[1] == Changes()
 
 
-def test_a_named_method_is_accepted_in_any_case(methods: dict[str, Method]) -> None:
+def test_a_named_method_is_accepted_in_any_case(methods: dict[str, AdaptationMethod]) -> None:
     methods["collapse"] = constant(COLLAPSED)
     record = Record()
     _, step = climb(problem(), method="collapse", held_back=HELD_BACK, progress=record)
@@ -175,7 +179,7 @@ def test_a_named_method_is_accepted_in_any_case(methods: dict[str, Method]) -> N
     assert record.messages[-1].endswith("; not better beyond the error")
 
 
-def test_finished_steps_are_not_repeated(methods: dict[str, Method]) -> None:
+def test_finished_steps_are_not_repeated(methods: dict[str, AdaptationMethod]) -> None:
     del methods["distill"]
     whole = climb(problem(), held_back=HELD_BACK, progress=Silent())
     methods["statistics"] = constant(Changes())
@@ -187,7 +191,7 @@ def test_finished_steps_are_not_repeated(methods: dict[str, Method]) -> None:
     assert climb(problem(), held_back=HELD_BACK, finished=whole, progress=Silent()) == whole
 
 
-def test_methods_that_do_not_suit_the_network_are_left_out(methods: dict[str, Method]) -> None:
+def test_methods_that_do_not_suit_the_network_are_left_out(methods: dict[str, AdaptationMethod]) -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(144, 4))
     del methods["distill"]
     record = Record()
@@ -200,15 +204,15 @@ def test_methods_that_do_not_suit_the_network_are_left_out(methods: dict[str, Me
         climb(problem(net), method="statistic", held_back=HELD_BACK, progress=Silent())
 
 
-def test_the_time_is_shared(methods: dict[str, Method]) -> None:
+def test_the_time_is_shared(methods: dict[str, AdaptationMethod]) -> None:
     deadlines: list[float] = []
 
-    def adapt(problem: Problem, changes: Changes, *, progress: Any, deadline: float) -> Changes:
+    def adapt(problem: SmoothingProblem, changes: Changes, *, progress: Any, deadline: float) -> Changes:
         deadlines.append(deadline)
         return changes
 
     methods.clear()
-    methods |= {"short": Method(adapt, 0.1), "long": Method(adapt, 1.0)}
+    methods |= {"short": AdaptationMethod(adapt, 0.1), "long": AdaptationMethod(adapt, 1.0)}
     climb(problem(), seconds=1000, held_back=HELD_BACK, progress=Silent())
     assert 800 < deadlines[1] - deadlines[0] < 1000
     record, spent = Record(), Step("short", Changes(), 0.0, 0.0, False, seconds=1000)
@@ -220,7 +224,7 @@ def test_a_slow_network_is_judged_on_fewer_samples(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(ladder, "METHODS", {})
     sizes: list[tuple[int, int]] = []
 
-    def record_size(problem: Problem, changes: Changes, images: torch.Tensor, samples: int) -> Judgement:
+    def record_size(problem: SmoothingProblem, changes: Changes, images: torch.Tensor, samples: int) -> Judgement:
         sizes.append((len(images), samples))
         return votes([64] * 40)
 

@@ -21,7 +21,7 @@ from pprs.adaptation import bias, distillation
 from pprs.adaptation.bias import adapt_bias, match_label_mix
 from pprs.adaptation.criterion import Judgement, judge
 from pprs.adaptation.distillation import distil
-from pprs.adaptation.problem import Adapted, Changes, Problem, predict_scores
+from pprs.adaptation.problem import Adapted, Changes, SmoothingProblem, predict_scores
 from pprs.adaptation.statistics import adapt_statistics
 from pprs.errors import ConfigurationError
 from pprs.model.modes import eval_mode
@@ -253,13 +253,13 @@ def test_a_slow_network_without_norm_layers_trains_all(monkeypatch: pytest.Monke
 def test_fewer_steps_are_made_if_they_take_longer_than_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distillation, "WINDOW", 4)
     rates: list[float] = []
-    train = distillation._Trainer._train
+    train = distillation._NetworkTrainer._train
 
     def record_rate(trainer: Any, *args: Any) -> float:
         rates.append(trainer._optimizer.param_groups[0]["lr"])
         return train(trainer, *args)
 
-    monkeypatch.setattr(distillation._Trainer, "_train", record_rate)
+    monkeypatch.setattr(distillation._NetworkTrainer, "_train", record_rate)
     distil(problem(), Changes(), progress=Silent(), deadline=time.monotonic() - 1, steps=40)
     assert len(rates) == 8  # the window in which it is noticed, and one in which the learning rate falls
     assert rates[:4] == sorted(rates[:4])
@@ -303,5 +303,5 @@ def test_eval_mode_restores_every_layer() -> None:
 
 
 def test_a_model_without_a_number_of_classes_can_be_distilled() -> None:
-    anonymous = Problem(Model(trained(), "tiny"), unlabelled(32), problem().noise, None)
+    anonymous = SmoothingProblem(Model(trained(), "tiny"), unlabelled(32), problem().noise, None)
     assert distil(anonymous, Changes(), progress=Silent(), steps=2).weights

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from pprs import Gaussian, Model
-from pprs.adaptation.problem import Problem
+from pprs.adaptation.problem import SmoothingProblem
 from pprs.partition import Partition
 
 NOISE = Gaussian(0.15)
@@ -52,5 +52,5 @@ def trained() -> nn.Sequential:
     return net.eval()
 
 
-def problem(module: nn.Module | None = None, count: int = 200, partition: Partition | None = None) -> Problem:
-    return Problem(Model(module or trained(), "tiny", 4), unlabelled(count), NOISE, partition)
+def problem(module: nn.Module | None = None, count: int = 200, partition: Partition | None = None) -> SmoothingProblem:
+    return SmoothingProblem(Model(module or trained(), "tiny", 4), unlabelled(count), NOISE, partition)

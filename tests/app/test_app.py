@@ -26,13 +26,13 @@ from PIL import Image
 
 from pprs._support import threads as _threads
 from pprs.app import certification, comparison, directions, partition_forms
-from pprs.app.cards import Answer, Card, Tile, render_answer
+from pprs.app.cards import TabAnswer, TabCard, Tile, render_answer
 from pprs.app.catalog import parse_labels
 from pprs.app.certification import STOP, MethodState, iter_states, make_sampling, make_tiles
-from pprs.app.networks import Example, ImageEntry, LoadedModel, Networks
+from pprs.app.networks import ImageEntry, LoadedModel, Networks, OfferedInput
 from pprs.app.page import build_page
 from pprs.app.render import render_chart, render_note, render_number
-from pprs.app.requests import ChosenInput, Method, Request
+from pprs.app.requests import ChosenInput, Request, SmoothingMethod
 from pprs.app.search import SearchState, iter_search, render_progress
 from pprs.app.server import cost
 from pprs.app.server.context import Context, Sessions
@@ -66,9 +66,9 @@ def make_request(loaded: LoadedModel, n: int = 1000, index: int = 17, sigma: flo
     return Request(loaded, chosen, make_sampling(n, 0.001), make_methods(*partitions, sigma=sigma), 3)
 
 
-def make_methods(*partitions: str, sigma: float = 0.25) -> tuple[Method, ...]:
+def make_methods(*partitions: str, sigma: float = 0.25) -> tuple[SmoothingMethod, ...]:
     noise = Gaussian(sigma)
-    return (Method(noise), *(Method(noise, parse_partition(text)) for text in partitions))
+    return (SmoothingMethod(noise), *(SmoothingMethod(noise, parse_partition(text)) for text in partitions))
 
 
 def parse_request(context: Context, values: tuple[object, ...]) -> Request[Any]:
@@ -224,7 +224,7 @@ def control_values(**overrides: object) -> tuple[object, ...]:
 
 
 def make_context(loaded: LoadedModel) -> Context:
-    examples = (Example("a 3", 17), Example("a 2", 6, labels="2,3"))
+    examples = (OfferedInput("a 3", 17), OfferedInput("a 2", 6, labels="2,3"))
     return Context(Networks([ImageEntry("digits", lambda job: loaded, examples)]), Path())
 
 
@@ -406,8 +406,8 @@ def test_hostile_names_of_classes_and_images_are_shown_as_text(loaded: LoadedMod
     *_, states = iter_states(request, FairQueue(), threading.Event(), Limits())
     assert_harmless(render_states(request, states), times=10)
     tile = Tile(HOSTILE, np.zeros((4, 4, 3)), HOSTILE)
-    card = Card(HOSTILE, HOSTILE, tiles=[tile], chips=[HOSTILE], legend=[(HOSTILE, "red")], notes=[(HOSTILE,)])
-    assert_harmless(render_answer(Answer("x", [card] * 3, [HOSTILE])), times=3 * 9)
+    card = TabCard(HOSTILE, HOSTILE, tiles=[tile], chips=[HOSTILE], legend=[(HOSTILE, "red")], notes=[(HOSTILE,)])
+    assert_harmless(render_answer(TabAnswer("x", [card] * 3, [HOSTILE])), times=3 * 9)
     for html in (
         render_number(HOSTILE, HOSTILE, HOSTILE, norm=HOSTILE),
         render_note(HOSTILE, "error"),
@@ -429,7 +429,9 @@ def test_a_slow_partition_is_refused_before_it_is_applied_to_a_full_image(
 ) -> None:
     """Wherever a partition would be applied: to tiles, certificates and changed images."""
     partition = parse_partition("tv:weight=0.1,iterations=20000")
-    slow = dataclasses.replace(make_request(loaded), methods=(*make_methods(), Method(Gaussian(0.25), partition)))
+    slow = dataclasses.replace(
+        make_request(loaded), methods=(*make_methods(), SmoothingMethod(Gaussian(0.25), partition))
+    )
     shapes = []
     monkeypatch.setattr(TotalVariation, "_filter", lambda self, noisy, out: (shapes.append(noisy.shape), spin(0.3)))
     with FairQueue().take() as turn, pytest.raises(PprsError, match="too long for this page"):
@@ -465,9 +467,9 @@ import threading, time, signal, os
 from pathlib import Path
 from pprs.app.server import serve
 from pprs.app.server.context import Context
-from pprs.app.networks import Example, ImageEntry, Networks
+from pprs.app.networks import OfferedInput, ImageEntry, Networks
 serve.GRACE = 0.5
-networks = Networks([ImageEntry("none", lambda job: None, (Example("a 3", 17),))])
+networks = Networks([ImageEntry("none", lambda job: None, (OfferedInput("a 3", 17),))])
 threading.Thread(target=time.sleep, args=(3600,)).start()
 ready = lambda: threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
 serve.serve(Context(networks, Path()), serve.bind(0), ready=ready)

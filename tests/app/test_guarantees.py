@@ -19,13 +19,13 @@ from pprs.app import models
 from pprs.app.label_maps import certify_maps
 from pprs.app.label_sets import CalibrationStore, predict_sets, split_images
 from pprs.app.models import make_models
-from pprs.app.networks import Example, ImageEntry, LoadedModel, Network, Networks
+from pprs.app.networks import ImageEntry, LoadedModel, Network, Networks, OfferedInput
 from pprs.app.patches import certify_patch, render_patch
 from pprs.app.requests import Request
 from pprs.app.segmenters import list_segmenters
 from pprs.app.server.context import Context
 from pprs.app.server.fair_queue import FairQueue
-from pprs.app.server.jobs import OUT_OF_TIME, STOPPED, Job
+from pprs.app.server.jobs import OUT_OF_TIME, STOPPED, BackgroundJob
 from pprs.app.tabs import jobs
 from pprs.app.tabs.base import Tab
 from pprs.app.tabs.label_set import LabelSet
@@ -70,7 +70,7 @@ def segmentation_context(names: tuple[str, str] = ("dark", "bright")) -> Context
     model = Model(Brightness(), "brightness", 2, names, (1, 8, 8), task="segment")
     masked = as_masked_set((images, (images[:, 0] > 0.5).astype(np.int64)))
     loaded = LoadedModel(model, model, "torch", Prepared(masked, model, 2))
-    examples = (Example("half", 0), Example("unclear", 1))
+    examples = (OfferedInput("half", 0), OfferedInput("unclear", 1))
     entry = ImageEntry("brightness", lambda job: loaded, examples)
     return Context(Networks([]), Path(), Networks([entry]))
 
@@ -82,7 +82,7 @@ def row_context(names: tuple[str, ...] = ("a", "b", "c", "d")) -> Context:
         image[:, 2 * label : 2 * label + 2] = (120 + i) / 255
     model = Model(Means(), "means", 4, names, (1, 8, 8))
     loaded = LoadedModel(model, model, "torch", as_image_set((images, labels)))
-    entry = ImageEntry("means", lambda job: loaded, (Example("first", 0), Example("second", 1)))
+    entry = ImageEntry("means", lambda job: loaded, (OfferedInput("first", 0), OfferedInput("second", 1)))
     return Context(Networks([entry]), Path())
 
 
@@ -143,7 +143,7 @@ def run(context: Context, start: jobs.Start, subject: str = "test") -> str:
     return last
 
 
-def wait_for(job: Job[Any]) -> Any:
+def wait_for(job: BackgroundJob[Any]) -> Any:
     *_, state = job.iter_states()
     return state.result
 
@@ -151,7 +151,7 @@ def wait_for(job: Job[Any]) -> Any:
 # ---- jobs
 
 
-def tick(job: Job[str], begun: threading.Event | None = None) -> str:
+def tick(job: BackgroundJob[str], begun: threading.Event | None = None) -> str:
     job.begin("count", 100, "ticks")
     for _ in range(5000):
         if begun is not None:
@@ -163,12 +163,12 @@ def tick(job: Job[str], begun: threading.Event | None = None) -> str:
 
 def test_a_job_can_be_stopped_and_ends_at_its_time_limit() -> None:
     halt, begun = threading.Event(), threading.Event()
-    job: Job[str] = Job(lambda job: tick(job, begun), FairQueue(), halt)
+    job: BackgroundJob[str] = BackgroundJob(lambda job: tick(job, begun), FairQueue(), halt)
     begun.wait(60)
     halt.set()
     *_, state = job.iter_states()
     assert (state.stopped, state.title, state.result) == (STOPPED, "count", None)
-    *_, state = Job(tick, FairQueue(), threading.Event(), max_seconds=0.05).iter_states()
+    *_, state = BackgroundJob(tick, FairQueue(), threading.Event(), max_seconds=0.05).iter_states()
     assert state.stopped == OUT_OF_TIME
 
 
@@ -177,7 +177,7 @@ def test_a_newer_task_replaces_a_job_and_errors_become_messages() -> None:
     begun = threading.Event()
 
     def start(halt: threading.Event) -> Iterator[str]:
-        yield from jobs.show_job(Job(lambda job: tick(job, begun), context.queue, halt), str)
+        yield from jobs.show_job(BackgroundJob(lambda job: tick(job, begun), context.queue, halt), str)
 
     pages = jobs.iter_pages(context, "me", "test", start)
     assert 'data-state="running"' in next(pages)
@@ -226,7 +226,7 @@ def test_visitors_share_a_network_that_is_being_loaded_and_a_failure_can_be_repe
 def test_label_maps_equal_those_of_the_library() -> None:
     context = segmentation_context()
     request = make_request(Segment(context), values_of_maps())
-    maps = wait_for(Job(lambda job: certify_maps(request, job), FairQueue(), threading.Event()))
+    maps = wait_for(BackgroundJob(lambda job: certify_maps(request, job), FairQueue(), threading.Event()))
     for label_map, partition in zip(maps, (None, "grid:size=2"), strict=True):
         expected = certify_segmentation(
             Brightness(), request.chosen.values, num_classes=2, noise=Gaussian(0.25), partition=partition, seed=3
@@ -311,7 +311,7 @@ def test_label_sets_equal_those_of_the_library() -> None:
     calibration, others = split_images(request)
     assert not {0, 1} & {*calibration, *others}  # the examples
     assert (len(calibration), len(others), set(calibration) & set(others)) == (90, 28, set())
-    shown = wait_for(Job(lambda job: predict_sets(request, store, job), FairQueue(), threading.Event()))
+    shown = wait_for(BackgroundJob(lambda job: predict_sets(request, store, job), FairQueue(), threading.Event()))
     for one, partition in zip(shown, (None, parse_partition("grid:size=2")), strict=True):
         subject = load_subject(request.loaded.model, request.loaded.data, images=calibration)
         expected = LabelSets.of_subject(
@@ -423,7 +423,7 @@ def test_a_certificate_against_patches_equals_that_of_the_library() -> None:
     request = make_request(Patch(context), values_of_patch())
     passes: list[float] = []
 
-    class Counting(Job[Any]):
+    class Counting(BackgroundJob[Any]):
         def advance(self, amount: float, note: str = "") -> None:
             passes.append(amount)
             super().advance(amount, note)
@@ -442,7 +442,7 @@ def test_a_certificate_against_patches_equals_that_of_the_library() -> None:
 def test_a_label_that_is_not_certified_comes_with_the_pair_that_changes_it() -> None:
     context = row_context()
     request = make_request(Patch(context), values_of_patch(patch=4, masks=2))
-    result = wait_for(Job(lambda job: certify_patch(request, job), FairQueue(), threading.Event()))
+    result = wait_for(BackgroundJob(lambda job: certify_patch(request, job), FairQueue(), threading.Event()))
     assert not result.certificate.certified
     page = render_patch(request, result)
     assert "not certified: a 4x4 patch may alter this label" in page

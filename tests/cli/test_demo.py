@@ -13,9 +13,9 @@ from pprs.model.weights import read_description
 
 
 def test_the_demo_certifies_at_once_and_writes_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demos.Certify, "limit", 3)
-    monkeypatch.setattr(demos.Certify, "n", 100)
-    monkeypatch.setattr(demos.Certify, "ways", {"rs": "none", "blur": "blur:size=3"})
+    monkeypatch.setattr(demos.CertifyDemo, "limit", 3)
+    monkeypatch.setattr(demos.CertifyDemo, "n", 100)
+    monkeypatch.setattr(demos.CertifyDemo, "ways", {"rs": "none", "blur": "blur:size=3"})
     out = pprs("demo", "--out", tmp_path / "demo").stdout
     assert "can alter this label" in out or "abstained" in out  # the first digit, before the rest
     for name in ("rs", "blur"):
@@ -29,7 +29,7 @@ def test_with_train_it_trains_by_the_command_of_the_network(tmp_path: Path, monk
     command = "pprs train --data builtin:mnist5k --width 1 --epochs 1 --batch-size 1000 --threads 1 --out other"
     monkeypatch.setitem(demos.COMMANDS, "digits", command)
     models = []
-    monkeypatch.setattr(demos.Sets, "present", lambda self, model, out, page, *, adapting: models.append(model))
+    monkeypatch.setattr(demos.SetsDemo, "present", lambda self, model, out, page, *, adapting: models.append(model))
     for _ in range(2):  # the second time it is there
         pprs("demo", "--sets", "--train", "--out", tmp_path)
     assert models == [str(tmp_path / "trained" / "digits.safetensors")] * 2

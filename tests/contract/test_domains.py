@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import networks
@@ -12,6 +15,13 @@ import torch
 
 import pprs
 from pprs import Model, PprsError, SmoothedClassifier
+from pprs.audit import Audit, AuditedImage
+from pprs.inputs.domain import DOMAINS, Domain
+from pprs.inputs.space import Space
+from pprs.metrics import Summary
+from pprs.prediction import PredictionSettings
+from pprs.prediction.guarantee import state_promise
+from pprs.report.summary import list_notes
 from pprs.segmentation.segmenter import certify_segmentation
 
 
@@ -113,3 +123,49 @@ def test_messages_about_signals_say_signal() -> None:
     assert "image" not in str(pickle.loads(pickle.dumps(caught.value)))
     with pytest.raises(PprsError, match="^image 4: shape .* The usual cause is an image whose size"):
         SmoothedClassifier(fails, 2, 0.25, partition=None).certify(GREY[None], n0=5, n=50, index=4)
+
+
+def summaries(shape: tuple[int, ...]) -> list[Summary]:
+    """Summaries of two runs that every note is about."""
+    one = Summary(
+        "a", 9, (0.5,), (0.4,), (0.6,), (0.5,), 0.1, 0.01, 0.1, 1.0, 1.0, 1.0, 100.0, undecided=3, labelled=False,
+        failed=2, sequential=True, not_counted=1, label_choice="cat, dog", space=Space(shapes=(shape,)),
+    )  # fmt: skip
+    return [one, replace(one, name="b", failed=1, space=Space(shapes=((*shape[:-1], shape[-1] + 1),)))]
+
+
+def audit() -> Audit:
+    """An audit that every note is about."""
+    image = AuditedImage(0, 1, 0.5, "scores", "none", 100, 1.0, False, True, untested=3)
+    return Audit((image,) * 3, 1e-3, {}, 9)
+
+
+SETTINGS = PredictionSettings(n=100, alpha=0.001)
+TEXTS: dict[str, Callable[[Domain], str]] = {
+    "notes of a report": lambda inputs: "\n".join(list_notes(summaries((1, 8, 8)[-inputs.ndim :]))),
+    "notes of an audit": lambda inputs: "\n".join(audit().notes(inputs)),
+    "promise of predictions": lambda inputs: state_promise(SETTINGS, 3, 5, inputs),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_texts_about_images_and_signals_differ_in_the_noun_only(name: str) -> None:
+    of_images, of_signals = TEXTS[name](DOMAINS["image"]), TEXTS[name](DOMAINS["signal"])
+    assert "signal" not in of_images
+    assert "image" not in of_signals
+    assert of_images.count("image") == of_signals.count("signal") > 0
+
+
+def test_texts_are_reworded_only_where_they_leave() -> None:
+    """Progress, errors about an input, what a verification found, and what commands print. Others write the noun."""
+    root = Path(pprs.__file__).parent
+    places = {
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr == "rename"
+    }
+    files_on_disk = {"runs/remote.py", "testing/store.py"}
+    assert places - files_on_disk == {
+        "cli/errors.py", "progress.py", "smoothing/samples.py", "verification/findings.py",
+    }  # fmt: skip

@@ -25,7 +25,7 @@ from pprs.patches.guarantee import PatchGuarantee
 from pprs.prediction.guarantee import PREDICT
 from pprs.runs import Failure, Key, Known, Question, Session
 from pprs.runs.columns import Schema
-from pprs.runs.guarantee import Metric, Summary
+from pprs.runs.guarantee import Metric, RunSummary
 from pprs.segmentation.guarantee import SEGMENT
 from pprs.testing import GuaranteeContract
 
@@ -189,7 +189,7 @@ class Skips(ShiftGuarantee):
 class Flatters(ShiftGuarantee):
     """Counts inputs that failed as certified."""
 
-    def summarise(self, run: Any) -> Summary:
+    def summarise(self, run: Any) -> RunSummary:
         summary = super().summarise(run)
         certified = sum(row.certified for row in run.iter_rows()) + len(summary.failures)
         return replace(summary, metrics=(Metric("certified", certified / max(summary.inputs, 1)),))
@@ -198,7 +198,7 @@ class Flatters(ShiftGuarantee):
 class Forgets(ShiftGuarantee):
     """Leaves out inputs that failed."""
 
-    def summarise(self, run: Any) -> Summary:
+    def summarise(self, run: Any) -> RunSummary:
         summary = super().summarise(run)
         return replace(summary, inputs=summary.inputs - len(summary.failures), failures=())
 

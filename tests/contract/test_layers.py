@@ -1,4 +1,4 @@
-"""Modules import only from lower layers, and the public names are fixed."""
+"""Modules import only from lower layers, the public names are fixed, and every class has a name of its own."""
 
 from __future__ import annotations
 
@@ -169,6 +169,15 @@ def test_public_names_are_listed_once_and_only_in_the_stub() -> None:
     stub = ast.parse((ROOT / "__init__.pyi").read_text(encoding="utf-8"))
     listed = [alias.asname for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names]
     assert sorted(map(str, listed)) == PUBLIC
+
+
+def test_no_two_classes_share_a_name() -> None:
+    places: dict[str, list[str]] = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}
 
 
 HEAVY = ("matplotlib", "gradio", "ray", "art", "torchmetrics", "captum", "mlflow")

@@ -31,7 +31,7 @@ from pprs.noise import noise_of
 from pprs.report.table import NONE, Table, format_radius
 from pprs.reproduction import Results, charts, draw_experiment, experiment_cells, models_table, read_plan, reproduce
 from pprs.reproduction.match import LEAST, MOST, matching_sigma
-from pprs.reproduction.plan import Data, Line, Model, Plan
+from pprs.reproduction.plan import Data, Line, ModelSpec, ReproductionPlan
 from pprs.reproduction.results import KEPT, MANIFEST, ROW, _read_data
 from pprs.reproduction.run import Reproduction
 from pprs.reproduction.tables import accuracy_gain, gallery_table, most_common_share
@@ -283,7 +283,7 @@ def test_groups_of_labels(tmp_path: Path) -> None:
     with pytest.raises(PprsError, match="give a larger stride"):
         Reproduction(one, tmp_path)._groups("digits", "digits")
     # A network that was not trained on the data is matched by class names.
-    known = dataclasses.replace(plan, data={"digits": data}, models={"digits": Model("net.onnx")})
+    known = dataclasses.replace(plan, data={"digits": data}, models={"digits": ModelSpec("net.onnx")})
     words = Reproduction(known, tmp_path)._groups("digits", "digits")
     assert words == [("c0,c1", 4), ("c2,c3", 4)]
 
@@ -774,7 +774,7 @@ def test_tables_on_partitions() -> None:
 
 
 def test_adapted_models_of_a_plan(tmp_path: Path) -> None:
-    def plan_of(text: str) -> Plan:
+    def plan_of(text: str) -> ReproductionPlan:
         path = tmp_path / "plan.toml"
         path.write_text(text)
         return read_plan(path)

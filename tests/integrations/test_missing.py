@@ -15,6 +15,7 @@ from pprs.integrations import MissingPackageError
     ("module", "imported", "name"),
     [
         ("torchmetrics", "torchmetrics", "torchmetrics"),
+        ("sklearn", "sklearn.base", "sklearn"),
         ("art", "art.estimators.certification.randomized_smoothing", "art"),
     ],
 )

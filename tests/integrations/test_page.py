@@ -71,7 +71,7 @@ def check(page: Any, folder: Path) -> None:
     assert page.prediction.tolist() == [0, 1, 1, -1]
     assert page.accuracy.compute().tolist()[0] == 0.75
     assert page.mask.shape == (1, 1, 8, 8)
-    assert page.partition.of.n_segments == 100
+    assert page.search.best_params_.keys() == page.grid.keys()
     assert page.schema["title"] == "Results of certifying a data set"
     assert (folder / "report.html").is_file()
     results = huggingface_hub.ModelCard((folder / "README.md").read_text()).data.eval_results

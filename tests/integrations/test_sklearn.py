@@ -1,4 +1,4 @@
-"""Partitions and noises are parameters that scikit-learn's `clone` and searches can copy and change."""
+"""scikit-learn clones partitions and noises, and estimators replace them by copies whose options a search varies."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import pytest
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import Pipeline
 
 from pprs import Gaussian, PprsError, Slic, SmoothedClassifier
+from pprs._support.params import replace_params
+from pprs.integrations.sklearn import SmoothedEstimator
 from pprs.noise import NOISES, Noise, parse_noise
 from pprs.partition import PARTITIONS, Filter, Partition, parse_partition
 
@@ -31,42 +34,75 @@ def test_clone_and_parameters(value: Partition | Noise) -> None:
     assert copied is not value
     assert str(copied) == str(value)
     assert type(value)(**value.get_params(deep=False)) == value
-    assert copied.set_params(**value.get_params(deep=False)) is copied
-    assert copied == value
+    assert replace_params(value, value.get_params(deep=False)) == value
 
 
-def test_set_params_changes_this_object_only() -> None:
-    noise = Gaussian(0.5)
-    copied = clone(noise)
-    assert copied.set_params(sigma=1.0) is copied
-    assert copied == Gaussian(1.0)
-    assert hash(copied) == hash(Gaussian(1.0))
-    assert noise == Gaussian(0.5)
+@pytest.mark.parametrize("value", OBJECTS, ids=str)
+def test_nothing_is_changed_in_place(value: Partition | Noise) -> None:
+    before = str(value)
+    with pytest.raises(PprsError, match=r"is never changed in place.*dataclasses\.replace.*SmoothedEstimator"):
+        value.set_params(**value.get_params(deep=False))
+    assert str(value) == before
 
 
 def test_options_of_inner_partitions() -> None:
     soft = parse_partition("slic:n_segments=9/soft:near=8")
     assert soft is not None
-    inner = soft.get_params()["of"]
     assert soft.get_params()["of__n_segments"] == 9
     assert "of__n_segments" not in soft.get_params(deep=False)
-    soft.set_params(of__n_segments=16, near=4.0)
-    assert str(soft).startswith("slic:n_segments=16,")
-    assert "near=4.0" in str(soft)
-    assert inner.n_segments == 9
-    soft.set_params(of=Slic(n_segments=25), of__blur=5)
-    assert soft.get_params()["of"] == Slic(n_segments=25, blur=5)
+    changed = replace_params(soft, {"of__n_segments": 16, "near": 4.0})
+    assert str(changed).startswith("slic:n_segments=16,")
+    assert "near=4.0" in str(changed)
+    assert soft == parse_partition("slic:n_segments=9/soft:near=8")
+    changed = replace_params(changed, {"of": Slic(n_segments=25), "of__blur": 5})
+    assert changed.get_params()["of"] == Slic(n_segments=25, blur=5)
+
+
+def scores(x: torch.Tensor) -> torch.Tensor:
+    bright = x.mean((1, 2, 3))
+    return torch.stack([bright, 1 - bright], 1)
+
+
+class Smoothed(ClassifierMixin, SmoothedEstimator):  # type: ignore[misc]
+    """A classifier of scikit-learn with a noise and a partition as parameters."""
+
+    def __init__(self, noise: Noise, partition: Partition, n: int = 32) -> None:
+        self.noise, self.partition, self.n = noise, partition, n
+
+    def fit(self, x: Any, y: Any) -> Smoothed:
+        self.classes_ = np.unique(y)
+        return self
+
+    def predict(self, x: Any) -> Any:
+        g = SmoothedClassifier(scores, 2, self.noise, self.partition, arithmetic="real")
+        return np.array([g.counts(torch.as_tensor(image), n=self.n).argmax() for image in x])
+
+
+def test_an_estimator_replaces_its_noise_and_partition() -> None:
+    noise, slic = Gaussian(0.5), Slic(n_segments=9)
+    estimator = Smoothed(noise, slic)
+    assert estimator.set_params() is estimator
+    assert estimator.set_params(noise__sigma=1.0, partition__blur=5, n=8) is estimator
+    assert (estimator.noise, estimator.partition, estimator.n) == (Gaussian(1.0), Slic(n_segments=9, blur=5), 8)
+    assert (noise, slic) == (Gaussian(0.5), Slic(n_segments=9))
+    estimator.set_params(partition__of__n_segments=16, partition=parse_partition("slic/soft"))
+    assert estimator.get_params()["partition__of__n_segments"] == 16
+    pipeline = Pipeline([("smoothed", estimator)])
+    pipeline.set_params(smoothed__noise__sigma=0.25)
+    assert estimator.noise == Gaussian(0.25)
 
 
 def test_nothing_is_changed_by_a_wrong_value() -> None:
-    slic = Slic(n_segments=9)
+    estimator = Smoothed(Gaussian(0.5), Slic(n_segments=9))
     with pytest.raises(PprsError, match='has no option "segments". Did you mean "n_segments"'):
-        slic.set_params(blur=3, segments=4)
+        estimator.set_params(noise__sigma=1.0, partition__segments=4)
     with pytest.raises(PprsError, match="n_segments"):
-        slic.set_params(blur=3, n_segments=-1)
+        estimator.set_params(noise__sigma=1.0, partition__n_segments=-1)
     with pytest.raises(PprsError, match='the option "blur" of .* has no options of its own'):
-        slic.set_params(blur__size=3)
-    assert slic == Slic(n_segments=9)
+        estimator.set_params(noise__sigma=1.0, partition__blur__size=3)
+    with pytest.raises(ValueError, match="Invalid parameter 'parts'"):
+        estimator.set_params(parts__n_segments=4)
+    assert (estimator.noise, estimator.partition) == (Gaussian(0.5), Slic(n_segments=9))
 
     class Custom(Filter):
         name = "custom"
@@ -81,35 +117,13 @@ def test_nothing_is_changed_by_a_wrong_value() -> None:
         clone(Custom())
 
 
-def scores(x: torch.Tensor) -> torch.Tensor:
-    bright = x.mean((1, 2, 3))
-    return torch.stack([bright, 1 - bright], 1)
+def test_an_estimator_of_another_class_is_told_what_to_derive_from() -> None:
+    class Other(BaseEstimator):  # type: ignore[misc]
+        def __init__(self, partition: Partition) -> None:
+            self.partition = partition
 
-
-def test_a_classifier_keeps_the_options_that_it_was_created_with() -> None:
-    noise, slic = Gaussian(0.5), Slic(n_segments=4)
-    x = torch.full((1, 8, 8), 0.6)
-    g = SmoothedClassifier(scores, 2, noise, slic)
-    before = g.certify(x, n=100)
-    noise.set_params(sigma=0.1)
-    slic.set_params(n_segments=16)
-    assert g.certify(x, n=100) == before
-    assert (g.noise, g.partition) == (Gaussian(0.5), Slic(n_segments=4))
-
-
-class Smoothed(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A classifier of scikit-learn with a noise and a partition as parameters."""
-
-    def __init__(self, noise: Noise, partition: Partition) -> None:
-        self.noise, self.partition = noise, partition
-
-    def fit(self, x: Any, y: Any) -> Smoothed:
-        self.classes_ = np.unique(y)
-        return self
-
-    def predict(self, x: Any) -> Any:
-        g = SmoothedClassifier(scores, 2, self.noise, self.partition, arithmetic="real")
-        return np.array([g.counts(torch.as_tensor(image), n=32).argmax() for image in x])
+    with pytest.raises(PprsError, match="SmoothedEstimator"):
+        Other(Slic()).set_params(partition__n_segments=4)
 
 
 def test_a_search_of_scikit_learn_tries_every_value() -> None:

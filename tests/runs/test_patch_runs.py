@@ -458,9 +458,9 @@ def test_the_demo_compares_fills_and_an_adapted_classifier(
 
     monkeypatch.setattr(demos, "adapt_to_masks", adapt)
     monkeypatch.setattr(demos, "DIGITS", data)
-    shown = demos.Patches()
-    monkeypatch.setattr(demos.Patches, "limit", 2)
-    monkeypatch.setattr(demos.Patches, "ways", {"patch-diffusion": "mean"})
+    shown = demos.PatchesDemo()
+    monkeypatch.setattr(demos.PatchesDemo, "limit", 2)
+    monkeypatch.setattr(demos.PatchesDemo, "ways", {"patch-diffusion": "mean"})
     (tmp_path / "demo").mkdir()
     shown.present(model, tmp_path / "demo", tmp_path / "demo" / "report.html", adapting=True)
     assert [run.name for run in sorted((tmp_path / "demo").iterdir())] == [

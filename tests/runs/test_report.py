@@ -35,7 +35,7 @@ from pprs.metrics import (
 )
 from pprs.report import make_report
 from pprs.report.figures import draw_curves
-from pprs.report.table import Cell, Table
+from pprs.report.table import Table, TableCell
 from pprs.runs import Failure, Row, RunFrame, RunSettings, RunWriter, export, read_frame, read_frames
 from pprs.runs.names import distinct_names
 from pprs.smoothing.certificate import round_down
@@ -132,6 +132,19 @@ def test_points_at_a_single_radius_are_inside_the_axes() -> None:
     low, high = axes.get_xlim()
     assert low < min(drawn)
     assert max(drawn) < high - 0.02 * (high - low)
+    looks = {(c[0].get_color(), c[0].get_marker()) for c in axes.containers}
+    assert len(looks) == 6
+
+
+def test_a_legend_counts_images_in_words() -> None:
+    """The letter n stands for the samples of one image."""
+    axes = Figure().subplots()
+    draw_curves(axes, [frame([0, 0], [0, 0], [0.1, 0.05]), frame([0], [0], [0.1])])
+    assert [text.get_text() for text in axes.get_legend().texts] == ["m (2 images)", "m (1 image)"]
+    drawn = sorted((Path(__file__).parents[2] / "docs").rglob("*.svg"))
+    assert drawn
+    for path in drawn:  # Matplotlib writes texts as paths, and as comments beside them
+        assert not re.search(r"<!-- .*\bn ?= ?\d", path.read_text(encoding="utf-8")), path
 
 
 def test_band_is_the_exact_interval() -> None:
@@ -303,9 +316,9 @@ def test_the_noise_is_named_instead_of_the_options_that_follow_it() -> None:
 HOSTILE = Table(
     ("a|b", "<b>n</b>"),
     (
-        ("<script>alert(1)</script>", Cell("1.0", "(0–2)", tip='"x" onclick="alert(1)"', best=True)),
-        ("a|b\nc", Cell("–")),
-        (Cell("[red]x[/red]", tip="<i>"), "2.0"),
+        ("<script>alert(1)</script>", TableCell("1.0", "(0–2)", tip='"x" onclick="alert(1)"', best=True)),
+        ("a|b\nc", TableCell("–")),
+        (TableCell("[red]x[/red]", tip="<i>"), "2.0"),
     ),
     "<title>",
 )

@@ -18,7 +18,7 @@ from PIL import Image
 from pprs import Gaussian, Model, PprsError, adapt, load_model
 from pprs.adaptation.criterion import FIRST_INDEX, judge
 from pprs.adaptation.distillation import distil
-from pprs.adaptation.problem import Problem
+from pprs.adaptation.problem import SmoothingProblem
 from pprs.errors import ConfigurationError
 from pprs.model.changes import Changes
 from pprs.progress import Silent
@@ -325,7 +325,7 @@ def test_adaptation_without_masks(tmp_path: Path) -> None:
     weight = 60 / (60 + 16)  # of 60 images, against the statistics before
     found = float(overlay.changes.weights["norm.running_var"])
     assert found == pytest.approx(0.25 + weight * noise.sigma**2, rel=0.02)
-    problem = Problem(Model(net, "pixels", 2, task="segment"), images[20:], noise, None)
+    problem = SmoothingProblem(Model(net, "pixels", 2, task="segment"), images[20:], noise, None)
     before = judge(problem, Changes(), images[:10], 16)
     after = judge(problem, distil(problem, Changes(), progress=Silent(), steps=25), images[:10], 16)
     assert after.improves_on(before)
@@ -336,7 +336,7 @@ def test_adaptation_without_masks(tmp_path: Path) -> None:
 
 def test_a_judgement_of_maps_by_brute_force() -> None:
     model, images = Model(Halves(), "halves", 3, task="segment"), torch.from_numpy(IMAGES[1:4]).float() / 255
-    problem = Problem(model, images, NOISE, None)
+    problem = SmoothingProblem(model, images, NOISE, None)
     found = judge(problem, Changes(), images, 16)
     for i, image in enumerate(images):
         clean = model.module(image[None]).argmax(1)[0]

@@ -20,9 +20,9 @@ from PIL import Image
 from pprs import Certificate, Gaussian, PprsError, Run, SmoothedClassifier, audit_run, certify_dataset
 from pprs.audit import (
     Attack,
-    AttackOptions,
     Audit,
     AuditedImage,
+    AuditOptions,
     LabelTest,
     LevelImage,
     Objective,
@@ -36,7 +36,7 @@ from pprs.smoothing.sampling import Sampling
 
 SHAPE = (1, 8, 8)
 GREY = torch.full(SHAPE, 128 / 255)
-QUICK = AttackOptions(steps=6, samples=400)
+QUICK = AuditOptions(steps=6, samples=400)
 
 
 def make_linear(distance: float = 0.4, seed: int = 0) -> Linear:
@@ -84,7 +84,7 @@ def test_the_result_says_why_scores_were_used(name: str) -> None:
     model, reason = NO_GRADIENT[name]
     classifier = SmoothedClassifier(model, 2, Gaussian(0.25), seed=3, partition=None)
     certificate = classifier.certify(GREY, n=500)
-    image, _ = audit_image(classifier, GREY, certificate, options=AttackOptions(steps=1, samples=100))
+    image, _ = audit_image(classifier, GREY, certificate, options=AuditOptions(steps=1, samples=100))
     assert image.kind == "scores"
     assert image.gradient_error is not None
     assert image.gradient_error.startswith(reason)
@@ -155,7 +155,7 @@ def test_nothing_is_found_inside_true_certificates(text: str) -> None:
         classifier = SmoothedClassifier(make_linear(0.3, seed), 2, Gaussian(0.25), parse_partition(text), seed=seed)
         certificate = classifier.certify(GREY, n=500)
         if certificate.prediction is not None:
-            image, _ = audit_image(classifier, GREY, certificate, options=AttackOptions(steps=3, samples=200))
+            image, _ = audit_image(classifier, GREY, certificate, options=AuditOptions(steps=3, samples=200))
             assert not image.inside
 
 

@@ -20,7 +20,7 @@ from pprs.dither.blue_noise import FILE, make_ranks
 from pprs.dither.certificate import choose_label
 from pprs.dither.classifier import to_grey_levels
 from pprs.dither.estimators import GaussianEstimator, _read, make_kernel
-from pprs.dither.thresholds import GREY, Shown, show
+from pprs.dither.thresholds import GREY, ShownLevels, show
 from pprs.errors import ConfigurationError
 
 TRIALS = 4500
@@ -228,7 +228,7 @@ def test_estimates_are_exact_and_so_functions_of_what_is_shown(levels: int, widt
     assert torch.equal(estimated[near], exact[near].float())
 
 
-def sums_in_double(shown: Shown, width: float) -> torch.Tensor:
+def sums_in_double(shown: ShownLevels, width: float) -> torch.Tensor:
     """The estimates by double precision, or -1 where nothing is known nearby."""
     values, weights, full = _read(shown)
     kernel = torch.tensor(make_kernel(width, full), dtype=torch.float64)

@@ -1,17 +1,19 @@
-"""The parameters of frozen dataclasses, as scikit-learn's `clone`, pipelines and searches expect them."""
+"""The options of frozen dataclasses by name, as scikit-learn's `clone`, pipelines and searches expect them."""
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections import defaultdict
-from typing import Any, Self, cast
+from collections.abc import Mapping
+from typing import Any, NoReturn, TypeVar, cast
 
 from pprs.errors import ConfigurationError, suggest
 
+P = TypeVar("P", bound="Parameters")
+
 
 class Parameters:
-    """Mixin for frozen dataclasses whose fields are the parameters of a scikit-learn estimator."""
+    """Mixin for frozen dataclasses whose fields may be parameters of a scikit-learn estimator."""
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the options by name.
@@ -19,47 +21,49 @@ class Parameters:
         Args:
             deep: Whether to add the options of objects that this one builds on, such as `of__n_segments`.
         """
-        params = {name: getattr(self, name) for name in self._option_names()}
+        params = {name: getattr(self, name) for name in _option_names(self)}
         if deep:
             for name, value in list(params.items()):
                 if isinstance(value, Parameters):
                     params |= {f"{name}__{key}": inner for key, inner in value.get_params().items()}
         return params
 
-    def set_params(self, **params: Any) -> Self:
-        """Change options in place, as searches of scikit-learn do with the copies that they make.
+    def set_params(self, **params: Any) -> NoReturn:
+        """Refuse to change options in place, and say what returns a changed copy."""
+        raise ConfigurationError(
+            f"{self} is never changed in place. Make a changed copy with dataclasses.replace. An estimator that "
+            "scikit-learn searches does so if it derives from pprs.integrations.sklearn.SmoothedEstimator."
+        )
 
-        Prefer `dataclasses.replace` elsewhere: an object that is the key of a dictionary is not found there once its
-        options have changed. A classifier keeps the options that it was created with.
 
-        Args:
-            **params: New values by name, with names as `get_params` returns them.
+def replace_params(of: P, params: Mapping[str, Any]) -> P:
+    """Return a copy with other options.
 
-        Returns:
-            This object.
+    Args:
+        of: The object to copy.
+        params: New values by name, with names as `get_params` returns them.
 
-        Raises:
-            ConfigurationError: If there is no such option, or if a value is not valid. Nothing is changed then.
-        """
-        options, nested = dict[str, Any](), defaultdict[str, dict[str, Any]](dict)
-        for name, value in params.items():
-            first, _, rest = name.partition("__")
-            if first not in self._option_names():
-                raise ConfigurationError(f'{self} has no option "{first}". {suggest(first, self._option_names())}')
-            if rest:
-                nested[first][rest] = value
-            else:
-                options[first] = value
-        for first, inner in nested.items():
-            of = options.get(first, getattr(self, first))
-            if not isinstance(of, Parameters):
-                raise ConfigurationError(f'the option "{first}" of {self} has no options of its own')
-            options[first] = copy.copy(of).set_params(**inner)
-        changed = dataclasses.replace(cast(Any, self), **options)
-        object.__setattr__(self, "__dict__", vars(changed))
-        return self
+    Raises:
+        ConfigurationError: If there is no such option, or if a value is not valid.
+    """
+    options, nested = dict[str, Any](), defaultdict[str, dict[str, Any]](dict)
+    for name, value in params.items():
+        first, _, rest = name.partition("__")
+        if first not in _option_names(of):
+            raise ConfigurationError(f'{of} has no option "{first}". {suggest(first, _option_names(of))}')
+        if rest:
+            nested[first][rest] = value
+        else:
+            options[first] = value
+    for first, inner in nested.items():
+        part = options.get(first, getattr(of, first))
+        if not isinstance(part, Parameters):
+            raise ConfigurationError(f'the option "{first}" of {of} has no options of its own')
+        options[first] = replace_params(part, inner)
+    return cast(P, dataclasses.replace(cast(Any, of), **options))
 
-    def _option_names(self) -> list[str]:
-        if not dataclasses.is_dataclass(self):
-            raise ConfigurationError(f"the options of {type(self).__name__} are not known: make it a dataclass")
-        return [field.name for field in dataclasses.fields(self)]
+
+def _option_names(of: Parameters) -> list[str]:
+    if not dataclasses.is_dataclass(of):
+        raise ConfigurationError(f"the options of {type(of).__name__} are not known: make it a dataclass")
+    return [field.name for field in dataclasses.fields(of)]

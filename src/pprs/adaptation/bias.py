@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from pprs.adaptation.criterion import summarise_votes
-from pprs.adaptation.problem import Changes, Problem, predict_scores, to_logits
+from pprs.adaptation.problem import Changes, SmoothingProblem, predict_scores, to_logits
 from pprs.model.scores import spread
 from pprs.progress import Progress, stage
 
@@ -21,7 +21,9 @@ NEVER = 1e-6  # added to frequencies, so that a label that never occurs has no e
 FIRST_DRAW = 2 << 32  # of the noise, so that no other method shares it
 
 
-def adapt_bias(problem: Problem, changes: Changes, *, progress: Progress, deadline: float | None = None) -> Changes:
+def adapt_bias(
+    problem: SmoothingProblem, changes: Changes, *, progress: Progress, deadline: float | None = None
+) -> Changes:
     """Add a bias to the logits, so that noise favours no label.
 
     Under noise a network predicts a few labels for most images. With the full bias, labels are as frequent on noisy
@@ -75,7 +77,7 @@ def match_label_mix(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return bias - bias.mean()
 
 
-def _estimate_radius(problem: Problem, logits: torch.Tensor, labels: torch.Tensor) -> float:
+def _estimate_radius(problem: SmoothingProblem, logits: torch.Tensor, labels: torch.Tensor) -> float:
     """Return the mean radius of images whose noisy samples have these logits [samples, images, num_classes]."""
     votes = torch.nn.functional.one_hot(logits.argmax(2), logits.shape[2]).sum(0)
     return summarise_votes(np.asarray(votes), labels.numpy(), problem).radius

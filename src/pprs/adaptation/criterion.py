@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from pprs._support import threads as _threads
-from pprs.adaptation.problem import Changes, Problem, predict_scores
+from pprs.adaptation.problem import Changes, SmoothingProblem, predict_scores
 from pprs.inputs.domain import domain_of
 from pprs.model.modes import eval_mode
 from pprs.noise import Noise
@@ -70,7 +70,7 @@ class Judgement:
         return bool(gain.mean() > mean_error(gain) and loss.mean() <= mean_error(loss) and not has_collapsed)
 
 
-def judge(problem: Problem, changes: Changes, held_back: torch.Tensor, samples: int = SAMPLES) -> Judgement:
+def judge(problem: SmoothingProblem, changes: Changes, held_back: torch.Tensor, samples: int = SAMPLES) -> Judgement:
     """Smooth the adapted network, and count its votes on images that were held back from the adaptation.
 
     Every state of a network is judged on the same noise.
@@ -104,7 +104,7 @@ def judge(problem: Problem, changes: Changes, held_back: torch.Tensor, samples: 
     return summarise_votes(counts, labels, problem)
 
 
-def _judge_maps(problem: Problem, changes: Changes, held_back: torch.Tensor, samples: int) -> Judgement:
+def _judge_maps(problem: SmoothingProblem, changes: Changes, held_back: torch.Tensor, samples: int) -> Judgement:
     """Count the votes of a network that labels every pixel, one image at a time."""
     module = problem.model.module
     net, images = changes.apply(module), list[Judgement]()
@@ -129,7 +129,7 @@ def _predict_maps(net: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:
         return torch.cat([net(batch.clone()).argmax(1).flatten(1) for batch in images.split(MAPS)])
 
 
-def summarise_votes(counts: Array, labels: Array, problem: Problem) -> Judgement:
+def summarise_votes(counts: Array, labels: Array, problem: SmoothingProblem) -> Judgement:
     """Compare votes [N, num_classes] with the labels of the clean images."""
     samples, dim = int(counts[0].sum()), problem.images[0].numel()
     radius_of = _tabulate_radii(problem.noise, samples, dim)

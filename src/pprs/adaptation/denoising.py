@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pprs.adaptation.problem import Changes, Problem
+from pprs.adaptation.problem import Changes, SmoothingProblem
 from pprs.denoisers import DenoiserArchitecture, DenoisingNetwork, save_denoiser
 from pprs.errors import ConfigurationError
 from pprs.inputs.domain import IMAGE, domain_of
@@ -38,7 +38,7 @@ FIRST_DRAW = 6 << 32  # of the noise, so that no other method shares it
 
 
 def train_denoiser(
-    problem: Problem,
+    problem: SmoothingProblem,
     changes: Changes,
     *,
     progress: Progress,
@@ -78,7 +78,7 @@ def train_denoiser(
     with _frozen(net):
         if steps is None:
             steps = _plan(problem, net, (low, high), deadline)
-        trainer = _Trainer(problem, net, (low, high), steps)
+        trainer = _DenoiserTrainer(problem, net, (low, high), steps)
         with stage(progress, "denoiser", steps, "steps"):
             for loss in trainer.run():
                 progress.advance(1, f"loss {loss:.3f}")
@@ -108,11 +108,11 @@ def write_denoiser(path: Path, changes: Changes) -> None:
     save_denoiser(path, changes.denoiser)
 
 
-def _plan(problem: Problem, net: nn.Module, sigmas: tuple[float, float], deadline: float | None) -> int:
+def _plan(problem: SmoothingProblem, net: nn.Module, sigmas: tuple[float, float], deadline: float | None) -> int:
     """Return the number of steps that fit before the deadline."""
     if deadline is None:
         return DEFAULT_STEPS
-    trial = _Trainer(problem, net, sigmas, TRIAL_STEPS).run()
+    trial = _DenoiserTrainer(problem, net, sigmas, TRIAL_STEPS).run()
     next(trial)  # the first step allocates memory
     began = time.monotonic()
     count = sum(1 for _ in trial)
@@ -120,7 +120,7 @@ def _plan(problem: Problem, net: nn.Module, sigmas: tuple[float, float], deadlin
     return max(int(SAFETY * rate * (deadline - time.monotonic())), LEAST_STEPS)
 
 
-class _Trainer:
+class _DenoiserTrainer:
     """Trains a denoiser, and keeps the last good state.
 
     Attributes:
@@ -128,7 +128,7 @@ class _Trainer:
         kept: The number of steps of the last good state.
     """
 
-    def __init__(self, problem: Problem, net: nn.Module, sigmas: tuple[float, float], steps: int) -> None:
+    def __init__(self, problem: SmoothingProblem, net: nn.Module, sigmas: tuple[float, float], steps: int) -> None:
         images = problem.images
         self._problem, self._steps, self._sigmas = problem, steps, sigmas
         self._net = net if _has_gradient(net, images[:1]) else None

@@ -77,7 +77,7 @@ def distil(
     _check_gradients(problem)
     if steps is None:
         steps, layers = _plan(problem, changes, deadline, layers)
-    trainer = _Trainer(problem, changes, "all" if layers == "auto" else layers, steps)
+    trainer = _NetworkTrainer(problem, changes, "all" if layers == "auto" else layers, steps)
     with stage(progress, "distill", steps, "steps"):
         for loss in trainer.run(deadline):
             progress.advance(1, f"loss {loss:.3f}")
@@ -111,7 +111,7 @@ def _plan(problem: Perturbed, changes: Changes, deadline: float | None, layers: 
     if layers == "auto":
         choices = ["all", "norm"] if list_norm_weights(problem.model.module) else ["all"]
     for choice in choices:
-        trial = _Trainer(problem, changes, choice, TRIAL_STEPS + 1).run()
+        trial = _NetworkTrainer(problem, changes, choice, TRIAL_STEPS + 1).run()
         next(trial)  # the first step allocates memory
         began = time.monotonic()
         count = sum(1 for _ in trial)
@@ -122,7 +122,7 @@ def _plan(problem: Perturbed, changes: Changes, deadline: float | None, layers: 
     return max(steps, LEAST_STEPS), choice
 
 
-class _Trainer:
+class _NetworkTrainer:
     """Trains a copy of the network, and keeps the last good state.
 
     Attributes:

@@ -12,7 +12,7 @@ from pprs.adaptation.bias import adapt_bias
 from pprs.adaptation.criterion import SAMPLES, Judgement, judge
 from pprs.adaptation.denoising import train_denoiser
 from pprs.adaptation.distillation import distil
-from pprs.adaptation.problem import Changes, Problem
+from pprs.adaptation.problem import Changes, SmoothingProblem
 from pprs.adaptation.statistics import adapt_statistics
 from pprs.adaptation.step import Step
 from pprs.errors import ConfigurationError, suggest
@@ -26,7 +26,7 @@ JUDGING = 1 / 30  # share of the time that one judgement may take
 
 
 @dataclass(frozen=True)
-class Method:
+class AdaptationMethod:
     """A method of adaptation.
 
     Attributes:
@@ -43,15 +43,16 @@ class Method:
 
 
 METHODS = {
-    "statistics": Method(adapt_statistics, 0.2, segments=True),
-    "bias": Method(adapt_bias, 0.2),
-    "distill": Method(distil, 1.0, fresh=True, segments=True),
-    "denoiser": Method(train_denoiser, 1.0),  # last, for networks without gradients: for others, distilling is better
+    "statistics": AdaptationMethod(adapt_statistics, 0.2, segments=True),
+    "bias": AdaptationMethod(adapt_bias, 0.2),
+    "distill": AdaptationMethod(distil, 1.0, fresh=True, segments=True),
+    # Last, for networks without gradients: for others, distilling is better.
+    "denoiser": AdaptationMethod(train_denoiser, 1.0),
 }
 
 
 def climb(
-    problem: Problem,
+    problem: SmoothingProblem,
     *,
     method: str = AUTO,
     seconds: float | None = None,
@@ -94,7 +95,7 @@ def list_methods(model: Model) -> list[str]:
 class _Climb:
     def __init__(
         self,
-        problem: Problem,
+        problem: SmoothingProblem,
         method: str,
         seconds: float | None,
         held_back: torch.Tensor,
@@ -173,7 +174,9 @@ class _Climb:
         )
 
 
-def _limit_judgement(problem: Problem, held_back: torch.Tensor, seconds: float | None) -> tuple[torch.Tensor, int]:
+def _limit_judgement(
+    problem: SmoothingProblem, held_back: torch.Tensor, seconds: float | None
+) -> tuple[torch.Tensor, int]:
     """Return the images and the number of samples of each that can be judged in a small part of the time."""
     if seconds is None:
         return held_back, SAMPLES

@@ -51,7 +51,7 @@ class Perturbed(ABC):
 
 
 @dataclass(frozen=True)
-class Problem(Perturbed):
+class SmoothingProblem(Perturbed):
     """A classifier, unlabelled images, and the noise and partition behind which the classifier is smoothed.
 
     Attributes:
@@ -91,7 +91,7 @@ __all__ = [
     "Adapted",
     "Changes",
     "Perturbed",
-    "Problem",
+    "SmoothingProblem",
     "are_probabilities",
     "predict_scores",
     "to_logits",

@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from pprs._support.threads import keep_memory
 from pprs.adaptation.images import AdaptationImages, find_strange_classes, read_images
 from pprs.adaptation.ladder import AUTO, climb, list_methods
-from pprs.adaptation.problem import Problem
+from pprs.adaptation.problem import SmoothingProblem
 from pprs.adaptation.work import AdaptationWork, check_out, describe_adaptation
 from pprs.data import ImageSet, Selection
 from pprs.errors import ConfigurationError, PprsError, check_integer, suggest
@@ -107,7 +107,7 @@ def adapt(
     work = AdaptationWork(path, wanted, net, read, reporter)
     if work.complete:
         return work.overlay
-    problem = Problem(net, read.training, noise, partition, seed)
+    problem = SmoothingProblem(net, read.training, noise, partition, seed)
     _warn(problem, image_set, reporter)
     work.run(
         f"{noise} and {partition or 'no partition'}", seconds,
@@ -162,7 +162,7 @@ def _with_classes(model: Model, images: AdaptationImages) -> Model:
     return replace(model, num_classes=found, task=task)
 
 
-def _warn(problem: Problem, data: ImageSet, progress: Progress) -> None:
+def _warn(problem: SmoothingProblem, data: ImageSet, progress: Progress) -> None:
     """Warn of images that say little about the classifier."""
     warn_of_strong_noise(problem.noise.sigma, problem.images[0], progress)
     if strange := find_strange_classes(data, problem.model):

@@ -2,17 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
 from pprs.app.render import render
+from pprs.partition import Partition
+from pprs.report.colours import FILLS, Style, choose_styles, name_method
 
-COLOURS = ("var(--m0)", "var(--m1)", "var(--m2)")
-NEUTRAL = "var(--body-text-color)"
+BORDERS = {"-": "solid", "--": "dashed", ":": "dotted", "-.": "double"}  # of cards, by the dashes of a curve
+STROKES = {"-": "none", "--": "8 5", ":": "2 4", "-.": "9 4 2 4"}  # of curves
 Array = npt.NDArray[Any]
+
+
+class CardStyle(NamedTuple):
+    """What the card of a method and its curve look like, in CSS."""
+
+    colour: str = "var(--body-text-color)"
+    text: str = "var(--body-text-color)"
+    border: str = "solid"
+    stroke: str = "none"
+
+    @classmethod
+    def of(cls, style: Style) -> CardStyle:
+        """Return the style that figures have, as a page shows it."""
+        name = style.colour.name
+        return cls(f"var(--method-{name})", f"var(--text-{name})", BORDERS[style.dashes], STROKES[style.dashes])
+
+
+NEUTRAL = CardStyle()
+
+
+def style_methods(partitions: Iterable[Partition | None]) -> list[CardStyle]:
+    """Return the styles of methods with these partitions, as in every figure."""
+    names = [name_method(str(partition or "none")) for partition in partitions]
+    return [CardStyle.of(style) for style in choose_styles(names)]
+
+
+def style_fill(fill: str) -> CardStyle:
+    """Return the style of a fill of masks."""
+    return CardStyle.of(choose_styles([fill.partition(":")[0]], FILLS)[0])
 
 
 class Tile(NamedTuple):
@@ -45,12 +76,12 @@ class VoteBar(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Card:
+class TabCard:
     """What is shown of one method. Whatever is empty is left out."""
 
     name: str
     detail: str = ""  # such as its partition
-    colour: str = NEUTRAL
+    style: CardStyle = NEUTRAL
     id: str = ""
     data: dict[str, object] = field(default_factory=dict)
     headline: Words = ()
@@ -64,11 +95,11 @@ class Card:
 
 
 @dataclass(frozen=True)
-class Answer:
+class TabAnswer:
     """The cards of a tab, and what holds for all of them."""
 
     id: str
-    cards: Sequence[Card]
+    cards: Sequence[TabCard]
     notes: Sequence[str] = ()
     promise: str = ""
     growth: object = None  # a chart of radii
@@ -76,6 +107,6 @@ class Answer:
     domain: str = "image"
 
 
-def render_answer(answer: Answer) -> str:
+def render_answer(answer: TabAnswer) -> str:
     """Render cards side by side."""
     return render("cards.html", answer=answer)

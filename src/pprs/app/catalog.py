@@ -7,7 +7,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from pprs.app.networks import Example, ImageEntry, LoadedModel, Networks, list_examples
+from pprs.app.networks import ImageEntry, LoadedModel, Networks, OfferedInput, list_examples
 from pprs.data import ImageSet, View, open_dataset
 from pprs.errors import PprsError
 from pprs.model import Model
@@ -74,7 +74,7 @@ def _make_digits_entry(engine: str) -> ImageEntry:
     return ImageEntry(
         "digits (built-in network)",
         lambda job: load_classifier("builtin:digits", DIGITS, engine, job, search_split="train"),
-        tuple(Example(f"{digit} (image {i})", i) for digit, i in DIGIT_EXAMPLES),
+        tuple(OfferedInput(f"{digit} (image {i})", i) for digit, i in DIGIT_EXAMPLES),
         first=("SLIC superpixels", {"n_segments": 50, "blur": 3}),
     )
 
@@ -94,11 +94,11 @@ def _make_photo_entries(engine: str) -> list[ImageEntry]:
     ]
 
 
-def _make_photo(name: str) -> Example:
+def _make_photo(name: str) -> OfferedInput:
     def open_photo(loaded: LoadedModel) -> ImageSet:
         return View(open_dataset(f"builtin:{name}"), loaded.prepare, None, None)
 
-    return Example(name, 0, open_photo, CAT_LABELS if name == "cat" else "")
+    return OfferedInput(name, 0, open_photo, CAT_LABELS if name == "cat" else "")
 
 
 def _make_own_entry(

@@ -16,7 +16,7 @@ from typing import Any
 import numpy.typing as npt
 
 from pprs._support.threads import get_threads
-from pprs.app.cards import COLOURS, Answer, Card, Tile, render_answer
+from pprs.app.cards import TabAnswer, TabCard, Tile, render_answer, style_methods
 from pprs.app.requests import NAMES, Request
 from pprs.app.server.cost import check_cost
 from pprs.app.server.fair_queue import FairQueue, Stopped, Turn
@@ -91,11 +91,12 @@ def make_tiles(request: Request[Any], turn: Turn) -> list[list[Tile]]:
 
 def render_tiles(request: Request[Any], turn: Turn) -> str:
     """Render the images or signals of each method side by side."""
+    styles = style_methods(method.partition for method in request.methods)
     cards = [
-        Card(name, method.title, colour, tiles=tiles)
-        for name, method, colour, tiles in zip(NAMES, request.methods, COLOURS, make_tiles(request, turn), strict=False)
+        TabCard(name, method.title, style, tiles=tiles)
+        for name, method, style, tiles in zip(NAMES, request.methods, styles, make_tiles(request, turn), strict=False)
     ]
-    return render_answer(Answer(f"{request.domain.name}s", cards, domain=request.domain.name))
+    return render_answer(TabAnswer(f"{request.domain.name}s", cards, domain=request.domain.name))
 
 
 def _make_partition_tiles(partition: Partition | None, noisy: Array) -> list[Tile]:

@@ -22,7 +22,7 @@ from pprs.errors import PprsError
 from pprs.inputs.space import describe_differences
 from pprs.metrics import Summary, paired_differences, summarize, usual_radii
 from pprs.report import figures
-from pprs.report.table import NONE, Cell, Table, format_number, format_radius
+from pprs.report.table import NONE, Table, TableCell, format_number, format_radius
 from pprs.runs import FILE, RunFrame, read_frames
 from pprs.runs.frame import MAX_THUMBNAIL_PIXELS
 from pprs.smoothing.certificate import round_down
@@ -98,7 +98,7 @@ def make_table(frames: list[RunFrame]) -> Table:
     return Table(heads, tuple(_make_row(summarize(frame, radii), radii) for frame in frames))
 
 
-def _make_row(summary: Summary, radii: Array) -> tuple[str | Cell, ...]:
+def _make_row(summary: Summary, radii: Array) -> tuple[str | TableCell, ...]:
     accuracies = [
         _make_cell(
             format_number(100 * accuracy),
@@ -123,8 +123,8 @@ def _make_row(summary: Summary, radii: Array) -> tuple[str | Cell, ...]:
     )
 
 
-def _make_cell(text: str, unit: str, tip: str) -> Cell:
-    return Cell(text, "" if text == NONE else unit, tip)
+def _make_cell(text: str, unit: str, tip: str) -> TableCell:
+    return TableCell(text, "" if text == NONE else unit, tip)
 
 
 def _format_interval(low: float, high: float) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from pprs.app.networks import Example, LoadedModel
+from pprs.app.networks import LoadedModel, OfferedInput
 from pprs.app.requests import ChosenInput
 from pprs.app.server.limits import Limits, read_upload
 from pprs.data import View
@@ -19,7 +19,7 @@ from pprs.inputs.space import FILE, NETWORK
 def choose_image(
     limits: Limits,
     loaded: LoadedModel,
-    examples: Sequence[Example],
+    examples: Sequence[OfferedInput],
     example: str | None,
     upload: str | None,
     pixels: str = NETWORK,

@@ -11,10 +11,10 @@ import numpy.typing as npt
 import torch
 
 from pprs._support.threads import get_threads
-from pprs.app.cards import COLOURS, Answer, Card, Number, Tile, Words, render_answer
+from pprs.app.cards import Number, TabAnswer, TabCard, Tile, Words, render_answer, style_methods
 from pprs.app.certification import SIGMA_TIP, check_costs, draw_noisy, show_to_network
-from pprs.app.requests import NAMES, Method, Request
-from pprs.app.server.jobs import Job
+from pprs.app.requests import NAMES, Request, SmoothingMethod
+from pprs.app.server.jobs import BackgroundJob
 from pprs.progress import stage
 from pprs.report import figures
 from pprs.segmentation import SegmentationCertificate, SegmentationSampling, SmoothedSegmenter
@@ -45,14 +45,14 @@ class LabelMap:
     seen: Array
 
 
-def certify_maps(request: MapRequest, job: Job[list[LabelMap]]) -> list[LabelMap]:
+def certify_maps(request: MapRequest, job: BackgroundJob[list[LabelMap]]) -> list[LabelMap]:
     """Certify the map of each method. Each equals that of `certify_segmentation`, after `check_model`."""
     check_memory(request.chosen.values, threads=get_threads())
     check_costs(request, job.turn)
     return [_certify(request, method, job) for method in request.methods]
 
 
-def _certify(request: MapRequest, method: Method, job: Job[list[LabelMap]]) -> LabelMap:
+def _certify(request: MapRequest, method: SmoothingMethod, job: BackgroundJob[list[LabelMap]]) -> LabelMap:
     loaded, chosen, sampling = request.loaded, request.chosen, request.settings.sampling
     segmenter = SmoothedSegmenter(
         loaded.ready.module, loaded.num_classes, method.noise, method.partition, seed=request.seed
@@ -67,7 +67,7 @@ def _certify(request: MapRequest, method: Method, job: Job[list[LabelMap]]) -> L
 def render_label_maps(request: MapRequest, maps: Sequence[LabelMap]) -> str:
     """Render the image, and the map, the shares and the claim of each method."""
     return render_answer(
-        Answer(
+        TabAnswer(
             "maps",
             [_make_image_card(request, maps), *(_make_card(request, one, i) for i, one in enumerate(maps))],
             [_describe(request, len(maps))],
@@ -88,11 +88,11 @@ def _describe(request: MapRequest, methods: int) -> str:
     )
 
 
-def _make_image_card(request: MapRequest, maps: Sequence[LabelMap]) -> Card:
+def _make_image_card(request: MapRequest, maps: Sequence[LabelMap]) -> TabCard:
     mask = None if request.settings.mask is None else request.settings.mask.numpy()
     views = render_maps(maps[0].certificate, request.chosen.values.numpy(), mask)
     tiles = [Tile(name, views[name]) for name in ("image", "mask") if name in views]
-    return Card(request.chosen.title, tiles=tiles, legend=_make_legend(request, maps))
+    return TabCard(request.chosen.title, tiles=tiles, legend=_make_legend(request, maps))
 
 
 def _make_legend(request: MapRequest, maps: Sequence[LabelMap]) -> list[tuple[str, str]]:
@@ -107,13 +107,13 @@ def _make_legend(request: MapRequest, maps: Sequence[LabelMap]) -> list[tuple[st
     return [(request.loaded.get_class_name(label), "rgb({},{},{})".format(*colours[label])) for label in labels]
 
 
-def _make_card(request: MapRequest, label_map: LabelMap, i: int) -> Card:
+def _make_card(request: MapRequest, label_map: LabelMap, i: int) -> TabCard:
     certificate, method = label_map.certificate, request.methods[i]
     seen = "what the network sees" if method.partition is not None else "a noisy copy"
-    return Card(
+    return TabCard(
         NAMES[i],
         method.title,
-        COLOURS[i],
+        style_methods(one.partition for one in request.methods)[i],
         f"map{i}",
         headline=_make_headline(request, certificate),
         statement=(describe_map(certificate, request.scope),),

@@ -11,12 +11,12 @@ from typing import Any, TypeAlias
 
 import numpy.typing as npt
 
-from pprs.app.cards import COLOURS, Answer, Card, Number, Tile, Words, render_answer
+from pprs.app.cards import CardStyle, Number, TabAnswer, TabCard, Tile, Words, render_answer, style_methods
 from pprs.app.certification import SIGMA_TIP, check_costs, show_to_network
-from pprs.app.networks import Example, LoadedModel
-from pprs.app.requests import NAMES, Method, Request
+from pprs.app.networks import LoadedModel, OfferedInput
+from pprs.app.requests import NAMES, Request, SmoothingMethod
 from pprs.app.server.cost import check_cost
-from pprs.app.server.jobs import Job
+from pprs.app.server.jobs import BackgroundJob
 from pprs.app.server.limits import check_partition
 from pprs.data import fair_order
 from pprs.errors import PprsError
@@ -42,7 +42,7 @@ class SetsSettings:
     """The settings of label sets."""
 
     model: str  # its name on the page
-    examples: Sequence[Example]  # never used for calibration
+    examples: Sequence[OfferedInput]  # never used for calibration
     radius: float
     alpha: float
     score: str
@@ -85,7 +85,7 @@ class CalibrationStore:
                 self._stored.popitem(last=False)
 
 
-def predict_sets(request: SetsRequest, store: CalibrationStore, job: Job[list[ShownSet]]) -> list[ShownSet]:
+def predict_sets(request: SetsRequest, store: CalibrationStore, job: BackgroundJob[list[ShownSet]]) -> list[ShownSet]:
     """Calibrate unless that was done before, and predict the set of the image by each method."""
     settings = request.settings
     if settings.file is not None:
@@ -101,7 +101,11 @@ def predict_sets(request: SetsRequest, store: CalibrationStore, job: Job[list[Sh
 
 
 def _calibrate(
-    request: SetsRequest, method: Method, images: Sequence[int], store: CalibrationStore, job: Job[list[ShownSet]]
+    request: SetsRequest,
+    method: SmoothingMethod,
+    images: Sequence[int],
+    store: CalibrationStore,
+    job: BackgroundJob[list[ShownSet]],
 ) -> LabelSets:
     settings = request.settings
     key = (settings.model, str(method.noise), str(method.partition), settings.score, request.seed, settings.images)
@@ -137,7 +141,7 @@ def _resolve(partition: Partition | None, noise: Noise, shape: tuple[int, ...]) 
     return None if partition is None else partition.resolve(noise.sigma, shape)
 
 
-def open_sets(path: Path, loaded: LoadedModel, job: Job[list[ShownSet]]) -> LabelSets:
+def open_sets(path: Path, loaded: LoadedModel, job: BackgroundJob[list[ShownSet]]) -> LabelSets:
     """Open the file of a calibration, which a visitor sent, with the model of the page.
 
     Raises:
@@ -173,7 +177,7 @@ def _predict(
     sets: LabelSets,
     partition: Partition | None,
     others: Sequence[int],
-    job: Job[list[ShownSet]],
+    job: BackgroundJob[list[ShownSet]],
 ) -> ShownSet:
     chosen, settings = request.chosen, sets.settings
     x = sets.quantise(chosen.values)
@@ -193,11 +197,12 @@ def _predict(
 
 def render_sets(request: SetsRequest, shown: Sequence[ShownSet]) -> str:
     """Render the set of each method, and what is promised."""
-    image = Card(request.chosen.title, tiles=[Tile("image", figures.to_rgb(request.chosen.values.numpy()))])
-    cards = [_make_card(request, one, i) for i, one in enumerate(shown)]
+    image = TabCard(request.chosen.title, tiles=[Tile("image", figures.to_rgb(request.chosen.values.numpy()))])
+    styles = style_methods(one.partition for one in shown)
+    cards = [_make_card(request, one, i, style) for i, (one, style) in enumerate(zip(shown, styles, strict=True))]
     promise = state_promise(shown[0].sets.settings)
     return render_answer(
-        Answer("sets", [image, *cards], [_describe(request, shown[0].sets)], promise, data={"state": "done"})
+        TabAnswer("sets", [image, *cards], [_describe(request, shown[0].sets)], promise, data={"state": "done"})
     )
 
 
@@ -214,7 +219,7 @@ def _describe(request: SetsRequest, sets: LabelSets) -> str:
     )
 
 
-def _make_card(request: SetsRequest, shown: ShownSet, i: int) -> Card:
+def _make_card(request: SetsRequest, shown: ShownSet, i: int, style: CardStyle) -> TabCard:
     partition, settings = shown.partition, shown.sets.settings
     column = 0 if partition is None else 1
     title = "plain smoothing" if partition is None else partition.short
@@ -222,10 +227,10 @@ def _make_card(request: SetsRequest, shown: ShownSet, i: int) -> Card:
         title = request.methods[i].title
     seen = "the noisy copy" if partition is None else "what the network sees"
     tip = "The number of labels in the set. The smaller, the more it says."
-    return Card(
+    return TabCard(
         NAMES[column],
         title,
-        COLOURS[column],
+        style,
         f"set{i}",
         {"size": len(shown.labels)},
         (Number(str(len(shown.labels)), f"of {settings.num_classes:,} labels", tip),),

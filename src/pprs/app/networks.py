@@ -11,7 +11,7 @@ import torch
 
 from pprs.app.partition_forms import RECOMMENDED
 from pprs.app.server.fair_queue import FairQueue
-from pprs.app.server.jobs import STOPPED, Job, JobState
+from pprs.app.server.jobs import STOPPED, BackgroundJob, JobState
 from pprs.data import ImageSet
 from pprs.errors import PprsError, suggest
 from pprs.inputs.space import NETWORK, Space
@@ -76,7 +76,7 @@ class LoadedModel:
 
 
 @dataclass(frozen=True)
-class Example:
+class OfferedInput:
     """An image or a signal that visitors can choose."""
 
     title: str
@@ -85,9 +85,9 @@ class Example:
     labels: str = ""  # labels to choose from; empty for all labels of the model
 
 
-def list_examples(count: int, what: str = "image") -> tuple[Example, ...]:
+def list_examples(count: int, what: str = "image") -> tuple[OfferedInput, ...]:
     """Return the first inputs of a data set with this many inputs as examples."""
-    return tuple(Example(f"{what} {i}", i) for i in range(min(OWN_EXAMPLES, count)))
+    return tuple(OfferedInput(f"{what} {i}", i) for i in range(min(OWN_EXAMPLES, count)))
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class NetworkEntry:
 class ImageEntry(NetworkEntry):
     """A network that takes images, with examples and suitable initial settings."""
 
-    examples: tuple[Example, ...]
+    examples: tuple[OfferedInput, ...]
     sigma: float = 0.25
     samples: int = 2000
     first: tuple[str, dict[str, float]] = ("SLIC superpixels", {})
@@ -129,7 +129,7 @@ class Network(Generic[E]):
 
     def __init__(self, entry: E) -> None:
         self.entry = entry
-        self._job: Job[LoadedModel] | None = None
+        self._job: BackgroundJob[LoadedModel] | None = None
         self._lock = threading.Lock()
 
     @property
@@ -137,11 +137,11 @@ class Network(Generic[E]):
         """The network if it is there."""
         return None if self._job is None else self._job.result
 
-    def start(self, queue: FairQueue) -> Job[LoadedModel]:
+    def start(self, queue: FairQueue) -> BackgroundJob[LoadedModel]:
         """Begin to load the network unless that was done before. All visitors share the job."""
         with self._lock:
             if self._job is None or self._job.failed:
-                self._job = Job(self.entry.load, queue, threading.Event())
+                self._job = BackgroundJob(self.entry.load, queue, threading.Event())
             return self._job
 
     def iter_loading(self, queue: FairQueue, halt: threading.Event) -> Iterator[JobState[LoadedModel]]:

@@ -7,9 +7,9 @@ from typing import TypeAlias
 
 import torch
 
-from pprs.app.cards import COLOURS, Answer, Card, Number, Tile, render_answer
+from pprs.app.cards import Number, TabAnswer, TabCard, Tile, render_answer, style_fill, style_methods
 from pprs.app.requests import Request
-from pprs.app.server.jobs import Job
+from pprs.app.server.jobs import BackgroundJob
 from pprs.patches import PatchCertificate, PatchClassifier
 from pprs.patches.pictures import paint_masks
 from pprs.progress import stage
@@ -17,15 +17,15 @@ from pprs.report import figures
 
 
 @dataclass(frozen=True)
-class PatchSettings:
-    """The settings of a certificate against patches."""
+class MaskingSettings:
+    """The size of the patch, and how images are masked."""
 
     patch: int
     masks: int
     fill: str
 
 
-PatchRequest: TypeAlias = Request[PatchSettings]
+PatchRequest: TypeAlias = Request[MaskingSettings]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class PatchResult:
     filled: torch.Tensor  # what the network sees then [C, H, W]
 
 
-def certify_patch(request: PatchRequest, job: Job[PatchResult]) -> PatchResult:
+def certify_patch(request: PatchRequest, job: BackgroundJob[PatchResult]) -> PatchResult:
     """Certify the image, as `PatchClassifier.certify` does after `check_model`."""
     image, loaded, settings = request.chosen.values, request.loaded, request.settings
     g = PatchClassifier(loaded.ready.module, loaded.num_classes, settings.patch, settings.masks, settings.fill)
@@ -61,21 +61,21 @@ def render_patch(request: PatchRequest, result: PatchResult) -> str:
     )
     cards = [_show_image(request, result), _show_claim(request, result.certificate), _show_worst(request, result)]
     data: dict[str, object] = {"state": "done", "certified": str(result.certificate.certified).lower()}
-    return render_answer(Answer("patch", cards, [note], data=data))
+    return render_answer(TabAnswer("patch", cards, [note], data=data))
 
 
-def _show_image(request: PatchRequest, result: PatchResult) -> Card:
-    return Card(
+def _show_image(request: PatchRequest, result: PatchResult) -> TabCard:
+    return TabCard(
         request.chosen.title,
         "the network alone",
-        COLOURS[0],
+        style_methods([None])[0],
         headline=(request.loaded.get_class_name(result.unmasked),),
         statement=("Nothing is proved about the network alone: a patch may well fool it.",),
         tiles=[Tile("image", figures.to_rgb(request.chosen.values.numpy()))],
     )
 
 
-def _show_claim(request: PatchRequest, certificate: PatchCertificate) -> Card:
+def _show_claim(request: PatchRequest, certificate: PatchCertificate) -> TabCard:
     name, true_name = (
         request.loaded.get_class_name(certificate.prediction),
         request.name_true_label(certificate.prediction),
@@ -87,10 +87,10 @@ def _show_claim(request: PatchRequest, certificate: PatchCertificate) -> Card:
     wrong = (
         f"The true label is {true_name}, though: a certificate proves that a label is stable, not that it is correct."
     )
-    return Card(
+    return TabCard(
         "Double masking",
         request.settings.fill,
-        COLOURS[1],
+        style_fill(request.settings.fill),
         "patch-claim",
         headline=(name, "certified" if certificate.certified else "not certified"),
         statement=(describe_patch(certificate, name, request.scope),),
@@ -99,7 +99,7 @@ def _show_claim(request: PatchRequest, certificate: PatchCertificate) -> Card:
     )
 
 
-def _show_worst(request: PatchRequest, result: PatchResult) -> Card:
+def _show_worst(request: PatchRequest, result: PatchResult) -> TabCard:
     certificate, worst = result.certificate, request.loaded.get_class_name(result.certificate.worst_label)
     if certificate.certified:
         text = "The network still gives the same label under this pair, which leaves it the smallest lead of all."
@@ -107,10 +107,10 @@ def _show_worst(request: PatchRequest, result: PatchResult) -> Card:
         text = f"Under this pair, the network sees another label: {worst}."
     else:
         text = "Under this pair, the label leads by so little that rounding could decide."
-    return Card(
+    return TabCard(
         "The worst pair of masks",
         "",
-        COLOURS[2],
+        style_fill(request.settings.fill),
         headline=(worst,),
         statement=(text,),
         tiles=[

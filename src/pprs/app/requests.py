@@ -32,7 +32,7 @@ class ChosenInput:
 
 
 @dataclass(frozen=True)
-class Method:
+class SmoothingMethod:
     """A noise, and the partition that averages it, if any."""
 
     noise: Noise
@@ -53,18 +53,18 @@ class Method:
 
 def make_methods(
     noise: Noise, requested: Sequence[Partition | Auto | None], recommend: Callable[[], Recommendation]
-) -> tuple[Method, ...]:
+) -> tuple[SmoothingMethod, ...]:
     """Return plain smoothing and the requested methods. A single one that is plain smoothing is not repeated."""
     chosen = []
     for one in requested:
         if isinstance(one, str):
             recommendation = recommend()
-            chosen.append(Method(noise, recommendation.partition, recommendation))
+            chosen.append(SmoothingMethod(noise, recommendation.partition, recommendation))
         else:
-            chosen.append(Method(noise, one))
+            chosen.append(SmoothingMethod(noise, one))
     if len(chosen) == 1 and chosen[0].partition is None:
         return (chosen[0],)
-    return (Method(noise), *chosen)
+    return (SmoothingMethod(noise), *chosen)
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Request(Generic[S]):
     model: LoadedModel | None  # None while it is loaded: what noise and partitions do can be shown without it
     chosen: ChosenInput
     settings: S  # of the guarantee
-    methods: tuple[Method, ...] = ()  # plain smoothing first
+    methods: tuple[SmoothingMethod, ...] = ()  # plain smoothing first
     seed: int = 0
     label_choice: str = ""  # such as "10 of 1000 labels", if the labels are restricted
     pixels: str = NETWORK  # whether the image is the network's input or the file itself

@@ -11,11 +11,11 @@ import torch
 from pprs.app.networks import LoadedModel
 from pprs.app.render import render
 from pprs.app.server.fair_queue import FairQueue
-from pprs.app.server.jobs import OUT_OF_TIME, Job, JobState
+from pprs.app.server.jobs import OUT_OF_TIME, BackgroundJob, JobState
 from pprs.data import ImageSet
 from pprs.errors import PprsError, suggest
 from pprs.noise import Noise
-from pprs.report.table import Cell, Table
+from pprs.report.table import Table, TableCell
 from pprs.smoothing.certificate import round_down
 from pprs.tuning import ALPHA, FAMILIES, SearchStep, Trial, Tuned, draw_chart, search_partitions, shorten, summarize
 
@@ -47,7 +47,7 @@ def iter_search(
     images = _check_search(loaded, families)
     module, steps = loaded.ready.module.eval(), list[SearchStep]()
 
-    def work(job: Job[Tuned]) -> Tuned:
+    def work(job: BackgroundJob[Tuned]) -> Tuned:
         def network(x: torch.Tensor) -> torch.Tensor:
             job.give_way()
             scores: torch.Tensor = module(x)
@@ -63,7 +63,7 @@ def iter_search(
             job.give_way()
         raise AssertionError("a search ends with its result")
 
-    for state in Job(work, queue, halt, (1 + MARGIN) * seconds + 5).iter_states():
+    for state in BackgroundJob(work, queue, halt, (1 + MARGIN) * seconds + 5).iter_states():
         yield _make_state(tuple(steps), state)
 
 
@@ -115,7 +115,7 @@ def render_result(tuned: Tuned) -> str:
     lines = tuple(
         (
             f"{final.family}: {shorten(final.partition)}",
-            Cell(round_down(final.average_radius), "L2", f"{tip}; ± {final.average_radius_error:.3f} (95%)."),
+            TableCell(round_down(final.average_radius), "L2", f"{tip}; ± {final.average_radius_error:.3f} (95%)."),
         )
         for final in tuned.finals
     )

@@ -13,7 +13,7 @@ import torch
 
 from pprs._support.files import cache_folder
 from pprs.app.catalog import load_classifier, name_model
-from pprs.app.networks import OWN_EXAMPLES, Example, LoadedModel, NetworkEntry
+from pprs.app.networks import OWN_EXAMPLES, LoadedModel, NetworkEntry, OfferedInput
 from pprs.data import ImageSet, open_dataset
 from pprs.data.signals import BUILTIN_SIGNALS
 from pprs.errors import ConfigurationError
@@ -74,11 +74,11 @@ class SignalEntry(NetworkEntry):
         return self.open_data()
 
     @cached_property
-    def examples(self) -> tuple[Example, ...]:
+    def examples(self) -> tuple[OfferedInput, ...]:
         """Signals from all over the data, which may be sorted by class."""
         count = min(OWN_EXAMPLES, len(self.data))
         indices = [i * len(self.data) // count for i in range(count)]
-        return tuple(Example(f"signal {index}", index) for index in indices)
+        return tuple(OfferedInput(f"signal {index}", index) for index in indices)
 
     @cached_property
     def scale(self) -> Scale:

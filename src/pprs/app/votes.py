@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pprs.app.cards import COLOURS, Answer, Card, Number, VoteBar, Words, render_answer
+from pprs.app.cards import CardStyle, Number, TabAnswer, TabCard, VoteBar, Words, render_answer, style_methods
 from pprs.app.certification import MethodState
 from pprs.app.requests import Request
 from pprs.inputs.domain import IMAGE, SIGNAL, Domain
@@ -21,14 +21,18 @@ from pprs.smoothing.sampling import Sampling
 def render_states(request: Request[Sampling], states: Sequence[MethodState]) -> str:
     """Render the votes, the radius and the guarantee of each method, the growth of the radii, and the settings."""
     prefix = "signal-" if request.domain is SIGNAL else ""
-    answer = Answer(
+    styles = style_methods(method.partition for method in request.methods)
+    answer = TabAnswer(
         f"{prefix}live",
-        [_make_card(request, state, f"{prefix}m{i}", COLOURS[i]) for i, state in enumerate(states)],
+        [
+            _make_card(request, state, f"{prefix}m{i}", style)
+            for i, (state, style) in enumerate(zip(states, styles, strict=True))
+        ],
         [
             f"{describe_request(request)}. Each radius is valid at all times, so you may stop whenever you like. Each "
             f"one is wrong with probability at most {request.settings.alpha:g}. Radii are rounded down."
         ],
-        growth=_make_growth(states),
+        growth=_make_growth(states, styles),
         data={"state": "done" if all(state.done for state in states) else "running", "seed": request.seed},
         domain=request.domain.name,
     )
@@ -43,12 +47,12 @@ def describe_request(request: Request[Sampling]) -> str:
     )
 
 
-def _make_card(request: Request[Sampling], state: MethodState, id: str, colour: str) -> Card:
+def _make_card(request: Request[Sampling], state: MethodState, id: str, style: CardStyle) -> TabCard:
     certificate, get_name = state.certificate, request.loaded.get_class_name
-    return Card(
+    return TabCard(
         state.name,
         state.partition,
-        colour,
+        style,
         id,
         {"done": state.done or ""},
         _make_headline(request, certificate),
@@ -199,7 +203,7 @@ class _Line(NamedTuple):
     """The curve of one method."""
 
     points: str
-    colour: str
+    style: CardStyle
 
 
 @dataclass(frozen=True)
@@ -215,7 +219,9 @@ class _Growth:
     samples: int
 
 
-def _make_growth(states: Sequence[MethodState], width: int = 640, height: int = 150) -> _Growth | None:
+def _make_growth(
+    states: Sequence[MethodState], styles: Sequence[CardStyle], width: int = 640, height: int = 150
+) -> _Growth | None:
     """Return the chart of each method's radius against its samples; None before the first radius."""
     trails = [state.trail for state in states]
     if not any(trails):
@@ -230,8 +236,8 @@ def _make_growth(states: Sequence[MethodState], width: int = 640, height: int = 
         )
 
     lines = [
-        _Line(" ".join(to_point(*p) for p in ((0, 0.0), *trail)), colour)
-        for trail, colour in zip(trails, COLOURS[: len(trails)], strict=True)
+        _Line(" ".join(to_point(*p) for p in ((0, 0.0), *trail)), style)
+        for trail, style in zip(trails, styles, strict=True)
         if trail
     ]
     ticks = [

@@ -16,14 +16,14 @@ from pprs.audit.levels import Ints
 from pprs.audit.result import Audit, AuditedImage
 from pprs.inputs.domain import SIGNAL
 from pprs.noise.quantised import EIGHT_BIT
-from pprs.report.figures import COLOURS, choose_interpolation, encode_png, get_class_name, to_bytes, to_rgb
+from pprs.report.colours import BLACK, BLUE, ORANGE, VERMILION
+from pprs.report.figures import choose_interpolation, encode_png, get_class_name, to_bytes, to_rgb
 from pprs.smoothing.certificate import round_down
 
 with extra():
     from matplotlib.figure import Figure
 
 Array = npt.NDArray[Any]
-BLACK, BLUE, RED = COLOURS[0], COLOURS[1], COLOURS[2]
 
 __all__ = ["GalleryRow", "encode_levels", "plot_audit", "plot_gallery", "to_bytes"]
 
@@ -47,13 +47,13 @@ def plot_audit(audit: Audit) -> Figure:
     none = [image for image in audit.images if image.found is None]
     highest = max([image.found or image.searched or 0.0 for image in audit.images] + [1e-3])
     end = 1.1 * max([image.radius for image in audit.images] + [1e-3])
-    axes.plot([0, end], [0, end], color=BLACK, linewidth=1, label="certified radius")
-    axes.fill_between([0, end], 0, [0, end], color=BLACK, alpha=0.08, linewidth=0)
+    axes.plot([0, end], [0, end], color=BLACK.figure, linewidth=1, label="certified radius")
+    axes.fill_between([0, end], 0, [0, end], color=BLACK.figure, alpha=0.08, linewidth=0)
     axes.annotate("certified: nothing may be found here", (0.98 * end, 0.02 * end), ha="right", va="bottom", fontsize=8)
     for images, marker, colour, text in (
-        (found, "o", BLUE, "smallest change found"),
-        (audit.found_inside, "X", RED, "found inside the certified set"),
-        (none, "^", COLOURS[5], "nothing found up to here"),
+        (found, "o", BLUE.figure, "smallest change found"),
+        (audit.found_inside, "X", VERMILION.figure, "found inside the certified set"),
+        (none, "^", ORANGE.figure, "nothing found up to here"),
     ):
         if images:
             heights = [image.searched or 0.0 if image.found is None else image.found for image in images]

@@ -24,8 +24,8 @@ BISECTIONS, PRECISION = 6, 1.04  # how closely the smallest change is determined
 
 
 @dataclass(frozen=True)
-class AttackOptions:
-    """How much is spent on an image.
+class AuditOptions:
+    """How much an audit spends on an image.
 
     Attributes:
         steps: Gradient steps at each norm.
@@ -59,7 +59,7 @@ def audit_image(
     *,
     index: int = 0,
     label: int | None = None,
-    options: AttackOptions | None = None,
+    options: AuditOptions | None = None,
     network: BaseClassifier | None = None,
     starts: Sequence[torch.Tensor] = (),
     pause: Callable[[], None] = lambda: None,
@@ -85,7 +85,7 @@ def audit_image(
     """
     if certificate.prediction is None:
         raise PprsError("nothing is certified about this image, so there is nothing to audit", index=index)
-    search = _Search(classifier, x, certificate, index, options or AttackOptions(), network, pause)
+    search = _Search(classifier, x, certificate, index, options or AuditOptions(), network, pause)
     try:
         search.run(starts)
         complete = True
@@ -121,7 +121,7 @@ class _Search:
         x: torch.Tensor,
         certificate: Certificate,
         index: int,
-        options: AttackOptions,
+        options: AuditOptions,
         network: BaseClassifier | None,
         pause: Callable[[], None],
     ) -> None:

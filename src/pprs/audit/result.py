@@ -100,41 +100,40 @@ class Audit:
         names = self.settings.get("class_names")
         return Table(heads, tuple(_make_line(image, names) for image in self.images))
 
-    def notes(self) -> list[str]:
+    def notes(self, inputs: Domain = IMAGE) -> list[str]:
         """Return the conclusion, and what limits it."""
-        inside, count = self.found_inside, len(self.images)
-        verdict = f"{len(inside)} of {count} images have a change inside the certified radius that alters the label"
+        inside, count = self.found_inside, f"{len(self.images)} {inputs.plural}"
+        verdict = f"{len(inside)} of {count} have a change inside the certified radius that alters the label"
         notes = [
-            f"{verdict if inside else f'nothing was found inside the certified radius of {count} images'} "
-            f"(chance alone explains at most {self.allowed}, with 95% probability: {self.attempted} images were "
-            "attempted up to the last of these)"
+            f"{verdict if inside else f'nothing was found inside the certified radius of {count}'} "
+            f"(chance alone explains at most {self.allowed}, with 95% probability: {self.attempted} {inputs.plural} "
+            "were attempted up to the last of these)"
         ]
-        if self.images and self.allowed == count:
-            notes.append("so few images cannot fail an audit: chance could explain a change inside each. Audit more.")
+        if self.images and self.allowed == len(self.images):
+            notes.append(
+                f"so few {inputs.plural} cannot fail an audit: chance could explain a change inside each. Audit more."
+            )
         if not self.passed:
             listed = ", ".join(str(image.idx) for image in inside)
             notes.append(f"that is more than chance explains: the certificates or the classifier are wrong ({listed})")
-        return [*notes, *self._list_limits()]
+        return [*notes, *self._list_limits(count)]
 
-    def _list_limits(self) -> list[str]:
-        """Return what may have kept the search from finding smaller changes."""
-        limits, count = [], len(self.images)
+    def _list_limits(self, count: str) -> list[str]:
+        """Return what may have kept the search from finding smaller changes. `count` says of how many inputs."""
+        limits = []
         scored = [image for image in self.images if image.kind == "scores"]
         if scored:
             reason = next((f" ({image.gradient_error})" for image in scored if image.gradient_error), "")
             limits.append(
-                f"{len(scored)} of {count} images were searched by scores, which finds less: the network has no usable "
+                f"{len(scored)} of {count} were searched by scores, which finds less: the network has no usable "
                 f"gradient{reason}"
             )
         if incomplete := sum(not image.complete for image in self.images):
-            limits.append(
-                f"{incomplete} of {count} images reached the time limit. Increase `seconds` to search further."
-            )
+            limits.append(f"{incomplete} of {count} reached the time limit. Increase `seconds` to search further.")
         if untested := sum(image.untested > 0 for image in self.images):
             limits.append(
-                f"{untested} of {count} images have changes that may alter the label but were not tested: earlier "
-                "tests had used up alpha, part of which pays for noise drawn with 64 bits. Reduce `samples` to test "
-                "them."
+                f"{untested} of {count} have changes that may alter the label but were not tested: earlier tests had "
+                "used up alpha, part of which pays for noise drawn with 64 bits. Reduce `samples` to test them."
             )
         return [*limits, "smaller changes than those found may exist; none exists inside a true certificate"]
 

@@ -14,7 +14,7 @@ import torch
 
 from pprs._support.files import atomic_write
 from pprs._support.threads import keep_memory
-from pprs.audit.image import AttackOptions, audit_image
+from pprs.audit.image import AuditOptions, audit_image
 from pprs.audit.levels import Ints, LevelImage
 from pprs.audit.result import Audit, AuditedImage
 from pprs.data import check_indices
@@ -115,10 +115,10 @@ def _describe(image: AuditedImage) -> str:
     return f"image {image.idx}: certified {image.radius:.3f}, {found}"
 
 
-def _check_options(steps: int, samples: int, seconds: float) -> AttackOptions:
+def _check_options(steps: int, samples: int, seconds: float) -> AuditOptions:
     if not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
         raise ConfigurationError(f"`seconds` must be a positive number, not {seconds!r}", parameter="seconds")
-    return AttackOptions(check_integer(steps, "steps", 1), check_integer(samples, "samples", MIN_SAMPLES), seconds)
+    return AuditOptions(check_integer(steps, "steps", 1), check_integer(samples, "samples", MIN_SAMPLES), seconds)
 
 
 def _choose_rows(run: Run, images: Iterable[int] | None, limit: int | None) -> list[Row]:
@@ -195,7 +195,7 @@ class _Audited:
         own_seed = seed if settings.seed is None else settings.seed
         return subject.trial_images(settings.noise, settings.partition, own_seed, settings.chosen_arithmetic)
 
-    def audit(self, row: Row, options: AttackOptions) -> tuple[AuditedImage, Ints | None]:
+    def audit(self, row: Row, options: AuditOptions) -> tuple[AuditedImage, Ints | None]:
         """Attack one image."""
         image = self.read_image(row)
         certificate = restore_certificate(row, self.settings, tuple(image.shape))
@@ -304,7 +304,7 @@ class _Results:
     """The images done so far, in memory and in a folder."""
 
     def __init__(
-        self, folder: Path | None, audited: _Audited, options: AttackOptions, seed: int, attempts: Mapping[int, int]
+        self, folder: Path | None, audited: _Audited, options: AuditOptions, seed: int, attempts: Mapping[int, int]
     ) -> None:
         self.folder, self._audited, self._attempts = folder, audited, attempts
         names = audited.settings.class_names

@@ -10,7 +10,7 @@ from pprs.certify.replay import replay_votes
 from pprs.certify.summary import summarise_certification
 from pprs.noise import Noise, digest_image
 from pprs.runs.check import RowCheck, check_rows
-from pprs.runs.guarantee import Answer, Guarantee, Key, Known, Question, Resumable, Summary
+from pprs.runs.guarantee import Answer, Guarantee, Key, Known, Question, Resumable, RunSummary
 from pprs.runs.row import PARTIAL, ROWS, Failure, Row
 from pprs.runs.run import Run
 from pprs.runs.session import Session, describe_problem
@@ -116,7 +116,7 @@ class CertifyGuarantee(Guarantee[RunSettings, Row]):
         assert isinstance(answer, CertifyAnswer)
         return replay_votes(answer, row, question.image, on_passes)
 
-    def summarise(self, run: Run) -> Summary:
+    def summarise(self, run: Run) -> RunSummary:
         return summarise_certification(run)
 
     def tally(self, row: Row) -> float:

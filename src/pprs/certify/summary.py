@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pprs.inputs.space import Space, state_claim
-from pprs.runs.guarantee import Metric, Summary
+from pprs.runs.guarantee import Metric, RunSummary
 from pprs.runs.row import Row
 from pprs.runs.run import Run
 from pprs.smoothing.bounds import clopper_pearson_interval
 from pprs.smoothing.certificate import confidence, state_arithmetic
 
 
-def summarise_certification(run: Run) -> Summary:
+def summarise_certification(run: Run) -> RunSummary:
     """Return the claim of a certification run, certified accuracy, and the average certified radius."""
     settings, rows, failures = run.settings, 0, tuple(run.failures())
     certified = correct = labelled = 0
@@ -25,7 +25,7 @@ def summarise_certification(run: Run) -> Summary:
             shapes.add((row.shape, row.file_shape))
     count = rows + len(failures)
     if not count:
-        return Summary((), (), 0, failures)
+        return RunSummary((), (), 0, failures)
     if not labelled and all(failure.label is None for failure in failures):
         correct, radii = certified, all_radii
     else:
@@ -41,4 +41,4 @@ def summarise_certification(run: Run) -> Summary:
     low, high = clopper_pearson_interval(correct, count)
     accuracy = Metric("certified accuracy" if labelled else "certified", correct / count, float(low), float(high))
     average = Metric("average certified radius", radii / count, unit="L2")
-    return Summary(claims, (accuracy, average), count, failures)
+    return RunSummary(claims, (accuracy, average), count, failures)

@@ -83,8 +83,8 @@ def audit(
     )  # fmt: skip
     inputs = domain_of_any(row.shape for row in open_run(run).iter_rows())
     console.print(result.table(inputs).to_rich())
-    for note in result.notes():
-        say(inputs.rename(note))
+    for note in result.notes(inputs):
+        say(note)
     drawn = [name for name in (auditing.CHARTS[0], auditing.GALLERY) if (out / name).is_file()]
     say(f"wrote {', '.join(str(out / name) for name in (auditing.RESULT, *drawn))}")
     if not result.passed:

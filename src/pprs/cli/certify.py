@@ -14,7 +14,7 @@ from pprs.certify.dataset import certify_subject
 from pprs.certify.guarantee import CERTIFY
 from pprs.cli import options
 from pprs.cli.console import (
-    RunSummary,
+    RunTotals,
     compare_with_plain,
     console,
     exit_if_failed,
@@ -214,7 +214,7 @@ def _certify(
             parameter="show",
         )
     run = certify_subject(subject, sampling, run_options)
-    summary, partition = RunSummary.of(run), run.settings.partition
+    summary, partition = RunTotals.of(run), run.settings.partition
     print_summary(summary, run.settings, None if run_options.out is None else str(run_options.out))
     if compare and partition is not None and is_single and summary.first is not None:
         plain = _certify_plainly(subject, run.settings, run_options)

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from pprs.cli.errors import FAILED, hint_at_debugging, with_flags
-from pprs.inputs.domain import IMAGE, SIGNAL, Domain, domain_of_any
+from pprs.inputs.domain import SIGNAL, Domain, domain_of_any
 from pprs.inputs.space import Space, state_claim
 from pprs.partition import Partition
 from pprs.progress import TerminalProgress
@@ -18,9 +18,9 @@ from pprs.runs import Failure, Row, Run, RunSettings, space_of
 from pprs.smoothing.certificate import confidence, is_lost_to_rounding, round_down, state_arithmetic
 
 REASONS = {
-    "decided": "the image is decided at the given radii",
+    "decided": "the {input} is decided at the given radii",
     "width": "the radius is known to the given width",
-    "hopeless": "the image is unlikely to be certified",
+    "hopeless": "the {input} is unlikely to be certified",
     "budget": "the budget is spent",
 }
 
@@ -38,7 +38,7 @@ say = progress.message
 
 
 @dataclass
-class RunSummary:
+class RunTotals:
     """Totals over the rows of a run, of which only the first is kept in memory."""
 
     first: Row | None = None
@@ -54,7 +54,7 @@ class RunSummary:
     failures: Sequence[Failure] = ()
 
     @classmethod
-    def of(cls, run: Run) -> RunSummary:
+    def of(cls, run: Run) -> RunTotals:
         """Summarise the images that the run was called for."""
         chosen = None if run.images is None else set(run.images)
         summary = cls(failures=[f for f in run.failures() if chosen is None or f.idx in chosen])
@@ -74,7 +74,7 @@ class RunSummary:
         return summary
 
 
-def print_summary(summary: RunSummary, settings: RunSettings, out: str | None) -> None:
+def print_summary(summary: RunTotals, settings: RunSettings, out: str | None) -> None:
     """Print the certificate of a single image, or the totals of several."""
     if summary.rows == 1 and not summary.failures and summary.first is not None:
         _print_one(summary.first, settings)
@@ -97,11 +97,11 @@ def print_place(out: str | None) -> None:
         say(f"the rows are in {out}. Compare runs with: pprs report {out} --out report.html")
 
 
-def exit_if_failed(failures: Sequence[Failure], domain: Domain = IMAGE, outcome: str | None = None) -> None:
+def exit_if_failed(failures: Sequence[Failure], domain: Domain | None = None, outcome: str | None = None) -> None:
     """If inputs failed, list them and exit with code 1. `outcome` says what they count as."""
     if failures:
         text = describe_failures(failures) if outcome is None else describe_failures(failures, outcome)
-        message = f"pprs: {with_flags(domain.rename(text))}"
+        message = f"pprs: {with_flags(text, domain=domain)}"
         typer.echo(message + hint_at_debugging(message), err=True)
         raise typer.Exit(FAILED)
 
@@ -124,7 +124,7 @@ def compare_with_plain(row: Row, partition: Partition, plain: Row, names: Sequen
 def _print_one(row: Row, settings: RunSettings) -> None:
     names = settings.class_names
     if row.stopped != "n":
-        reason = domain_of_any([row.shape]).rename(REASONS.get(row.stopped, row.stopped))
+        reason = REASONS.get(row.stopped, row.stopped).replace("{input}", domain_of_any([row.shape]).name)
         say(f"stopped after {row.samples} of at most {settings.n} samples: {reason}")
     if row.prediction is None:
         say(_explain_abstention(row, names))
@@ -155,7 +155,7 @@ def _explain_abstention(row: Row, names: Sequence[str] | None) -> str:
     )
 
 
-def _print_many(summary: RunSummary, settings: RunSettings) -> None:
+def _print_many(summary: RunTotals, settings: RunSettings) -> None:
     inputs = domain_of_any(summary.shapes)
     text = f"{summary.certified} of {summary.rows + len(summary.failures)} {inputs.plural} certified"
     if settings.decided_radii is None:

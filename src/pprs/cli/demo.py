@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pprs.cli import options
-from pprs.cli.demos import Certify, Demo, Patches, Segment, Sets
+from pprs.cli.demos import CertifyDemo, Demo, PatchesDemo, SegmentDemo, SetsDemo
 from pprs.cli.errors import guarded
 from pprs.errors import ConfigurationError
 
@@ -39,9 +39,9 @@ def demo(
     if len(chosen) > 1:
         raise ConfigurationError("give one of `patch`, `segment` and `sets`")
     options.set_threads(threads)
-    shown = chosen[0]() if chosen else Certify()
+    shown = chosen[0]() if chosen else CertifyDemo()
     shown.show(out, train=train)
 
 
 def _kinds(patch: bool, segment: bool, sets: bool) -> tuple[tuple[type[Demo], bool], ...]:
-    return (Patches, patch), (Segment, segment), (Sets, sets)
+    return (PatchesDemo, patch), (SegmentDemo, segment), (SetsDemo, sets)

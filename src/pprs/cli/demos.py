@@ -15,7 +15,7 @@ from pprs.adaptation import adapt
 from pprs.certify.dataset import certify_dataset
 from pprs.cli import load_command
 from pprs.cli.compilation import compile_ahead
-from pprs.cli.console import RunSummary, console, exit_if_failed, print_summary, progress, say
+from pprs.cli.console import RunTotals, console, exit_if_failed, print_summary, progress, say
 from pprs.cli.report import print_report
 from pprs.cli.segment import ABSTAINED
 from pprs.data import Selection, fair_order
@@ -94,7 +94,7 @@ class RunsDemo(Demo):
         """Adapt the model to one way."""
 
 
-class Certify(RunsDemo):
+class CertifyDemo(RunsDemo):
     """Radii of digits, with and without superpixels."""
 
     ways: ClassVar[Mapping[str, str]] = {
@@ -118,9 +118,9 @@ class Certify(RunsDemo):
             )  # fmt: skip
 
         first = run(range(1))
-        print_summary(RunSummary.of(first), first.settings, None)
+        print_summary(RunTotals.of(first), first.settings, None)
         whole = run(range(self.limit))
-        summary = RunSummary.of(whole)
+        summary = RunTotals.of(whole)
         print_summary(summary, whole.settings, str(folder))
         exit_if_failed(summary.failures, domain_of_any(summary.shapes))
         return whole
@@ -133,7 +133,7 @@ class Certify(RunsDemo):
         )  # fmt: skip
 
 
-class Patches(RunsDemo):
+class PatchesDemo(RunsDemo):
     """Certificates of digits against patches, with every fill."""
 
     page = "patches.html"
@@ -156,7 +156,7 @@ class Patches(RunsDemo):
         )
 
 
-class Segment(RunsDemo):
+class SegmentDemo(RunsDemo):
     """Label maps of scenes with several digits, with and without partitions."""
 
     network, page = "scenes", "segmentation.html"
@@ -176,7 +176,7 @@ class Segment(RunsDemo):
         return run
 
 
-class Sets(Demo):
+class SetsDemo(Demo):
     """Label sets of digits, calibrated with half of them, and tried and attacked on the other half."""
 
     page = "sets.html"
@@ -201,4 +201,4 @@ class Sets(Demo):
         write_set_report(evaluations, subject, page)
 
 
-__all__ = ["Certify", "Demo", "Patches", "RunsDemo", "Segment", "Sets"]
+__all__ = ["CertifyDemo", "Demo", "PatchesDemo", "RunsDemo", "SegmentDemo", "SetsDemo"]

@@ -127,14 +127,17 @@ def hint_at_debugging(message: str, error: BaseException | None = None, *, debug
     return f"\n{HINT}" if is_own and not is_shown else ""
 
 
-def with_flags(message: str, parameter: str | None = None, flags: dict[str, str] | None = None) -> str:
+def with_flags(
+    message: str, parameter: str | None = None, flags: dict[str, str] | None = None, domain: Domain | None = None
+) -> str:
     """Replace the library's parameters, written in backticks, by the flags of the running command, or by these.
 
-    Images are called signals if the data of the command holds signals. If the message does not name the flag of
-    `parameter`, the flag is put in front.
+    Images are called signals if the domain is that of signals, or if the data of the command is known to hold signals.
+    If the message does not name the flag of `parameter`, the flag is put in front.
     """
     flags = _flags.get() if flags is None else flags
-    text = re.sub(r"`(\w+)`", lambda match: flags.get(match[1], match[0]), _domain.get().rename(message))
+    inputs = SIGNAL if SIGNAL in (domain, _domain.get()) else IMAGE
+    text = re.sub(r"`(\w+)`", lambda match: flags.get(match[1], match[0]), inputs.rename(message))
     flag = flags.get(parameter or "")
     return text if flag is None or flag in text else f"{flag}: {text}"
 

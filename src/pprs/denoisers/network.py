@@ -72,7 +72,7 @@ class DenoiserArchitecture:
         return validate(cls, values, "the description of the denoiser")
 
 
-class _Block(nn.Module):
+class _DenoiserBlock(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.body = nn.Sequential(nn.Conv2d(width, width, 3, 1, 1), nn.ReLU(), nn.Conv2d(width, width, 3, 1, 1))
@@ -101,11 +101,11 @@ class DenoisingNetwork(nn.Module):
         # The noise level if none is given. It is a buffer, so that it is part of the weights.
         self.register_buffer("sigma", torch.tensor(math.sqrt(arch.low * arch.high), dtype=torch.float32))
         self.head = nn.Conv2d(4 * arch.channels + 1, width, 3, 1, 1)
-        self.fine = nn.Sequential(*(_Block(width) for _ in range(arch.blocks)))
+        self.fine = nn.Sequential(*(_DenoiserBlock(width) for _ in range(arch.blocks)))
         self.down = nn.Conv2d(width, 2 * width, 2, 2)
-        self.coarse = nn.Sequential(*(_Block(2 * width) for _ in range(arch.blocks)))
+        self.coarse = nn.Sequential(*(_DenoiserBlock(2 * width) for _ in range(arch.blocks)))
         self.up = nn.ConvTranspose2d(2 * width, width, 2, 2)
-        self.merge = nn.Sequential(*(_Block(width) for _ in range(arch.blocks)))
+        self.merge = nn.Sequential(*(_DenoiserBlock(width) for _ in range(arch.blocks)))
         self.tail = nn.Conv2d(width, 4 * arch.channels, 3, 1, 1)
         nn.init.zeros_(self.tail.weight)
         nn.init.zeros_(self.tail.bias)  # type: ignore[arg-type]

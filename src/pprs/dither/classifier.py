@@ -10,7 +10,7 @@ import torch
 
 from pprs.dither.certificate import DitherCertificate, certified_changes, choose_label
 from pprs.dither.estimators import Estimator, GaussianEstimator
-from pprs.dither.thresholds import GREY, Dither, Shown, show
+from pprs.dither.thresholds import GREY, Dither, ShownLevels, show
 from pprs.errors import ConfigurationError
 from pprs.inputs.domain import IMAGE, domain_of
 from pprs.inputs.space import describe_input
@@ -41,7 +41,7 @@ class DitherVotes(LocalVotes):
         self._estimators: dict[tuple[int, ...], Estimator] = {}
         self._order, self._scale = torch.from_numpy(dither.order()), 0.0
 
-    def show(self, values: torch.Tensor, offsets: torch.Tensor) -> Shown:
+    def show(self, values: torch.Tensor, offsets: torch.Tensor) -> ShownLevels:
         """Return what is shown of grey levels [C, H, W] at some offsets."""
         thresholds = torch.from_numpy(self.dither.thresholds(tuple(values.shape)))
         return show(values, thresholds.to(values.device), offsets.to(values.device), self.dither.levels)

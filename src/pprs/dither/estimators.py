@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 
 from pprs._support import text as _text
-from pprs.dither.thresholds import GREY, Shown
+from pprs.dither.thresholds import GREY, ShownLevels
 from pprs.errors import ConfigurationError
 from pprs.partition import Partition, parse_partition
 
@@ -26,7 +26,7 @@ class Estimator(ABC):
         return self
 
     @abstractmethod
-    def estimate(self, shown: Shown) -> torch.Tensor:
+    def estimate(self, shown: ShownLevels) -> torch.Tensor:
         """Return the estimated images [B, C, H, W], with values in [0, 1]."""
 
 
@@ -53,7 +53,7 @@ class GaussianEstimator(Estimator):
     def resolve(self, levels: int, shape: tuple[int, ...]) -> GaussianEstimator:
         return GaussianEstimator(default_width(levels)) if self.sigma is None else self
 
-    def estimate(self, shown: Shown) -> torch.Tensor:
+    def estimate(self, shown: ShownLevels) -> torch.Tensor:
         values, weights, full = _read(shown)
         width = self.sigma or default_width(shown.levels)
         estimated, missing = torch.full_like(values, 0.5), torch.ones_like(values, dtype=torch.bool)
@@ -88,7 +88,7 @@ class PartitionedEstimator(Estimator):
         partition = self.partition.resolve(expected_error(levels), shape)
         return PartitionedEstimator(self.first.resolve(levels, shape), partition)
 
-    def estimate(self, shown: Shown) -> torch.Tensor:
+    def estimate(self, shown: ShownLevels) -> torch.Tensor:
         return self.partition.run(self.first.estimate(shown))[0]
 
 
@@ -106,7 +106,7 @@ def expected_error(levels: int) -> float:
     return min(0.5, 0.13 * math.pow(levels / 510, 0.37))
 
 
-def _read(shown: Shown) -> tuple[torch.Tensor, torch.Tensor, int]:
+def _read(shown: ShownLevels) -> tuple[torch.Tensor, torch.Tensor, int]:
     """Return an unbiased value for what is shown of each value, its weight, and the value that stands for white.
 
     With 255 thresholds or more, whether a value exceeds its threshold is read as white or black. With fewer, the value

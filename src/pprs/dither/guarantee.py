@@ -18,7 +18,7 @@ from pprs.inputs.space import NETWORK
 from pprs.noise import Noise
 from pprs.partition import Partition
 from pprs.runs.columns import INPUT_COLUMNS, INTEGERS, ArrowType, Column, InputRow, Schema
-from pprs.runs.guarantee import Answer, Guarantee, Metric, Question, Summary
+from pprs.runs.guarantee import Answer, Guarantee, Metric, Question, RunSummary
 from pprs.runs.provenance import Provenance
 from pprs.runs.run import Run
 from pprs.runs.session import Session
@@ -193,11 +193,11 @@ class DitherGuarantee(Guarantee[DitherSettings, DitherRow]):
             settings.dither.offsets_per_pixel(row.shape[0]), row.shape,
         )  # fmt: skip
 
-    def summarise(self, run: Run) -> Summary:
+    def summarise(self, run: Run) -> RunSummary:
         rows, failures = run.outcomes(), tuple(run.failures())
         settings: DitherSettings = run.settings
         if not rows:
-            return Summary((), (), 0, failures)
+            return RunSummary((), (), 0, failures)
         changes = _choose_changes(settings.dither.levels)
         where = "the network's input" if settings.pixels == NETWORK else "the file"
         claims = [
@@ -210,7 +210,7 @@ class DitherGuarantee(Guarantee[DitherSettings, DitherRow]):
             metrics = [_measure(rows, most) for most in changes]
         mean = sum(row.radius * row.correct for row in rows) / len(rows)
         metrics.append(Metric("average certified L1 radius", mean, unit="(values in [0, 1])"))
-        return Summary(tuple(claims), tuple(metrics), len(rows), failures)
+        return RunSummary(tuple(claims), tuple(metrics), len(rows), failures)
 
     def tally(self, row: DitherRow) -> float:
         """Return the certified change as a share of the largest that so many votes can certify."""

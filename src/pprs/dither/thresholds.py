@@ -73,7 +73,7 @@ def parse_dither(text: str) -> Dither:
 
 
 @dataclass(frozen=True, eq=False)
-class Shown:
+class ShownLevels:
     """What is shown of an image at some offsets. A base classifier is a function of this and of nothing else.
 
     Attributes:
@@ -92,7 +92,7 @@ class Shown:
         return (self.lowest > 0) | (self.highest < GREY)
 
 
-def show(values: torch.Tensor, thresholds: torch.Tensor, offsets: torch.Tensor, levels: int) -> Shown:
+def show(values: torch.Tensor, thresholds: torch.Tensor, offsets: torch.Tensor, levels: int) -> ShownLevels:
     """Return what is shown of an image at some offsets.
 
     At offset t, the thresholds of a value are s, s + T, s + 2T and so on, where s is (template + t) modulo T. Shown is
@@ -112,4 +112,4 @@ def show(values: torch.Tensor, thresholds: torch.Tensor, offsets: torch.Tensor, 
     exceeded = torch.div(values - first + levels - 1, levels, rounding_mode="floor").clamp_min(0)
     top = first + exceeded * levels
     lowest = torch.where(exceeded == 0, 0, top - levels + 1)
-    return Shown(lowest, top.clamp_max(GREY), levels)
+    return ShownLevels(lowest, top.clamp_max(GREY), levels)

@@ -29,6 +29,7 @@ class Domain(ABC):
 
     Attributes:
         name: Its name in records, "image" or "signal".
+        one: One of these inputs, in words.
         plural: Several of these inputs, in words.
         axes: The axes of one input, in words.
         ndim: The number of its axes.
@@ -37,6 +38,7 @@ class Domain(ABC):
     """
 
     name: ClassVar[str]
+    one: ClassVar[str]
     plural: ClassVar[str]
     axes: ClassVar[str]
     ndim: ClassVar[int]
@@ -57,6 +59,10 @@ class Domain(ABC):
 
     def rename(self, text: str) -> str:
         """Call the inputs by their name in a text about images. Paths, options and code keep theirs.
+
+        Code that knows the domain writes `name`, `one` and `plural` instead. Code that does not know it writes "image",
+        and its text passes through here where it leaves: as a message of progress, as an error about an input, as what
+        a verification found, or as what a command prints.
 
         >>> SIGNAL.rename("An image of 5 images. See images/x.csv, image.csv, `images` and --images.")
         'A signal of 5 signals. See images/x.csv, image.csv, `images` and --images.'
@@ -126,7 +132,7 @@ class Domain(ABC):
 class ImageDomain(Domain):
     """Images [C, H, W] with 1 or 3 channels and values in [0, 1]."""
 
-    name, plural, axes, ndim, values = "image", "images", "[C, H, W]", 3, "pixels"
+    name, one, plural, axes, ndim, values = "image", "an image", "images", "[C, H, W]", 3, "pixels"
     remedy = "Divide 0..255 images by 255."
 
     def check_shape(self, shape: Shape) -> None:
@@ -172,7 +178,7 @@ class ImageDomain(Domain):
 class SignalDomain(Domain):
     """Signals [C, T], such as time series and audio, with any number of channels and values in any unit."""
 
-    name, plural, axes, ndim, values = "signal", "signals", "[C, T]", 2, "values"
+    name, one, plural, axes, ndim, values = "signal", "a signal", "signals", "[C, T]", 2, "values"
     remedy = "Convert it with .float(). Divide 16-bit audio by 32768."
 
     def rename(self, text: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pprs.errors import ConfigurationError, suggest
-from pprs.inputs.domain import SIGNAL, domain_of
+from pprs.inputs.domain import SIGNAL, domain_of, domain_of_any
 
 NETWORK, FILE = "network", "file"
 PIXELS = (NETWORK, FILE)
@@ -155,7 +155,8 @@ grey files; blur measures changes of your 9x9 grey files
         f"{', '.join(names)} {'measure' if len(names) > 1 else 'measures'} changes of {texts[key]}"
         for key, names in groups.items()
     ]
-    return f"These radii measure changes of different images and must not be compared: {'; '.join(parts)}"
+    inputs = domain_of_any(shape for _, space in spaces for shape in space.shapes).plural
+    return f"These radii measure changes of different {inputs} and must not be compared: {'; '.join(parts)}"
 
 
 def _distinct(shapes: Iterable[Shape | None]) -> tuple[Shape, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pprs._support.extras import extra
 from pprs.errors import ConfigurationError, DamagedError, PprsError
-from pprs.inputs.domain import IMAGE, SIGNAL, domain_of_any
+from pprs.inputs.domain import IMAGE, SIGNAL, Domain, domain_of_any
 from pprs.integrations import card_plain
 from pprs.metrics import Summary, summarize, usual_radii
 from pprs.model.forms import AnyModel
@@ -34,9 +34,9 @@ Part = tuple[str, list[Any]]  # a section, and the results of its runs
 _FRONT = re.compile(r"\A---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.M | re.S)
 _SECTION = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}\n?", re.S)
 INTRODUCTION = """\
-An image counts at radius r if it is certified with the correct label, and no change of L2 norm up to r can alter that
+{one} counts at radius r if it is certified with the correct label, and no change of L2 norm up to r can alter that
 label. The claim is about the smoothed classifier: the majority vote of the model under noise. It is wrong with
-probability at most alpha, separately for each image. ACR is the average certified radius."""
+probability at most alpha, separately for each {name}. ACR is the average certified radius."""
 
 
 @dataclass(frozen=True)
@@ -145,8 +145,7 @@ def _describe_certified(
         _to_result(run, frame, summary, at, fact)
         for run, frame, summary, fact in zip(runs, frames, summaries, facts, strict=True)
     ]
-    domain = domain_of_any(frames[0].space.shapes)
-    return domain.rename(_to_markdown(summaries, at, facts)), results
+    return _to_markdown(summaries, at, facts, domain_of_any(frames[0].space.shapes)), results
 
 
 def _describe_others(runs: Sequence[Run], verify: Callable[[Run], Mapping[str, Any]]) -> Part:
@@ -316,8 +315,10 @@ def _to_result(
     }
 
 
-def _to_markdown(summaries: Sequence[Summary], radii: Sequence[float], facts: Sequence[Mapping[str, Any]]) -> str:
-    heads = ("method", *(f"accuracy at {radius:g}" for radius in radii), "ACR", "images", "votes drawn again")
+def _to_markdown(
+    summaries: Sequence[Summary], radii: Sequence[float], facts: Sequence[Mapping[str, Any]], inputs: Domain
+) -> str:
+    heads = ("method", *(f"accuracy at {radius:g}" for radius in radii), "ACR", inputs.plural, "votes drawn again")
     lines = [
         (
             escape_markdown(summary.name), *(format_percent(accuracy) for accuracy in summary.accuracy),
@@ -333,7 +334,7 @@ def _to_markdown(summaries: Sequence[Summary], radii: Sequence[float], facts: Se
     return "\n".join([
         "## Certified robustness",
         "",
-        INTRODUCTION,
+        INTRODUCTION.format(one=inputs.one.capitalize(), name=inputs.name),
         "",
         Table(heads, tuple(lines)).to_markdown(),
         Table(("setting", *(escape_markdown(summary.name) for summary in summaries)), tuple(settings)).to_markdown(),

@@ -11,14 +11,14 @@ from pprs.inputs.domain import domain_of_any
 from pprs.report.plain import make_table
 from pprs.report.table import Table, escape_markdown
 from pprs.runs import Run
-from pprs.runs.guarantee import Metric, Summary
+from pprs.runs.guarantee import Metric, RunSummary
 from pprs.runs.names import distinct_names
 from pprs.smoothing.certificate import state_arithmetic
 
 INTRODUCTION = "What `pprs` says about these runs, and what it depends on."
 
 
-def list_facts(run: Run, summary: Summary) -> dict[str, Any]:
+def list_facts(run: Run, summary: RunSummary) -> dict[str, Any]:
     """Return what a reader needs to know about the numbers of a run, besides its model and data."""
     settings, guarantee = run.settings, run.guarantee
     stored = settings.to_dict()
@@ -38,7 +38,7 @@ def list_facts(run: Run, summary: Summary) -> dict[str, Any]:
     }
 
 
-def summarise_run(run: Run) -> Summary:
+def summarise_run(run: Run) -> RunSummary:
     """Return what a run says as a whole, if its rows follow from its settings.
 
     Raises:
@@ -52,13 +52,13 @@ def summarise_run(run: Run) -> Summary:
             f"{run.path} does not record all that its numbers follow from ({'; '.join(check.not_checked)}). Give the "
             "run itself, or rows exported as json."
         )
-    summary: Summary = run.guarantee.summarise(run)
+    summary: RunSummary = run.guarantee.summarise(run)
     if not summary.inputs:
         raise ConfigurationError(f"{run.path} has no rows yet, so there is nothing to state")
     return summary
 
 
-def to_result(run: Run, summary: Summary, name: str, facts: Mapping[str, Any], tasks: Mapping[Any, str]) -> Any:
+def to_result(run: Run, summary: RunSummary, name: str, facts: Mapping[str, Any], tasks: Mapping[Any, str]) -> Any:
     """Return the entry of a run in `model-index`. `tasks` are the hub's words for what a network does."""
     domain = domain_of_any(getattr(row, "shape", None) for row in run.iter_rows())
     dataset = {"name": facts["data"], "type": facts["data"]}
@@ -87,7 +87,7 @@ def name_runs(runs: Sequence[Run]) -> list[str]:
 
 
 def to_markdown(
-    title: str, names: Sequence[str], summaries: Sequence[Summary], facts: Sequence[Mapping[str, Any]]
+    title: str, names: Sequence[str], summaries: Sequence[RunSummary], facts: Sequence[Mapping[str, Any]]
 ) -> str:
     """Return the section on runs of one kind."""
     keys = list(dict.fromkeys(key for fact in facts for key in fact))

@@ -19,7 +19,7 @@ from pprs.label_sets.scoring import make_trials, make_votes
 from pprs.noise import Noise, digest_image
 from pprs.partition import Partition
 from pprs.runs.columns import INPUT_COLUMNS, Column, InputRow, Schema
-from pprs.runs.guarantee import Guarantee, Key, Known, Question, Summary
+from pprs.runs.guarantee import Guarantee, Key, Known, Question, RunSummary
 from pprs.runs.provenance import Provenance
 from pprs.runs.session import Session
 from pprs.runs.subject import Subject
@@ -109,9 +109,9 @@ class CalibrationGuarantee(Guarantee[CalibrationSettings, CalibrationRow]):
             return [f"score is {row.score}, which is not between -1 and 0"]
         return []
 
-    def summarise(self, run: Any) -> Summary:
+    def summarise(self, run: Any) -> RunSummary:
         failures = tuple(run.failures())
-        return Summary((), (), len(run.keys()) + len(failures), failures)
+        return RunSummary((), (), len(run.keys()) + len(failures), failures)
 
     def tally(self, row: CalibrationRow) -> float:
         return 1.0

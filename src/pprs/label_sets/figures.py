@@ -9,25 +9,28 @@ import numpy as np
 from pprs._support.extras import extra
 from pprs.label_sets.evaluation import SetEvaluation
 from pprs.label_sets.summary import name_methods
-from pprs.report.figures import COLOURS
+from pprs.report.colours import Style, choose_styles, name_method
 
 with extra():
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
+
+HATCHES = {"-": "", "--": "//", ":": "..", "-.": "xx"}  # of bars, in the place of dashes
 
 
 def plot_radii(evaluations: Sequence[SetEvaluation]) -> Figure:
     """Plot mean size and coverage against the radius that the sets are calibrated for."""
     figure = Figure(figsize=(9.4, 4.2), layout="constrained")
     sizes, coverage = figure.subplots(1, 2)
-    for i, (name, evaluation) in enumerate(_named(evaluations)):
-        colour, radii = COLOURS[i % len(COLOURS)], [point.radius for point in evaluation.points]
+    for name, evaluation, style in _named(evaluations):
+        colour, radii = style.colour.figure, [point.radius for point in evaluation.points]
         mean = np.array([point.mean_size for point in evaluation.points])
         error = np.array([point.size_error for point in evaluation.points])
-        sizes.plot(radii, mean, color=colour, label=name)
+        sizes.plot(radii, mean, color=colour, linestyle=style.dashes, label=name)
         sizes.fill_between(radii, mean - error, mean + error, color=colour, alpha=0.12, linewidth=0)
         if evaluation.point.labelled:
-            coverage.plot(radii, [point.coverage for point in evaluation.points], color=colour)
+            shares = [point.coverage for point in evaluation.points]
+            coverage.plot(radii, shares, color=colour, linestyle=style.dashes)
             low, high = zip(*(point.interval for point in evaluation.points), strict=True)
             coverage.fill_between(radii, low, high, color=colour, alpha=0.12, linewidth=0)
         result = evaluation.attacked
@@ -55,11 +58,14 @@ def plot_sizes(evaluations: Sequence[SetEvaluation]) -> Figure:
     largest = max(max(evaluation.sizes, default=1) for evaluation in evaluations)
     edges = np.arange(largest + 2) if largest <= 40 else np.linspace(0, largest + 1, 41)
     width = (edges[1] - edges[0]) * 0.8 / len(evaluations)
-    for i, (name, evaluation) in enumerate(_named(evaluations)):
+    for i, (name, evaluation, style) in enumerate(_named(evaluations)):
         counts, _ = np.histogram(evaluation.sizes, edges)
         share = counts / max(len(evaluation.rows), 1)
         offset = (i - (len(evaluations) - 1) / 2) * width
-        axes.bar(edges[:-1] + offset, share, width, color=COLOURS[i % len(COLOURS)], label=name)
+        colour, hatch = style.colour.figure, HATCHES[style.dashes]
+        axes.bar(
+            edges[:-1] + offset, share, width, color=colour, hatch=hatch, edgecolor="white", linewidth=0, label=name
+        )
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel="number of labels in a set", ylabel="share of images")
     axes.grid(alpha=0.25, axis="y")
@@ -67,6 +73,7 @@ def plot_sizes(evaluations: Sequence[SetEvaluation]) -> Figure:
     return figure
 
 
-def _named(evaluations: Sequence[SetEvaluation]) -> list[tuple[str, SetEvaluation]]:
-    names = name_methods([evaluation.settings for evaluation in evaluations])
-    return [(name.replace("$", r"\$"), evaluation) for name, evaluation in zip(names, evaluations, strict=True)]
+def _named(evaluations: Sequence[SetEvaluation]) -> list[tuple[str, SetEvaluation, Style]]:
+    names = [name.replace("$", r"\$") for name in name_methods([evaluation.settings for evaluation in evaluations])]
+    styles = choose_styles([name_method(evaluation.settings.partition_text) for evaluation in evaluations])
+    return list(zip(names, evaluations, styles, strict=True))

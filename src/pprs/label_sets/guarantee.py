@@ -22,7 +22,7 @@ from pprs.label_sets.settings import Calibration, state_promise
 from pprs.model.forms import open_model
 from pprs.noise import QuantisedImage, digest_image
 from pprs.runs.check import RowCheck
-from pprs.runs.guarantee import Guarantee, Key, Known, Metric, Question, Summary
+from pprs.runs.guarantee import Guarantee, Key, Known, Metric, Question, RunSummary
 from pprs.runs.row import Failure
 from pprs.runs.run import Run
 from pprs.runs.session import Session
@@ -111,7 +111,7 @@ class LabelSetGuarantee(Guarantee[LabelSetSettings, LabelSetRow]):
         others = super().compare(row, replace(again, scores=row.scores, labels=row.labels))
         return compare_rows(row, again) + others
 
-    def summarise(self, run: Run) -> Summary:
+    def summarise(self, run: Run) -> RunSummary:
         failures = tuple(run.failures())
         covered = size = single = rows = 0
         labelled = sum(failure.label is not None for failure in failures)  # which count as not covered
@@ -120,12 +120,12 @@ class LabelSetGuarantee(Guarantee[LabelSetSettings, LabelSetRow]):
             rows, size, single = rows + 1, size + len(row.labels), single + (len(row.labels) == 1)
             labelled, covered = labelled + (row.covered is not None), covered + bool(row.covered)
         if not rows:
-            return Summary((), (), len(failures), failures)
+            return RunSummary((), (), len(failures), failures)
         metrics = [Metric("mean size", size / rows, unit="labels"), Metric("sets of one label", single / rows)]
         if labelled:
             low, high = clopper_pearson_interval(covered, labelled)
             metrics.insert(0, Metric("coverage without an attack", covered / labelled, float(low), float(high)))
-        return Summary((describe_promise(run.settings),), tuple(metrics), rows + len(failures), failures)
+        return RunSummary((describe_promise(run.settings),), tuple(metrics), rows + len(failures), failures)
 
     def tally(self, row: LabelSetRow) -> float:
         return float(len(row.labels) == 1)

@@ -19,7 +19,7 @@ from pprs.errors import ConfigurationError, PprsError
 from pprs.label_sets.evaluation import SetEvaluation, SetRow, evaluate_run
 from pprs.label_sets.settings import state_promise
 from pprs.label_sets.summary import compare_sets, list_notes, name_methods
-from pprs.report.page import ImageExample, Tile
+from pprs.report.page import ExampleTile, ImageExample
 from pprs.report.render import render
 from pprs.report.section import MethodSettings, Section, render_sections
 from pprs.runs import Run
@@ -149,7 +149,7 @@ def _make_example(
 
     truth, class_names = methods[0][2].truth, methods[0][1].settings.class_names
     caption = "original" if truth is None else f"original: {figures.get_class_name(truth, class_names)}"
-    tiles = [Tile(_to_url(figures.to_rgb(clean.numpy())), caption)]
+    tiles = [ExampleTile(_to_url(figures.to_rgb(clean.numpy())), caption)]
     for name, evaluation, row in methods:
         settings = evaluation.settings
         image = prepare_image(clean, settings.noise, settings.arithmetic)
@@ -159,7 +159,7 @@ def _make_example(
             partition = None
         views = figures.render_views(noisy, partition, settings.noise)
         seen = views.get("averaged", views.get("noisy"))
-        tiles.append(Tile(_to_url(seen), "", name, settings.partition_text, describe_set(row, class_names)))
+        tiles.append(ExampleTile(_to_url(seen), "", name, settings.partition_text, describe_set(row, class_names)))
     return ImageExample(f"image {index}", tuple(tiles))
 
 

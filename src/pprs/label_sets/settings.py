@@ -290,12 +290,13 @@ def state_promise(settings: SetSettings) -> str:
     """State what the sets promise."""
     arithmetic = state_arithmetic("real" if settings.levels is None else "exact", settings.levels)
     pixels = "the file" if settings.pixels == FILE else "the input of the network"
-    text = (
+    inputs = domain_of_any([settings.shape])
+    return (
         f"each set contains the true label with probability at least {confidence(settings.alpha)}, whatever change of "
         f"L2 norm up to {settings.radius:g} is made to {pixels} before the noise is drawn{arithmetic}. The probability "
-        "is over images, calibration images and noise together. It is not promised for each image or each class"
+        f"is over {inputs.plural}, calibration {inputs.plural} and noise together. It is not promised for each "
+        f"{inputs.name} or each class"
     )
-    return domain_of_any([settings.shape]).rename(text)
 
 
 def shorten_digest(digest: str) -> str:

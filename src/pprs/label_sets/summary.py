@@ -11,7 +11,7 @@ from pprs.errors import ConfigurationError
 from pprs.inputs.domain import Domain, domain_of_any
 from pprs.label_sets.evaluation import SetEvaluation
 from pprs.label_sets.settings import SetSettings, state_promise
-from pprs.report.table import NONE, Cell, Table, format_number, format_percent
+from pprs.report.table import NONE, Table, TableCell, format_number, format_percent
 from pprs.runs import RunSettings
 from pprs.runs.names import distinct_names
 
@@ -38,13 +38,15 @@ def name_methods(all_settings: Sequence[SetSettings]) -> list[str]:
 
 def compare_sets(evaluations: Sequence[SetEvaluation]) -> Table:
     """Return a table of coverage and size, one line per method, without columns that say nothing."""
-    columns: dict[str, list[str | Cell]] = {
+    columns: dict[str, list[str | TableCell]] = {
         "method": [*name_methods([evaluation.settings for evaluation in evaluations])],
         "coverage": [_format_coverage(evaluation) for evaluation in evaluations],
         "under attack": [
             NONE if e.attacked is None else f"{e.attacked.covered}/{e.attacked.images}" for e in evaluations
         ],
-        "mean size": [Cell(format_number(e.point.mean_size, 2), f"± {e.point.size_error:.2f}") for e in evaluations],
+        "mean size": [
+            TableCell(format_number(e.point.mean_size, 2), f"± {e.point.size_error:.2f}") for e in evaluations
+        ],
         "one label": [_format_share(evaluation, 1) for evaluation in evaluations],
         "empty": [_format_share(evaluation, 0) for evaluation in evaluations],
         _find_domain(evaluations).plural: [str(len(evaluation.rows)) for evaluation in evaluations],
@@ -56,12 +58,12 @@ def compare_sets(evaluations: Sequence[SetEvaluation]) -> Table:
     return Table(tuple(columns), tuple(zip(*columns.values(), strict=True)))
 
 
-def _format_coverage(evaluation: SetEvaluation) -> str | Cell:
+def _format_coverage(evaluation: SetEvaluation) -> str | TableCell:
     point = evaluation.point
     low, high = point.interval
     if not point.labelled:
         return NONE
-    return Cell(format_percent(point.coverage), f"({100 * low:.1f}-{100 * high:.1f})")
+    return TableCell(format_percent(point.coverage), f"({100 * low:.1f}-{100 * high:.1f})")
 
 
 def _format_share(evaluation: SetEvaluation, size: int) -> str:
@@ -70,20 +72,20 @@ def _format_share(evaluation: SetEvaluation, size: int) -> str:
 
 def list_notes(evaluations: Sequence[SetEvaluation]) -> list[str]:
     """Return what belongs to the table: what the numbers mean, and what was left out."""
-    notes = []
+    notes, inputs = [], _find_domain(evaluations).plural
     if any(evaluation.point.labelled for evaluation in evaluations):
         notes.append(
-            "coverage is measured without an attack, for these calibration images, with its exact 95% interval. It is "
-            "higher than promised, since the promise includes attacks"
+            f"coverage is measured without an attack, for these calibration {inputs}, with its exact 95% interval. It "
+            "is higher than promised, since the promise includes attacks"
         )
     if skipped := list(dict.fromkeys(str(evaluation.skipped) for evaluation in evaluations if evaluation.skipped)):
-        notes.append(f"{' or '.join(skipped)} calibration images were left out")
+        notes.append(f"{' or '.join(skipped)} calibration {inputs} were left out")
     for name, evaluation in zip(name_methods([e.settings for e in evaluations]), evaluations, strict=True):
         if evaluation.failures:
-            notes.append(f"{name}: {len(evaluation.failures)} images could not be used and have no set")
+            notes.append(f"{name}: {len(evaluation.failures)} {inputs} could not be used and have no set")
         if evaluation.attacked is not None:
             notes.append(f"{name}: {describe_attack(evaluation)}")
-    return list(map(_find_domain(evaluations).rename, notes))
+    return notes
 
 
 def _find_domain(evaluations: Sequence[SetEvaluation]) -> Domain:

@@ -71,7 +71,7 @@ class Constant(Fill):
 
 
 @dataclass(frozen=True)
-class Mean(Fill):
+class MeanFill(Fill):
     """The mean of all visible pixels, in each channel."""
 
     name = "mean"
@@ -180,7 +180,7 @@ def _grow(means: torch.Tensor, smooth: torch.Tensor, hidden: torch.Tensor) -> to
     return means
 
 
-_CLASSES = (Constant, Mean, Diffusion, SuperpixelFill)
+_CLASSES = (Constant, MeanFill, Diffusion, SuperpixelFill)
 FILLS: dict[str, type[Fill]] = {kind.name: kind for kind in _CLASSES}
 
 
@@ -188,7 +188,7 @@ def parse_fill(text: str) -> Fill:
     """Return the fill that a text such as `constant:value=0.5` describes.
 
     >>> parse_fill("mean")
-    Mean()
+    MeanFill()
     """
     return _text.from_text(text, FILLS, "fill")
 

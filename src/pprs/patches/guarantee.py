@@ -16,7 +16,7 @@ from pprs.patches.legacy import LEGACY
 from pprs.patches.masks import MaskGrid
 from pprs.patches.row import SCHEMA, PatchRow, PatchSettings, count_pairs
 from pprs.patches.summary import summarise_patches
-from pprs.runs.guarantee import Answer, Guarantee, Key, Known, Question, Summary
+from pprs.runs.guarantee import Answer, Guarantee, Key, Known, Question, RunSummary
 from pprs.runs.row import Failure
 from pprs.runs.run import Run
 from pprs.runs.session import Session
@@ -172,7 +172,7 @@ class PatchGuarantee(Guarantee[PatchSettings, PatchRow]):
         found += _check_worst(answer.for_patch(row.patch, question.image), row, question.image)
         return [f"patch {row.patch}: {text}" for text in found]
 
-    def summarise(self, run: Run) -> Summary:
+    def summarise(self, run: Run) -> RunSummary:
         return summarise_patches(run)
 
     def tally(self, row: PatchRow) -> float:

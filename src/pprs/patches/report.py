@@ -21,9 +21,10 @@ from pprs.metrics import accuracy_interval
 from pprs.patches.pictures import draw_masks
 from pprs.patches.row import PatchRow, PatchSettings
 from pprs.patches.summary import certified_accuracy, clean_accuracy, group_by_patch, plain_accuracy
+from pprs.report.colours import FILLS, choose_styles
 from pprs.report.render import render
 from pprs.report.section import MethodSettings, Section
-from pprs.report.table import Cell, Table
+from pprs.report.table import Table, TableCell
 from pprs.runs import Run
 from pprs.runs.frame import MAX_THUMBNAIL_PIXELS
 from pprs.runs.row import name_input
@@ -54,8 +55,8 @@ class NamedRun:
 
 
 @dataclass(frozen=True)
-class Example:
-    """The worst pair of masks on an image."""
+class MaskPicture:
+    """A picture of the worst pair of masks on an image."""
 
     source: str  # a data url
     caption: str
@@ -68,7 +69,7 @@ class PatchPage:
     table: Markup
     curve: Markup
     notes: tuple[str, ...]
-    examples: tuple[Example, ...]
+    examples: tuple[MaskPicture, ...]
 
 
 def make_section(runs: Sequence[Run]) -> Section:
@@ -133,7 +134,7 @@ def name_runs(settings: Sequence[PatchSettings], paths: Sequence[str]) -> list[s
 def make_table(runs: Sequence[NamedRun]) -> Table:
     """Return certified and clean accuracy of each run at each patch size."""
     heads = ("run", "patch", *MEASURES, "images", "passes per image")
-    lines: list[tuple[str | Cell, ...]] = []
+    lines: list[tuple[str | TableCell, ...]] = []
     for one in runs:
         for patch, rows in one.groups.items():
             shares = [_share(rows, measure) for measure in MEASURES.values()]
@@ -143,10 +144,10 @@ def make_table(runs: Sequence[NamedRun]) -> Table:
     return Table(heads, tuple(lines))
 
 
-def _share(rows: Sequence[PatchRow], measure: Measure) -> Cell:
+def _share(rows: Sequence[PatchRow], measure: Measure) -> TableCell:
     share = measure(rows)
     low, high = accuracy_interval([share], len(rows))
-    return Cell(f"{100 * share:.1f}%", f"[{100 * low[0]:.1f}, {100 * high[0]:.1f}]")
+    return TableCell(f"{100 * share:.1f}%", f"[{100 * low[0]:.1f}, {100 * high[0]:.1f}]")
 
 
 def _list_notes(runs: Sequence[NamedRun]) -> list[str]:
@@ -182,17 +183,21 @@ def _plot_sizes(runs: Sequence[NamedRun]) -> Any:
         from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator
 
-    from pprs.report.figures import COLOURS
-
     figure = Figure(figsize=(7.2, 4.4), layout="constrained")
     axes = figure.subplots()
-    for i, one in enumerate(runs):
-        colour, sides = COLOURS[(i + 1) % len(COLOURS)], np.array(list(one.groups))
-        for measure, style, text in ((certified_accuracy, "o-", "certified"), (clean_accuracy, "s:", "clean")):
+    fills = [(one.settings.fill_text or "").partition(":")[0] for one in runs]
+    for one, style in zip(runs, choose_styles(fills, FILLS), strict=True):
+        colour, sides = style.colour.figure, np.array(list(one.groups))
+        for measure, marker, text in ((certified_accuracy, "o", "certified"), (clean_accuracy, "s", "clean")):
             shares = np.array([measure(rows) for rows in one.groups.values()])
             limits = [accuracy_interval([s], len(rows)) for s, rows in zip(shares, one.groups.values(), strict=True)]
             errors = np.abs(np.array([[low[0], high[0]] for low, high in limits]).T - shares)
-            axes.errorbar(sides, shares, errors, fmt=style, color=colour, capsize=3, label=f"{one.name}, {text}")
+            dashes = style.dashes if measure is certified_accuracy else ":"
+            filled = "full" if style.dashes == "-" else "none"
+            axes.errorbar(
+                sides, shares, errors, fmt=marker, linestyle=dashes, fillstyle=filled, color=colour, capsize=3,
+                label=f"{one.name}, {text}",
+            )  # fmt: skip
     axes.set(xlabel="side of the patch in pixels", ylabel="share of all images", ylim=(0, 1.02))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.25)
@@ -200,7 +205,7 @@ def _plot_sizes(runs: Sequence[NamedRun]) -> Any:
     return figure
 
 
-def _list_examples(one: NamedRun) -> list[Example]:
+def _list_examples(one: NamedRun) -> list[MaskPicture]:
     """Draw the worst pairs of masks on the images that the run holds."""
     images, drawn = _read_images(one.run), Counter[tuple[int, bool]]()
     examples = []
@@ -211,7 +216,9 @@ def _list_examples(one: NamedRun) -> list[Example]:
                 continue
             drawn[row.patch, row.certified] += 1
             source = base64.b64encode(draw_worst(image, row, one.settings)).decode()
-            examples.append(Example(f"data:image/png;base64,{source}", _describe_row(row, one.settings.class_names)))
+            examples.append(
+                MaskPicture(f"data:image/png;base64,{source}", _describe_row(row, one.settings.class_names))
+            )
     return examples
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pprs.inputs.space import NETWORK
 from pprs.patches.row import PatchRow, PatchSettings
-from pprs.runs.guarantee import Metric, Summary
+from pprs.runs.guarantee import Metric, RunSummary
 from pprs.runs.run import Run
 from pprs.smoothing.bounds import clopper_pearson_interval
 
@@ -42,13 +42,13 @@ def state_claim(side: int, rows: Sequence[PatchRow], settings: PatchSettings) ->
     )
 
 
-def summarise_patches(run: Run) -> Summary:
+def summarise_patches(run: Run) -> RunSummary:
     """Return the claim of a run at each patch size, and its certified accuracy there."""
     rows, failures = run.outcomes(), tuple(run.failures())
     groups = group_by_patch(rows)
     claims = tuple(state_claim(side, group, run.settings) for side, group in groups.items())
     metrics = [_measure(side, group) for side, group in groups.items() if any(row.label is not None for row in group)]
-    return Summary(claims, tuple(metrics), len({row.idx for row in rows}), failures)
+    return RunSummary(claims, tuple(metrics), len({row.idx for row in rows}), failures)
 
 
 def _measure(side: int, rows: Sequence[PatchRow]) -> Metric:

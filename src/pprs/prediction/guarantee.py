@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 
 from pprs.errors import PprsError
+from pprs.inputs.domain import Domain, Shape, domain_of_any
 from pprs.noise import Noise, digest_image
 from pprs.prediction.row import ROWS, PredictedRow, PredictionSettings, check_row
-from pprs.runs.guarantee import Answer, Guarantee, Key, Known, Metric, Question, Summary
+from pprs.runs.guarantee import Answer, Guarantee, Key, Known, Metric, Question, RunSummary
 from pprs.runs.row import Failure
 from pprs.runs.run import Run
 from pprs.runs.session import Session, describe_problem
@@ -88,36 +89,40 @@ class PredictGuarantee(Guarantee[PredictionSettings, PredictedRow]):
     def check(self, row: PredictedRow, settings: PredictionSettings) -> list[str]:
         return check_row(row, settings)
 
-    def summarise(self, run: Run) -> Summary:
+    def summarise(self, run: Run) -> RunSummary:
         failures = tuple(run.failures())
         predicted = correct = labelled = rows = 0
+        shape: Shape | None = None
         row: PredictedRow
         for row in run.iter_rows():
             rows += 1
             predicted += row.prediction is not None
             correct += row.correct
             labelled += row.label is not None
+            shape = shape or row.shape
         count = rows + len(failures)
         if not count:
-            return Summary((), (), 0, failures)
+            return RunSummary((), (), 0, failures)
         name, hits = ("accuracy of the smoothed classifier", correct) if labelled else ("predicted", predicted)
         low, high = clopper_pearson_interval(hits, count)
         abstained = Metric("abstained", (rows - predicted) / count)
         metrics = [Metric(name, hits / count, float(low), float(high)), abstained]
-        return Summary((state_promise(run.settings, predicted, count),), tuple(metrics), count, failures)
+        promise = state_promise(run.settings, predicted, count, domain_of_any([shape]))
+        return RunSummary((promise,), tuple(metrics), count, failures)
 
     def tally(self, row: PredictedRow) -> float:
         return float(row.prediction is not None)
 
 
-def state_promise(settings: PredictionSettings, predicted: int, count: int) -> str:
+def state_promise(settings: PredictionSettings, predicted: int, count: int, inputs: Domain) -> str:
     """State what predictions promise."""
     if settings.alpha is None:
         raise PprsError("n and alpha of these rows are not recorded")
     arithmetic = state_label_arithmetic(settings.arithmetic, settings.levels)
     return (
-        f"{predicted} of {count} images have a prediction: each is the smoothed classifier's label for the image as it "
-        f"is, with {confidence(settings.alpha)} confidence{arithmetic}. Nothing is said about changes of the image"
+        f"{predicted} of {count} {inputs.plural} have a prediction: each is the smoothed classifier's label for the "
+        f"{inputs.name} as it is, with {confidence(settings.alpha)} confidence{arithmetic}. Nothing is said about "
+        f"changes of the {inputs.name}"
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from pprs.noise import Noise
 from pprs.partition import Partition, SignalSegments, Superpixels
 from pprs.partition.mean import find_segments
 from pprs.partition.signals import SEPARATE
+from pprs.report.colours import choose_styles, name_method
 from pprs.report.lines import draw_signal
 from pprs.runs import RunFrame
 from pprs.smoothing.certificate import round_down
@@ -30,10 +30,7 @@ with extra():
     from matplotlib.ticker import FuncFormatter
 
 Array = npt.NDArray[Any]
-# Okabe and Ito's palette, distinguishable with any colour vision; dashes tell a second round of it apart. Plain
-# smoothing has the first colour in every figure, and partitions have the others.
-COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-DASHES = ("-", "--", ":", "-.")
+MARKERS = {"-": "o", "--": "s", ":": "^", "-.": "D"}  # in the place of dashes, where there are points and no curve
 BOUNDARY = (1.0, 0.85, 0.0)
 WARNING = "#B00020"
 TITLE_WIDTH = 36  # letters above an image of a row
@@ -69,11 +66,13 @@ def plot_curves(frames: list[RunFrame]) -> Figure:
 def draw_curves(
     axes: Any, frames: list[RunFrame], *, bands: bool = True, styles: list[tuple[str, str]] | None = None
 ) -> None:
-    """Draw one curve per run on these axes. styles: a colour and a dash pattern for each, by default of the palette."""
-    palette = choose_styles([frame.settings.partition_text for frame in frames])
+    """Draw one curve per run on these axes. styles: a colour and dashes for each, by default those of its method."""
+    markers = MARKERS if styles is None else {}
+    own = choose_styles([name_method(frame.settings.partition_text) for frame in frames])
+    styles = styles or [(style.colour.figure, style.dashes) for style in own]
     largest = max(float(frame.radius.max()) for frame in frames)
     end = 0.0
-    for i, (frame, (colour, dashes)) in enumerate(zip(frames, styles or palette, strict=True)):
+    for i, (frame, (colour, dashes)) in enumerate(zip(frames, styles, strict=True)):
         label = f"{frame.name} ({_count_inputs(frame)})".replace("$", r"\$")
         if frame.decided is not None:  # points: between these radii the rows prove nothing
             radii = np.array(frame.decided)
@@ -82,7 +81,9 @@ def draw_curves(
             offset = POINT_SPACING * max(largest, radii[-1]) * (i - (len(frames) - 1) / 2)
             end = max(end, radii[-1] + offset)
             errors = [accuracy - low, high - accuracy]
-            axes.errorbar(radii + offset, accuracy, errors, fmt="o", color=colour, capsize=3, label=label)
+            axes.errorbar(
+                radii + offset, accuracy, errors, fmt=markers.get(dashes, "o"), color=colour, capsize=3, label=label
+            )
             continue
         # The curve drops just after each certified radius: draw every one of these steps.
         steps = np.unique(np.concatenate([[0.0], frame.radius[frame.correct], [largest * 1.03 + 1e-3]]))
@@ -95,23 +96,6 @@ def draw_curves(
     axes.set(xlabel="L2 radius r", ylabel="certified accuracy at r", ylim=(0, 1.02), xlim=(0, 1.05 * end))
     axes.grid(alpha=0.25)
     axes.legend(fontsize=8, frameon=False, loc="best")
-
-
-def choose_styles(partitions: Sequence[str | None]) -> list[tuple[str, str]]:
-    """Return the colour and the dash pattern of methods with these partitions, "none" for plain smoothing.
-
-    >>> choose_styles(["none", "slic"]) == [choose_styles([p])[0] for p in ("none", "slic")]
-    True
-    """
-    plain, others = itertools.count(), itertools.count()
-    styles = []
-    for partition in partitions:
-        if partition == "none":
-            styles.append((COLOURS[0], DASHES[next(plain) % len(DASHES)]))
-            continue
-        turn, place = divmod(next(others), len(COLOURS) - 1)
-        styles.append((COLOURS[1 + place], DASHES[turn % len(DASHES)]))
-    return styles
 
 
 def _count_inputs(frame: RunFrame) -> str:
@@ -130,18 +114,17 @@ def plot_tuning(
     figure = Figure(figsize=(7.6, 4.6), layout="constrained")
     axes = figure.subplots()
     families = list(dict.fromkeys(family for family, *_ in points))
+    colours = {name: style.colour.figure for name, style in zip(families, choose_styles(families), strict=True)}
     for i, family in enumerate(families):
         of_family = [(ms, score, error) for f, ms, score, error in points if f == family]
         ms, score, error = (np.array(v) for v in zip(*of_family, strict=True))
         axes.errorbar(
-            ms, score, error, fmt="os^Dvp"[i % 6], ms=5, color=COLOURS[i % len(COLOURS)], alpha=0.7, elinewidth=0.3,
+            ms, score, error, fmt="os^Dvp"[i % 6], ms=5, color=colours[family], alpha=0.7, elinewidth=0.3,
             label=f"{family} ({len(of_family)} tried)",
         )  # fmt: skip
     for family, name, x, y in best:
         short = name if len(name) <= 44 else name[:43] + "…"
-        axes.annotate(
-            short, (x, y), (6, 6), textcoords="offset points", fontsize=7, color=COLOURS[families.index(family)]
-        )
+        axes.annotate(short, (x, y), (6, 6), textcoords="offset points", fontsize=7, color=colours[family])
     axes.set_xscale("log")
     for set_formatter in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
         set_formatter(FuncFormatter(lambda ms, _: f"{ms:g}"))

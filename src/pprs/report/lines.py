@@ -8,9 +8,11 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw
 
+from pprs.report.colours import BLACK, BLUE, GREEN, ORANGE, PINK, SKY, VERMILION
+
 Array = npt.NDArray[Any]
 WIDTH, HEIGHT, MARGIN, SCALE = 320, 160, 6, 2  # pixels of the picture; drawn SCALE times as large, then reduced
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+CHANNELS = tuple(colour.figure for colour in (BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, BLACK))
 BORDER, AXIS = "#E6B800", "#DDDDDD"
 
 
@@ -41,7 +43,7 @@ def draw_signal(signal: Array, labels: Array | None = None, like: Array | None =
             draw.line([(x, margin), (x, margin + height)], BORDER, SCALE)
     for channel, values in enumerate(signal):
         points = np.stack([across, down(values)], 1)
-        draw.line([(float(x), float(y)) for x, y in points], COLOURS[channel % len(COLOURS)], SCALE)
+        draw.line([(float(x), float(y)) for x, y in points], CHANNELS[channel % len(CHANNELS)], SCALE)
     reduced = picture.resize((WIDTH, HEIGHT), Image.Resampling.BOX)
     return np.asarray(reduced, np.float32) / 255
 

@@ -29,7 +29,7 @@ from pprs.smoothing.voting import noisy_chunk
 
 
 @dataclass(frozen=True)
-class Tile:
+class ExampleTile:
     """An image with a caption and, if it is the input of a method, the certificate of that method."""
 
     source: str  # a data url
@@ -44,7 +44,7 @@ class ImageExample:
     """One image of the data, as it is and as every method turns it into."""
 
     name: str  # its index, and its file if it has one
-    tiles: tuple[Tile, ...]
+    tiles: tuple[ExampleTile, ...]
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def make_body(
         _describe_arithmetic(frames),
     )
     inputs = _find_domain(frames)
-    return render("certify.html", page=content, input=inputs.name, inputs=inputs.plural)
+    return render("certify.html", page=content, input=inputs.name, one=inputs.one, inputs=inputs.plural)
 
 
 def _find_domain(frames: Sequence[RunFrame]) -> Domain:
@@ -120,8 +120,8 @@ def _describe_arithmetic(frames: Sequence[RunFrame]) -> str:
     if not real:
         levels = {frame.settings.levels for frame in frames}
         which = state_arithmetic("exact", levels.pop() if len(levels) == 1 else None)
-        text = "Noise was drawn in integers on levels of the images, so the radii hold in spite of rounding"
-        return f"{_find_domain(frames).rename(text)}{which}."
+        inputs = _find_domain(frames).plural
+        return f"Noise was drawn in integers on levels of the {inputs}, so the radii hold in spite of rounding{which}."
     whose = "The radii" if len(real) == len(frames) else f"The radii of {', '.join(real)}"
     return f"{whose} are in real arithmetic: they disregard rounding in floating point."
 
@@ -186,7 +186,7 @@ def _make_example(frames: Sequence[RunFrame], index: int, clean: torch.Tensor) -
     truth = "" if label < 0 else f": {figures.get_class_name(label, names)}"
     first = frames[0].settings
     like = _add_noise(clean, first.noise, first.seed or 0, index, first.chosen_arithmetic)
-    tiles = [Tile(_to_data_url(figures.to_rgb(clean.numpy(), like)), f"original{truth}")]
+    tiles = [ExampleTile(_to_data_url(figures.to_rgb(clean.numpy(), like)), f"original{truth}")]
     segments = "segments" if clean.ndim == SIGNAL.ndim else "superpixels"
     noisy_tiles: dict[tuple[str, int], int] = {}  # (noise, seed) -> position of the tile with that noise
     for frame in frames:
@@ -194,17 +194,19 @@ def _make_example(frames: Sequence[RunFrame], index: int, clean: torch.Tensor) -
         noisy = _add_noise(clean, noise, seed, index, frame.settings.chosen_arithmetic)
         if (str(noise), seed) not in noisy_tiles:
             noisy_tiles[str(noise), seed] = len(tiles)
-            tiles.append(Tile(_to_data_url(figures.to_rgb(noisy)), f"noisy: {noise}"))
+            tiles.append(ExampleTile(_to_data_url(figures.to_rgb(noisy)), f"noisy: {noise}"))
         row = frame.idx == index
         outcome = figures.describe_outcome(int(frame.prediction[row][0]), label, float(frame.radius[row][0]), names)
         partition = frame.settings.partition
         if partition is not None and partition.files:  # the run may come from somebody else
             caption = f"noisy: {noise} (the file of the denoiser is not opened)"
-            tiles.append(Tile(_to_data_url(figures.to_rgb(noisy)), caption, frame.name, frame.full_name, outcome))
+            tiles.append(
+                ExampleTile(_to_data_url(figures.to_rgb(noisy)), caption, frame.name, frame.full_name, outcome)
+            )
             continue
         views = figures.render_views(noisy, partition, noise)
         if partition is None:  # the method classifies the noisy image itself
-            tile = Tile(_to_data_url(views["noisy"]), f"noisy: {noise}", frame.name, frame.full_name, outcome)
+            tile = ExampleTile(_to_data_url(views["noisy"]), f"noisy: {noise}", frame.name, frame.full_name, outcome)
             position = noisy_tiles[str(noise), seed]
             if tiles[position].method:  # another run with the same noise
                 tiles.append(tile)
@@ -212,8 +214,8 @@ def _make_example(frames: Sequence[RunFrame], index: int, clean: torch.Tensor) -
                 tiles[position] = tile
             continue
         if "superpixels" in views:
-            tiles.append(Tile(_to_data_url(views["superpixels"]), f"{segments} of {frame.name}"))
-        tiles.append(Tile(_to_data_url(views["averaged"]), "", frame.name, frame.full_name, outcome))
+            tiles.append(ExampleTile(_to_data_url(views["superpixels"]), f"{segments} of {frame.name}"))
+        tiles.append(ExampleTile(_to_data_url(views["averaged"]), "", frame.name, frame.full_name, outcome))
     file = frames[0].file_names.get(index)
     domain = domain_of(tuple(clean.shape))
     return ImageExample(f"{domain.name} {index}{f' ({file})' if file else ''}", tuple(tiles))

@@ -10,9 +10,9 @@ from markupsafe import Markup
 from pprs.errors import PprsError
 from pprs.report.render import render
 from pprs.report.section import MethodSettings, Section
-from pprs.report.table import NONE, Cell, Table, format_number, format_percent
+from pprs.report.table import NONE, Table, TableCell, format_number, format_percent
 from pprs.runs import Run
-from pprs.runs.guarantee import Metric, Summary
+from pprs.runs.guarantee import Metric, RunSummary
 from pprs.runs.names import distinct_names
 
 
@@ -56,10 +56,10 @@ def make_section(runs: Sequence[Run]) -> Section:
     )
 
 
-def make_table(names: Sequence[str], summaries: Sequence[Summary]) -> Table:
+def make_table(names: Sequence[str], summaries: Sequence[RunSummary]) -> Table:
     """Return a table with the metrics of every run."""
     heads = list(dict.fromkeys(metric.name for summary in summaries for metric in summary.metrics))
-    lines: list[tuple[str | Cell, ...]] = []
+    lines: list[tuple[str | TableCell, ...]] = []
     for name, summary in zip(names, summaries, strict=True):
         found = {metric.name: metric for metric in summary.metrics}
         cells = [_to_cell(found[head]) if head in found else NONE for head in heads]
@@ -67,14 +67,14 @@ def make_table(names: Sequence[str], summaries: Sequence[Summary]) -> Table:
     return Table(("run", *heads, "inputs", "failed"), tuple(lines))
 
 
-def _to_cell(metric: Metric) -> Cell:
+def _to_cell(metric: Metric) -> TableCell:
     if metric.unit:
-        return Cell(f"{format_number(metric.value, 3)} {metric.unit}")
+        return TableCell(f"{format_number(metric.value, 3)} {metric.unit}")
     interval = "" if metric.low is None or metric.high is None else f"({100 * metric.low:.0f}–{100 * metric.high:.0f})"
-    return Cell(format_percent(metric.value), interval)
+    return TableCell(format_percent(metric.value), interval)
 
 
-def _to_data(name: str, run: Run, summary: Summary) -> dict[str, Any]:
+def _to_data(name: str, run: Run, summary: RunSummary) -> dict[str, Any]:
     return {
         "name": name,
         "claims": list(summary.claims),

@@ -12,7 +12,7 @@ from pprs.prediction.guarantee import state_promise
 from pprs.report.render import render
 from pprs.report.section import MethodSettings, Section
 from pprs.report.summary import describe_failures
-from pprs.report.table import NONE, Cell, Table, format_percent
+from pprs.report.table import NONE, Table, TableCell, format_percent
 from pprs.runs import Run
 from pprs.runs.names import distinct_names
 from pprs.smoothing.bounds import clopper_pearson_interval
@@ -57,7 +57,9 @@ def _make_table(names: Sequence[str], outcomes: Sequence[Sequence[PredictedRow]]
         count, predicted = len(rows), sum(row.prediction is not None for row in rows)
         correct, labelled = sum(row.correct for row in rows), any(row.label is not None for row in rows)
         low, high = clopper_pearson_interval(correct, count) if labelled else (0.0, 1.0)
-        accuracy = Cell(format_percent(correct / count), f"({100 * low:.0f}–{100 * high:.0f})") if labelled else NONE
+        accuracy = (
+            TableCell(format_percent(correct / count), f"({100 * low:.0f}–{100 * high:.0f})") if labelled else NONE
+        )
         samples = max((row.samples for row in rows), default=0)
         lines.append((name, accuracy, *map(_share(count), (predicted, count - predicted)), str(samples), str(count)))
     heads = ("method", "accuracy", "predicted", "abstained", f"samples / {inputs.name}", inputs.plural)
@@ -75,7 +77,7 @@ def _list_promises(
     several = len(runs) > 1
     return tuple(
         (f"{name}: " if several else "")
-        + inputs.rename(state_promise(run.settings, sum(row.prediction is not None for row in rows), len(rows)))
+        + state_promise(run.settings, sum(row.prediction is not None for row in rows), len(rows), inputs)
         for name, run, rows in zip(names, runs, outcomes, strict=True)
     )
 
@@ -88,8 +90,8 @@ def _list_notes(
         if run.settings.label_choice:
             notes.append(f"{name}: the classifier chose among {run.settings.label_choice} only")
         if failed := sum(row.is_failed for row in rows):
-            notes.append(f"{name}: {describe_failures(failed).replace('not certified', 'abstentions')}")
-    return tuple(map(inputs.rename, notes))
+            notes.append(f"{name}: {describe_failures(failed, inputs).replace('not certified', 'abstentions')}")
+    return tuple(notes)
 
 
 def _to_dict(name: str, rows: Sequence[PredictedRow]) -> dict[str, Any]:

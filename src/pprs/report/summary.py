@@ -11,7 +11,7 @@ from typing import Any
 from pprs.inputs.domain import IMAGE, SIGNAL, Domain, domain_of_any
 from pprs.inputs.space import describe_differences
 from pprs.metrics import Paired, Summary
-from pprs.report.table import Cell, Table, find_best, format_number, format_percent, format_radius
+from pprs.report.table import Table, TableCell, find_best, format_number, format_percent, format_radius
 
 
 def summary_table(summaries: Sequence[Summary], radii: Sequence[float]) -> Table:
@@ -25,18 +25,18 @@ def summary_table(summaries: Sequence[Summary], radii: Sequence[float]) -> Table
     several = len(summaries) > 1
     best = [find_best([s.accuracy[i] for s in summaries]) for i in range(len(radii))]
     best_f, best_acr = find_best([s.f1[middle] for s in summaries]), find_best([s.average_radius for s in summaries])
-    lines: list[tuple[str | Cell, ...]] = []
+    lines: list[tuple[str | TableCell, ...]] = []
     for s in summaries:
         accuracies = [
-            Cell(format_number(100 * a), _interval(low, high), best=several and a == top)
+            TableCell(format_number(100 * a), _interval(low, high), best=several and a == top)
             for a, low, high, top in zip(s.accuracy, s.low, s.high, best, strict=True)
         ]
         error = "" if math.isnan(s.average_radius) else f"± {s.average_radius_error:.3f}"
         lines.append((
-            Cell(s.name, tip=s.full_name),
+            TableCell(s.name, tip=s.full_name),
             *accuracies,
-            Cell(format_number(100 * s.f1[middle]), best=several and s.f1[middle] == best_f),
-            Cell(format_radius(s.average_radius), error, best=several and s.average_radius == best_acr),
+            TableCell(format_number(100 * s.f1[middle]), best=several and s.f1[middle] == best_f),
+            TableCell(format_radius(s.average_radius), error, best=several and s.average_radius == best_acr),
             format_percent(s.abstained),
             format_number(s.segments, 0),
             format_number(s.segment_size),
@@ -68,32 +68,33 @@ def terminal_table(summaries: Sequence[Summary], radii: Sequence[float]) -> Tabl
 
 def list_notes(summaries: Sequence[Summary]) -> list[str]:
     """Return the caveats that a reader of the table needs."""
+    inputs = _find_domain(summaries)
     differences = describe_differences([(s.name, s.space) for s in summaries])
     notes = [differences] if differences is not None else []
     unlabelled = ", ".join(s.name for s in summaries if not s.labelled)
     if unlabelled:
-        notes.append(f"{unlabelled}: no labels are known, so every certified image counts")
+        notes.append(f"{unlabelled}: no labels are known, so every certified {inputs.name} counts")
     undecided = ", ".join(f"{s.undecided} of {s.images} for {s.name}" for s in summaries if s.undecided)
     if undecided:
         notes.append(
-            f"The budget ran out before some images were decided ({undecided}): they count with the radius proved so "
-            "far, and more samples would raise the curve"
+            f"The budget ran out before some {inputs.plural} were decided ({undecided}): they count with the radius "
+            "proved so far, and more samples would raise the curve"
         )
     notes += [f"{s.name}: the classifier chose among {s.label_choice} only" for s in summaries if s.label_choice]
-    notes += [f"{s.name}: {_describe_sample(s)}" for s in summaries if s.sequential]
-    notes += [f"{s.name}: {describe_failures(s.failed)}" for s in summaries if s.failed]
-    return list(map(_find_domain(summaries).rename, notes))
+    notes += [f"{s.name}: {_describe_sample(s, inputs)}" for s in summaries if s.sequential]
+    notes += [f"{s.name}: {describe_failures(s.failed, inputs)}" for s in summaries if s.failed]
+    return notes
 
 
 def _find_domain(summaries: Sequence[Summary]) -> Domain:
     return domain_of_any(shape for s in summaries for shape in s.space.shapes)
 
 
-def _describe_sample(summary: Summary) -> str:
+def _describe_sample(summary: Summary, inputs: Domain) -> str:
     others = f" {summary.not_counted} other rows of the run are not counted." if summary.not_counted else ""
     return (
-        f"the first {summary.images} images in random order, up to a target error.{others} The 95% intervals of "
-        "accuracy allow for stopping at that point"
+        f"the first {summary.images} {inputs.plural} in random order, up to a target error.{others} The 95% intervals "
+        "of accuracy allow for stopping at that point"
     )
 
 
@@ -104,13 +105,13 @@ def describe_space(summaries: Sequence[Summary]) -> str:
     return f"Radii measure changes of {space}" if space is not None and space.shapes else ""
 
 
-def describe_failures(count: int) -> str:
-    """Describe how failed images count.
+def describe_failures(count: int, inputs: Domain) -> str:
+    """Describe how failed inputs count.
 
-    >>> describe_failures(1)
+    >>> describe_failures(1, IMAGE)
     'failed: 1 image, counted as not certified'
     """
-    return f"failed: {count} image{'' if count == 1 else 's'}, counted as not certified"
+    return f"failed: {count} {inputs.name if count == 1 else inputs.plural}, counted as not certified"
 
 
 def pairs_table(pairs: Sequence[Paired], inputs: Domain = IMAGE) -> Table:

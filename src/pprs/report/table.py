@@ -20,7 +20,7 @@ NONE = "–"
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A table cell.
 
     Attributes:
@@ -39,9 +39,9 @@ class Cell:
         return f"{self.text} {self.detail}" if self.detail else self.text
 
     @classmethod
-    def of(cls, value: str | Cell) -> Cell:
+    def of(cls, value: str | TableCell) -> TableCell:
         """Return the value as a cell."""
-        return value if isinstance(value, Cell) else cls(value)
+        return value if isinstance(value, TableCell) else cls(value)
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Table:
     """
 
     heads: tuple[str, ...]
-    lines: tuple[tuple[str | Cell, ...], ...]
+    lines: tuple[tuple[str | TableCell, ...], ...]
     title: str = ""
 
     def to_markdown(self) -> str:
@@ -74,7 +74,7 @@ class Table:
 
     def to_html(self) -> Markup:
         """Return the table as HTML: best values bold, details small, tips as tooltips."""
-        lines = [[Cell.of(cell) for cell in line] for line in self.lines]
+        lines = [[TableCell.of(cell) for cell in line] for line in self.lines]
         return render("table.html", table=self, lines=lines, is_text=[self.is_text(i) for i in range(len(self.heads))])
 
     def to_rich(self) -> RichTable:

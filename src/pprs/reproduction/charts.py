@@ -12,8 +12,9 @@ from pprs.data import ImageSet
 from pprs.inputs.domain import DOMAINS
 from pprs.metrics import accuracy_interval, certified_accuracy
 from pprs.noise import parse_noise
-from pprs.report.figures import COLOURS, draw_curves, to_rgb
-from pprs.reproduction.plan import Experiment, Line, Plan
+from pprs.report.colours import choose_styles, name_method
+from pprs.report.figures import draw_curves, to_rgb
+from pprs.reproduction.plan import Experiment, Line, ReproductionPlan
 from pprs.reproduction.tables import Frames
 from pprs.runs import RunFrame
 from pprs.smoothing.certificate import round_down
@@ -25,12 +26,11 @@ with extra():
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
 MAX_BANDS = 4  # with more lines, the bands would hide each other
-PALETTE = (*COLOURS, "#7F5539")
 DASHES = {"gaussian": "-", "exponential": "--", "powerlaw": ":"}
 OFFSET = 1.015  # factor between points that would lie on top of each other
 
 
-def curves(plan: Plan, experiment: Experiment, data: str, frames: Frames) -> Figure:
+def curves(plan: ReproductionPlan, experiment: Experiment, data: str, frames: Frames) -> Figure:
     """Certified accuracy against radius, one panel per sigma.
 
     If the stop rule decides a single radius, the chart is a sweep over sigma, or bars if there is one sigma.
@@ -60,7 +60,7 @@ def _with_stop(frame: RunFrame, rule: str | None) -> RunFrame:
     return dataclasses.replace(frame, settings=dataclasses.replace(frame.settings, stop=rule))
 
 
-def bars(plan: Plan, experiment: Experiment, data: str, frames: Frames) -> Figure:
+def bars(plan: ReproductionPlan, experiment: Experiment, data: str, frames: Frames) -> Figure:
     """Certified accuracy of every method with its 95% interval, and the paper's accuracy."""
     figure = Figure(figsize=(7.2, 0.42 * len(frames) + 1.3), layout="constrained")
     axes = figure.subplots()
@@ -84,7 +84,7 @@ def bars(plan: Plan, experiment: Experiment, data: str, frames: Frames) -> Figur
     return figure
 
 
-def sweep(plan: Plan, experiment: Experiment, data: str, frames: Frames) -> Figure:
+def sweep(plan: ReproductionPlan, experiment: Experiment, data: str, frames: Frames) -> Figure:
     """Certified accuracy against sigma, or against an option of a partition."""
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     axes = figure.subplots()
@@ -122,7 +122,7 @@ def sweep(plan: Plan, experiment: Experiment, data: str, frames: Frames) -> Figu
     return figure
 
 
-def gallery(plan: Plan, experiment: Experiment, data: str, frames: Frames, images: ImageSet) -> Figure:
+def gallery(plan: ReproductionPlan, experiment: Experiment, data: str, frames: Frames, images: ImageSet) -> Figure:
     """One row per image and sigma: the clean image, then a noisy copy as each method passes it to the classifier."""
     first = next(iter(frames.values()))
     sigmas = list(dict.fromkeys(sigma for sigma, _ in frames))
@@ -144,7 +144,7 @@ def gallery(plan: Plan, experiment: Experiment, data: str, frames: Frames, image
     return figure
 
 
-def _styles(plan: Plan, lines: list[Line]) -> list[tuple[str, str]]:
+def _styles(plan: ReproductionPlan, lines: list[Line]) -> list[tuple[str, str]]:
     """A colour for the method and dashes for the noise. Dashes differ if two lines would look the same."""
     styles: list[tuple[str, str]] = []
     for line in lines:
@@ -154,19 +154,14 @@ def _styles(plan: Plan, lines: list[Line]) -> list[tuple[str, str]]:
     return styles
 
 
-def _colour(plan: Plan, line: Line) -> str:
-    """The colour of a method, the same in all figures of a plan. A variant has that of the method it is `like`."""
-    if line.value is not None:
-        plain = line.method.partition(":")[0]
-        name = next((name for name, method in plan.methods.items() if method.partition == plain), plain)
-    else:
-        name = plan.methods[line.method].like or line.method
-    first = [other.method for experiment in plan.experiments.values() for other in experiment.lines]
-    used = list(dict.fromkeys([*first, *plan.methods, name]))
-    return PALETTE[used.index(name) % len(PALETTE)]
+def _colour(plan: ReproductionPlan, line: Line) -> str:
+    """The colour of a method, or of the partition that a sweep varies."""
+    partition = line.method if line.value is not None else plan.methods[line.method].partition
+    (style,) = choose_styles([name_method(partition)])
+    return style.colour.figure
 
 
-def _describe_outcome(plan: Plan, data: str, frame: RunFrame, index: int) -> str:
+def _describe_outcome(plan: ReproductionPlan, data: str, frame: RunFrame, index: int) -> str:
     (at,) = np.flatnonzero(frame.idx == index)
     if frame.prediction[at] < 0:
         return "abstained"
@@ -182,7 +177,7 @@ def _show_image(axes: Any, image: Any, title: str) -> None:
     axes.set_title(title, fontsize=7)
 
 
-def _count_inputs(plan: Plan, data: str, frame: RunFrame) -> str:
+def _count_inputs(plan: ReproductionPlan, data: str, frame: RunFrame) -> str:
     return f"{len(frame)} {DOMAINS[plan.data[data].domain].plural}"
 
 

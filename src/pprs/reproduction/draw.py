@@ -16,7 +16,7 @@ from pprs.report.figures import to_bytes
 from pprs.report.table import NONE, Table, format_number
 from pprs.reproduction import charts
 from pprs.reproduction.match import matching_sigma
-from pprs.reproduction.plan import Cell, Experiment, Line, Plan
+from pprs.reproduction.plan import Cell, Experiment, Line, ReproductionPlan
 from pprs.reproduction.tables import TABLES, Frames
 from pprs.runs import RunFrame
 
@@ -44,14 +44,14 @@ class ExperimentResult:
 
 
 def experiment_cells(
-    plan: Plan, experiment: Experiment, data: str, sigmas: Iterable[float]
+    plan: ReproductionPlan, experiment: Experiment, data: str, sigmas: Iterable[float]
 ) -> dict[tuple[float, Line], Cell]:
     """The cells of an experiment on a data set, by sigma and line."""
     lines = experiment.lines_for(data)
     return {(sigma, line): plan.cell(experiment, data, line, sigma) for sigma in sigmas for line in lines}
 
 
-def experiment_sigmas(plan: Plan, experiment: Experiment, data: str, rows: RowSource) -> tuple[float, ...]:
+def experiment_sigmas(plan: ReproductionPlan, experiment: Experiment, data: str, rows: RowSource) -> tuple[float, ...]:
     """The experiment's sigmas, or the one at which RS has the certified accuracy to be matched."""
     if data not in experiment.match:
         return experiment.sigmas[data]
@@ -63,7 +63,9 @@ def experiment_sigmas(plan: Plan, experiment: Experiment, data: str, rows: RowSo
     return (matching_sigma(accuracy, experiment.match[data] / 100, 0.5 / plan.data[data].images),)
 
 
-def tabulate(plan: Plan, experiment: Experiment, data: str, rows: RowSource) -> tuple[ExperimentResult, Frames]:
+def tabulate(
+    plan: ReproductionPlan, experiment: Experiment, data: str, rows: RowSource
+) -> tuple[ExperimentResult, Frames]:
     """The result of an experiment on a data set, and the rows behind it."""
     sigmas = experiment_sigmas(plan, experiment, data, rows)
     frames: Frames = {at: rows(cell) for at, cell in experiment_cells(plan, experiment, data, sigmas).items()}
@@ -71,7 +73,7 @@ def tabulate(plan: Plan, experiment: Experiment, data: str, rows: RowSource) -> 
 
 
 def draw_experiment(
-    plan: Plan, experiment: Experiment, data: str, rows: RowSource, out: Path, images: ImageSet | None
+    plan: ReproductionPlan, experiment: Experiment, data: str, rows: RowSource, out: Path, images: ImageSet | None
 ) -> ExperimentResult:
     """Write OUT/tables/NAME.md and .csv and the figure in OUT/figures.
 
@@ -118,7 +120,7 @@ the rule lists, so compare such rows at these radii only.
 """
 
 
-def render_page(plan: Plan, results: list[ExperimentResult], models: Mapping[str, dict[str, Any]]) -> str:
+def render_page(plan: ReproductionPlan, results: list[ExperimentResult], models: Mapping[str, dict[str, Any]]) -> str:
     """A Markdown page with all results."""
     first = next((result for result in results if result.experiment.draw == "curves"), results[0])
     values = {"n0": plan.n0, "n": plan.n, "alpha": plan.alpha, "seed": plan.seed}
@@ -135,7 +137,7 @@ def render_page(plan: Plan, results: list[ExperimentResult], models: Mapping[str
     return "\n".join(parts)
 
 
-def models_table(plan: Plan, models: Mapping[str, dict[str, Any]]) -> Table:
+def models_table(plan: ReproductionPlan, models: Mapping[str, dict[str, Any]]) -> Table:
     """The classifiers that this plan trained, with their accuracy on clean test images."""
     lines = []
     for name, values in models.items():

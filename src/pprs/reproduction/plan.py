@@ -40,7 +40,7 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelSpec:
     """A model: a source as for `--model`, how to train one, or how to adapt another one without labels."""
 
     source: str | None = None
@@ -153,7 +153,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReproductionPlan:
     """The contents of a plan's file."""
 
     n0: int
@@ -164,7 +164,7 @@ class Plan:
     choose_samples: int
     stop: str | None  # unless the experiment or the data set has one
     data: Mapping[str, Data]
-    models: Mapping[str, Model]
+    models: Mapping[str, ModelSpec]
     methods: Mapping[str, Method]
     experiments: Mapping[str, Experiment]
     rules: str = PRESENT  # by which options that are left out follow the noise
@@ -277,7 +277,7 @@ class Plan:
         return [] if self.rules == FORMER else [self.rules]
 
 
-def _without_sigma(name: str, model: Model) -> str:
+def _without_sigma(name: str, model: ModelSpec) -> str:
     """The name of a model without the sigma it ends with, if it was made for one of several."""
     return name if model.noise is None else name.removesuffix(f"-{model.noise:g}")
 

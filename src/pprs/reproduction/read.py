@@ -16,7 +16,7 @@ from pprs.model.resnet import ARCHITECTURES
 from pprs.noise import NOISES, Gaussian
 from pprs.partition import parse_partition
 from pprs.reproduction.former_rules import PRESENT, RULES
-from pprs.reproduction.plan import VALUE, Data, Experiment, Line, Method, Model, Plan
+from pprs.reproduction.plan import VALUE, Data, Experiment, Line, Method, ModelSpec, ReproductionPlan
 from pprs.runners import parse_budget
 from pprs.runs.engine import ENGINES
 from pprs.smoothing.sampling import Sampling, check_radii_attainable, decided_radii, parse_stop_rule
@@ -26,7 +26,7 @@ TOP = "top level"  # how messages call the file's top level
 KINDS = ("table", "curves", "sweep", "gallery", "adaptation", "gains")
 
 
-def read_plan(path: Path | None = None, *, quick: bool = False) -> Plan:
+def read_plan(path: Path | None = None, *, quick: bool = False) -> ReproductionPlan:
     """Read the plan in this file, by default the paper's plan or the quick one."""
     where = path or PLANS[quick]
     try:
@@ -75,10 +75,10 @@ class _File:
     rules: str = PRESENT
 
 
-def _plan(content: dict[str, Any]) -> Plan:
+def _plan(content: dict[str, Any]) -> ReproductionPlan:
     top = validate(_File, content, TOP)
     choose = validate(_Choice, top.choose, "choose")
-    return Plan(
+    return ReproductionPlan(
         top.n0,
         top.n,
         top.alpha,
@@ -97,20 +97,20 @@ def _plan(content: dict[str, Any]) -> Plan:
     )
 
 
-def _models(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Model]:
+def _models(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, ModelSpec]:
     """The models of a plan. A table with several `noises` stands for one model for each of them, called NAME-SIGMA."""
     models = {}
     for name, values in tables.items():
         one = {key: value for key, value in values.items() if key != "noises"}
         noises = validate(_Noises, {"noises": values["noises"]}, f"model {name}").noises if "noises" in values else ()
         for sigma in noises:
-            models[f"{name}-{sigma:g}"] = validate(Model, {**one, "noise": sigma}, f"model {name}")
+            models[f"{name}-{sigma:g}"] = validate(ModelSpec, {**one, "noise": sigma}, f"model {name}")
         if not noises:
-            models[name] = validate(Model, one, f"model {name}")
+            models[name] = validate(ModelSpec, one, f"model {name}")
     return models
 
 
-def _check(plan: Plan) -> None:
+def _check(plan: ReproductionPlan) -> None:
     """Raise an error for anything that would fail later."""
     Sampling(plan.n0, plan.n, plan.alpha)  # checks its arguments
     _at_least(1, {"choose: images": plan.choose_images, "choose: samples": plan.choose_samples})
@@ -135,7 +135,7 @@ def _check(plan: Plan) -> None:
         _check_experiment(plan, experiment, f"experiment {name}")
 
 
-def _check_model(plan: Plan, model: Model, where: str) -> None:
+def _check_model(plan: ReproductionPlan, model: ModelSpec, where: str) -> None:
     _check_text(where, parse_partition, model.partition)
     if model.of is not None:
         _check_adaptation(plan, model, where)
@@ -154,7 +154,7 @@ def _check_model(plan: Plan, model: Model, where: str) -> None:
         raise PprsError(f"{where}: noise is a sigma and must be above 0, not {model.noise:g}")
 
 
-def _check_adaptation(plan: Plan, model: Model, where: str) -> None:
+def _check_adaptation(plan: ReproductionPlan, model: ModelSpec, where: str) -> None:
     if model.of not in plan.models:
         raise PprsError(f'{where}: "of" is unknown model "{model.of}". {suggest(str(model.of), plan.models)}')
     if plan.models[str(model.of)].of is not None:
@@ -166,7 +166,7 @@ def _check_adaptation(plan: Plan, model: Model, where: str) -> None:
     _check_text(where, parse_budget, model.budget or BUDGET)
 
 
-def _check_experiment(plan: Plan, experiment: Experiment, where: str) -> None:
+def _check_experiment(plan: ReproductionPlan, experiment: Experiment, where: str) -> None:
     rules = experiment.stop if isinstance(experiment.stop, Mapping) else {}
     if experiment.draw not in KINDS:
         raise PprsError(f'{where}: cannot draw "{experiment.draw}". {suggest(experiment.draw, KINDS)}')
@@ -211,7 +211,7 @@ def _check_experiment(plan: Plan, experiment: Experiment, where: str) -> None:
             _check_line(plan, line, data, experiment.sigmas.get(data, (0.0,)), where)
 
 
-def _check_samples(plan: Plan, experiment: Experiment, data: str, where: str) -> None:
+def _check_samples(plan: ReproductionPlan, experiment: Experiment, data: str, where: str) -> None:
     """Check that the samples can certify anything and, for Gaussian noise, the radii of the stop rule."""
     spec = plan.data[data]
     try:
@@ -229,7 +229,7 @@ def _at_least(least: int, values: Mapping[str, int | None]) -> None:
             raise PprsError(f"{where} must be at least {least}, not {value}")
 
 
-def _check_line(plan: Plan, line: Line, data: str, sigmas: tuple[float, ...], where: str) -> None:
+def _check_line(plan: ReproductionPlan, line: Line, data: str, sigmas: tuple[float, ...], where: str) -> None:
     if line.value is not None:
         _check_text(where, parse_partition, line.method.replace(VALUE, f"{line.value:g}"))
     elif line.method not in plan.methods:

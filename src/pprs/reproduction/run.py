@@ -22,7 +22,7 @@ from pprs.progress import Progress, as_progress, duration
 from pprs.reproduction.draw import ExperimentResult, draw_experiment, render_page, tabulate
 from pprs.reproduction.former_rules import resolve_by
 from pprs.reproduction.groups import digest_texts, join_runs, label_groups
-from pprs.reproduction.plan import Cell, Experiment, Plan
+from pprs.reproduction.plan import Cell, Experiment, ReproductionPlan
 from pprs.reproduction.read import read_plan
 from pprs.reproduction.results import Entry, Results
 from pprs.runners import describe_failures
@@ -43,7 +43,7 @@ def reproduce(
     data_root: str | Path | None = None,
     data: Sequence[str] | None = None,
     quick: bool = False,
-    plan: str | Path | Plan | None = None,
+    plan: str | Path | ReproductionPlan | None = None,
     draw_only: bool = False,
     progress: bool | Progress = True,
 ) -> list[ExperimentResult]:
@@ -68,7 +68,7 @@ def reproduce(
     Raises:
         PprsError: Some experiments failed. All others are finished and stored by then.
     """
-    if not isinstance(plan, Plan):
+    if not isinstance(plan, ReproductionPlan):
         plan = read_plan(None if plan is None else Path(plan), quick=quick)
     selected = _select(plan, [experiment] if isinstance(experiment, str) else experiment, data)
     if data_root is not None and not Path(data_root).is_dir():
@@ -91,7 +91,9 @@ def reproduce(
     return results
 
 
-def _select(plan: Plan, experiments: Sequence[str], data: Sequence[str] | None) -> list[tuple[Experiment, str]]:
+def _select(
+    plan: ReproductionPlan, experiments: Sequence[str], data: Sequence[str] | None
+) -> list[tuple[Experiment, str]]:
     """The requested pairs of experiment and data set."""
     names = list(plan.experiments) if ALL in experiments else list(experiments)
     for name in names:
@@ -122,7 +124,7 @@ class Reproduction:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: ReproductionPlan,
         out: Path,
         data_root: str | Path | None = None,
         *,

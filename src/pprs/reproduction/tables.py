@@ -9,7 +9,7 @@ import numpy as np
 
 from pprs.metrics import Difference, accuracy_difference, f1_of_certified, radius_difference, summarize
 from pprs.report.table import NONE, Table, format_number, format_radius
-from pprs.reproduction.plan import Experiment, Line, Plan
+from pprs.reproduction.plan import Experiment, Line, ReproductionPlan
 from pprs.runs import RunFrame
 from pprs.smoothing.sampling import decided_radii
 
@@ -45,7 +45,7 @@ def most_common_share(frame: RunFrame, labels_at_a_time: int | None = None) -> f
     return float(sum(counts[groups == group].max() for group in np.unique(groups))) / len(certified)
 
 
-def comparison_table(plan: Plan, experiment: Experiment, data: str, frames: Frames) -> Table:
+def comparison_table(plan: ReproductionPlan, experiment: Experiment, data: str, frames: Frames) -> Table:
     """Methods at the same noise compared with RS, and with the paper's numbers."""
     paper = experiment.paper.get(data, {})
     heads = [
@@ -81,7 +81,7 @@ def comparison_table(plan: Plan, experiment: Experiment, data: str, frames: Fram
     return Table((*heads, *(paper_heads if experiment.paper else []), "partition"), tuple(lines))
 
 
-def radius_table(plan: Plan, experiment: Experiment, data: str, frames: Frames) -> Table:
+def radius_table(plan: ReproductionPlan, experiment: Experiment, data: str, frames: Frames) -> Table:
     """Certified accuracy of every line at several radii, and the average certified radius."""
     radii = np.array(decided_radii(plan.stop_rule(experiment, data)) or RADII)
     heads = ("data", "sigma", "method", *(f"at {r:g}" for r in radii), "ACR", "±", "superpixels", "samples per image")
@@ -101,7 +101,7 @@ def radius_table(plan: Plan, experiment: Experiment, data: str, frames: Frames) 
     return Table(heads, tuple(lines))
 
 
-def adaptation_table(plan: Plan, experiment: Experiment, data: str, frames: Frames) -> Table:
+def adaptation_table(plan: ReproductionPlan, experiment: Experiment, data: str, frames: Frames) -> Table:
     """Every line with its average certified radius, and compared with the same method of the unadapted classifier."""
     heads = (
         "data", "sigma", "method", f"certified accuracy at {experiment.radius:g}, %", "95% low", "95% high", "gain",
@@ -127,7 +127,7 @@ def adaptation_table(plan: Plan, experiment: Experiment, data: str, frames: Fram
     return Table(heads, tuple(lines))
 
 
-def gains_table(plan: Plan, experiment: Experiment, data: str, frames: Frames) -> Table:
+def gains_table(plan: ReproductionPlan, experiment: Experiment, data: str, frames: Frames) -> Table:
     """Every line at three radii and its average certified radius, compared with RS of the model without a kind.
 
     Units differ between data sets, so radii are multiples of sigma, and so is the experiment's.
@@ -155,7 +155,7 @@ def gains_table(plan: Plan, experiment: Experiment, data: str, frames: Frames) -
     return Table(heads, tuple(lines))
 
 
-def gallery_table(plan: Plan, experiment: Experiment, data: str, frames: Frames) -> Table:
+def gallery_table(plan: ReproductionPlan, experiment: Experiment, data: str, frames: Frames) -> Table:
     """Label, prediction and radius of every image of a gallery."""
     lines = []
     for (sigma, line), frame in frames.items():
@@ -168,7 +168,7 @@ def gallery_table(plan: Plan, experiment: Experiment, data: str, frames: Frames)
     return Table(("data", "sigma", "method", "image", "label", "prediction", "radius"), tuple(lines))
 
 
-TABLES: dict[str, Callable[[Plan, Experiment, str, Frames], Table]] = {
+TABLES: dict[str, Callable[[ReproductionPlan, Experiment, str, Frames], Table]] = {
     "table": comparison_table, "curves": radius_table, "sweep": radius_table, "gallery": gallery_table,
     "adaptation": adaptation_table, "gains": gains_table,
 }  # fmt: skip

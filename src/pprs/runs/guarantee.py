@@ -114,7 +114,7 @@ class Metric:
 
 
 @dataclass(frozen=True)
-class Summary:
+class RunSummary:
     """What a run says as a whole.
 
     Attributes:
@@ -391,7 +391,7 @@ class Guarantee(ABC, Generic[S, R]):
 
     # ---- what is shown
 
-    def summarise(self, run: Any) -> Summary:
+    def summarise(self, run: Any) -> RunSummary:
         """Return what a run says as a whole, for the terminal, model cards and exit codes.
 
         By default, the claim is `promise`, and the number is how much the rows promise on average, also with the
@@ -406,12 +406,12 @@ class Guarantee(ABC, Generic[S, R]):
             correct.append(promised[-1] * (label is not None and getattr(row, "prediction", None) == label))
         count, total = len(promised) + len(failures), math.fsum(promised)
         if not count:
-            return Summary((), (), 0, failures)
+            return RunSummary((), (), 0, failures)
         claim = self.describe_run(count, total) + (f": {self.promise}" if self.promise else "")
         metrics = [Metric.of_parts("certified", promised, count)]
         if is_labelled:
             metrics.append(Metric.of_parts("certified with the correct label", correct, count))
-        return Summary((claim,) if total else (), tuple(metrics), count, failures)
+        return RunSummary((claim,) if total else (), tuple(metrics), count, failures)
 
     def tally(self, row: R) -> float:
         """Return how much a row promises, from 0 to 1: by default, whether it is `certified`."""

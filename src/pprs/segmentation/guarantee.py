@@ -17,7 +17,7 @@ from pprs.model.forms import AnyModel
 from pprs.noise import Noise, digest_image
 from pprs.progress import Progress
 from pprs.runs import Answer, Failure, Guarantee, Key, Known, Question, Run, Session
-from pprs.runs.guarantee import Summary
+from pprs.runs.guarantee import RunSummary
 from pprs.runs.session import describe_problem
 from pprs.runs.subject import Subject
 from pprs.segmentation.certificate import SegmentationCertificate
@@ -151,7 +151,7 @@ class SegmentGuarantee(Guarantee[SegmentationSettings, SegmentationRow]):
     def compare(self, row: SegmentationRow, again: SegmentationRow) -> list[str]:
         return _list_differences(row, again, "drawing again gives")
 
-    def summarise(self, run: Run) -> Summary:
+    def summarise(self, run: Run) -> RunSummary:
         return summarise_segmentation(run)
 
     def tally(self, row: SegmentationRow) -> float:

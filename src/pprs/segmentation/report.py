@@ -17,7 +17,7 @@ from pprs.data.base import decode_png
 from pprs.errors import PprsError
 from pprs.report.render import render
 from pprs.report.section import MethodSettings, Section
-from pprs.report.table import Cell, Table, find_best, format_percent, format_radius
+from pprs.report.table import Table, TableCell, find_best, format_percent, format_radius
 from pprs.runs import Key, Run
 from pprs.runs.row import name_input
 from pprs.segmentation.row import SegmentationRow
@@ -35,7 +35,7 @@ STYLE = """\
 .legend i { display: inline-block; width: 0.9em; height: 0.9em; margin-right: 0.3em; border: 1px solid #888; }"""
 
 Views = dict[str, Any]  # pictures by caption
-Example = tuple[str, list[tuple[str, Views]]]  # the name of an image, and its views of every run
+ExampleViews = tuple[str, list[tuple[str, Views]]]  # the name of an image, and its views of every run
 
 
 def make_section(runs: Sequence[Run]) -> Section:
@@ -77,9 +77,9 @@ class _Content:
         """Return the table of all runs. Without masks there is no accuracy."""
         values = [_scores(totals) for totals in self.totals]
         best = [find_best([line[i] for line in values]) for i in (0, 1)]
-        lines = list[tuple[str | Cell, ...]]()
+        lines = list[tuple[str | TableCell, ...]]()
         for name, totals, line in zip(self.names, self.totals, values, strict=True):
-            scored = [Cell(format_percent(line[i]), best=line[i] == best[i]) for i in (0, 1)]
+            scored = [TableCell(format_percent(line[i]), best=line[i] == best[i]) for i in (0, 1)]
             others = [*(format_percent(value) for value in line[2:]), format_radius(totals.radius)]
             lines.append((name, *scored, *others))
         return Table(HEADS, tuple(lines))
@@ -152,7 +152,7 @@ class _Content:
             )
         return rows
 
-    def _find_examples(self) -> list[Example]:
+    def _find_examples(self) -> list[ExampleViews]:
         """Return the pictures of a few images that all runs have: for each, the views of every run."""
         from pprs.segmentation import pictures
 

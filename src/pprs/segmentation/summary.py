@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pprs.partition import parse_partition
 from pprs.report.table import format_percent, format_radius
 from pprs.runs import Failure, Run
-from pprs.runs.guarantee import Metric, Summary
+from pprs.runs.guarantee import Metric, RunSummary
 from pprs.segmentation.metrics import Confusion
 from pprs.segmentation.row import SegmentationRow
 from pprs.segmentation.settings import SegmentationSettings
@@ -74,11 +74,11 @@ def add_up(run: Run) -> Totals:
     )  # fmt: skip
 
 
-def summarise_segmentation(run: Run) -> Summary:
+def summarise_segmentation(run: Run) -> RunSummary:
     """Return the claim of a segmentation run, and what its certified labels score against the masks."""
     totals = add_up(run)
     if not totals.images:
-        return Summary(())
+        return RunSummary(())
     if totals.only is not None:
         claims: tuple[str, ...] = (str(totals.only.certificate),)
     else:
@@ -93,7 +93,7 @@ def summarise_segmentation(run: Run) -> Summary:
             Metric("certified pixel accuracy", totals.certified.accuracy),
             Metric("certified mean IoU", totals.certified.certified_mean_iou),
         ]
-    return Summary(claims, tuple(metrics), totals.images, totals.failures)
+    return RunSummary(claims, tuple(metrics), totals.images, totals.failures)
 
 
 def state_claims(settings: SegmentationSettings, radius: float) -> str:

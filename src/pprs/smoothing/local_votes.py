@@ -7,7 +7,6 @@ part of the base classifier, and the certificate holds by construction.
 from __future__ import annotations
 
 import contextlib
-import copy
 import itertools
 import math
 import time
@@ -83,8 +82,7 @@ class LocalVotes(Scorer):
         super().__init__(model, num_classes, batch_size=batch_size, threads=threads, device=device)
         if seed < 0:
             raise PprsError(f"`seed` must be at least 0, not {seed}", parameter="seed")
-        # Copies, since `set_params` could change the originals between two calls.
-        self.noise, self.partition, self.seed = copy.copy(noise), copy.copy(partition), seed
+        self.noise, self.partition, self.seed = noise, partition, seed
         self.arithmetic = Arithmetic.of(arithmetic, noise)
         self.domain: Domain | None = None  # either
         self.recommend: Recommend = recommend_partition  # what "auto" stands for

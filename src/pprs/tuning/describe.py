@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pprs.noise import Noise
 from pprs.partition import parse_partition
 from pprs.report import figures
-from pprs.report.table import Cell, Table
+from pprs.report.table import Table, TableCell
 from pprs.smoothing.certificate import round_down
 from pprs.tuning.candidates import ADAPTED
 from pprs.tuning.result import Final, Trial, Tuned
@@ -64,10 +64,10 @@ def _describe_final(final: Final) -> str:
 
 def make_table(tuned: Tuned, radii: Sequence[float]) -> Table:
     """Return a table with the best partition of each family, measured on the held-out images."""
-    lines: list[tuple[str | Cell, ...]] = [
+    lines: list[tuple[str | TableCell, ...]] = [
         (
             final.family,
-            Cell(round_down(final.average_radius), f"± {final.average_radius_error:.3f}"),
+            TableCell(round_down(final.average_radius), f"± {final.average_radius_error:.3f}"),
             *(_accuracy_cell(*final.accuracy(radius)) for radius in radii),
         )
         for final in tuned.finals
@@ -76,8 +76,8 @@ def make_table(tuned: Tuned, radii: Sequence[float]) -> Table:
     return Table(("best of", "ACR", *(f"acc. at {radius:g}" for radius in radii)), tuple(lines), title)
 
 
-def _accuracy_cell(share: float, low: float, high: float) -> Cell:
-    return Cell(f"{100 * share:.0f}%", f"({100 * low:.0f}–{100 * high:.0f})")
+def _accuracy_cell(share: float, low: float, high: float) -> TableCell:
+    return TableCell(f"{100 * share:.0f}%", f"({100 * low:.0f}–{100 * high:.0f})")
 
 
 def list_notes(tuned: Tuned) -> list[str]:

@@ -27,7 +27,7 @@ class JobState(Generic[T]):
     stopped: str = ""  # why it ended without a result
 
 
-class Job(Generic[T]):
+class BackgroundJob(Generic[T]):
     """Work in a thread of its own, which starts at once.
 
     A job is a `Progress`. The functions of the library report to it, and with each report it lets others work, or ends
@@ -43,7 +43,11 @@ class Job(Generic[T]):
     turn: Turn
 
     def __init__(
-        self, work: Callable[[Job[T]], T], queue: FairQueue, halt: threading.Event, max_seconds: float = math.inf
+        self,
+        work: Callable[[BackgroundJob[T]], T],
+        queue: FairQueue,
+        halt: threading.Event,
+        max_seconds: float = math.inf,
     ) -> None:
         self._work, self._queue, self._halt, self._max_seconds = work, queue, halt, max_seconds
         self._state: JobState[T] = JobState()

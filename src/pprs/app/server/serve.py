@@ -20,6 +20,7 @@ from pprs._support.extras import extra
 from pprs.app.server.context import Context
 from pprs.app.server.guard import HOSTS, Guard
 from pprs.errors import ConfigurationError
+from pprs.report.colours import to_css
 
 if TYPE_CHECKING:
     import uvicorn
@@ -75,7 +76,7 @@ def build_application(context: Context, uploads: Path, *, local: bool = True) ->
     gr.mount_gradio_app(
         app, page, path="", server_name=LOCALHOST, footer_links=[], run_history=False,
         max_file_size=limits.upload_bytes, ssr_mode=False, enable_monitoring=False, pwa=False, mcp_server=False,
-        theme=theme, show_error=True, css=STYLE.read_text(encoding="utf-8"),
+        theme=theme, show_error=True, css=to_css() + STYLE.read_text(encoding="utf-8"),
     )  # fmt: skip
     page.has_launched = True  # otherwise Gradio accepts any path in a request as an upload
     return Guard(

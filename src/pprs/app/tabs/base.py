@@ -16,7 +16,7 @@ from pprs.app.catalog import parse_labels
 from pprs.app.images import choose_image
 from pprs.app.networks import LoadedModel, Network, Networks
 from pprs.app.render import render_note
-from pprs.app.requests import ChosenInput, Method, Request, make_methods
+from pprs.app.requests import ChosenInput, Request, SmoothingMethod, make_methods
 from pprs.app.server.context import Context
 from pprs.app.tabs import jobs
 from pprs.app.tabs.fields import QUIET, Components, Field
@@ -99,7 +99,7 @@ class Tab(ABC, Generic[S]):
             all_classes, loaded = loaded.num_classes, loaded.restrict(labels)
             label_choice = f"{loaded.num_classes} of {all_classes} labels" if loaded.num_classes < all_classes else ""
         chosen = self.choose(network, loaded, values)
-        methods: tuple[Method, ...] = ()
+        methods: tuple[SmoothingMethod, ...] = ()
         if "sigma" in values:
             noise = parse_noise(f"{values.get('noise', 'gaussian')}:sigma={values['sigma']!r}")
             recommend = partial(network.entry.recommend, loaded, noise, tuple(chosen.values.shape))

@@ -11,7 +11,7 @@ import gradio as gr
 from pprs.app.networks import LoadedModel, Network
 from pprs.app.render import render_job, render_note
 from pprs.app.server.context import Context
-from pprs.app.server.jobs import Job
+from pprs.app.server.jobs import BackgroundJob
 from pprs.errors import PprsError
 
 T = TypeVar("T")
@@ -40,17 +40,17 @@ def iter_pages(context: Context, session: str, task: str, start: Start) -> Itera
         halt.set()
 
 
-def show_job(job: Job[T], show: Callable[[T], str]) -> Iterator[str]:
+def show_job(job: BackgroundJob[T], show: Callable[[T], str]) -> Iterator[str]:
     """Yield the progress of a job, then its result."""
     for state in job.iter_states():
         yield render_job(state) if state.result is None else show(state.result)
 
 
 def show_work(
-    context: Context, work: Callable[[Job[T]], T], show: Callable[[T], str], halt: threading.Event
+    context: Context, work: Callable[[BackgroundJob[T]], T], show: Callable[[T], str], halt: threading.Event
 ) -> Iterator[str]:
     """Start work, and yield its progress and its result."""
-    yield from show_job(Job(work, context.queue, halt, context.limits.seconds), show)
+    yield from show_job(BackgroundJob(work, context.queue, halt, context.limits.seconds), show)
 
 
 def show_loading(

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from pprs.app.networks import Network
-from pprs.app.patches import PatchSettings, certify_patch, render_patch
+from pprs.app.patches import MaskingSettings, certify_patch, render_patch
 from pprs.app.requests import ChosenInput, Request
 from pprs.app.tabs import jobs
 from pprs.app.tabs.base import Tab, Values
@@ -18,7 +18,7 @@ from pprs.patches import FILL, FILLS, MASKS
 PATCH, MAX_PATCH, MAX_MASKS = 2, 256, 9  # 9x9 masks take 3,321 passes
 
 
-class Patch(Tab[PatchSettings]):
+class Patch(Tab[MaskingSettings]):
     """A label that no patch can alter."""
 
     task, prefix = "patch", "patch-"
@@ -51,8 +51,8 @@ class Patch(Tab[PatchSettings]):
             },
         }  # fmt: skip
 
-    def read_settings(self, network: Network[Any], chosen: ChosenInput, values: Values) -> PatchSettings:
-        return PatchSettings(values["patch"], int(values["masks"]), values["fill"])
+    def read_settings(self, network: Network[Any], chosen: ChosenInput, values: Values) -> MaskingSettings:
+        return MaskingSettings(values["patch"], int(values["masks"]), values["fill"])
 
-    def answer(self, request: Request[PatchSettings], halt: threading.Event) -> Iterator[str]:
+    def answer(self, request: Request[MaskingSettings], halt: threading.Event) -> Iterator[str]:
         return jobs.show_work(self.context, partial(certify_patch, request), partial(render_patch, request), halt)
