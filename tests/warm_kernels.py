@@ -25,6 +25,8 @@ from numba.core.caching import IndexDataCacheFile
 from numba.core.dispatcher import Dispatcher
 
 import pprs.kernels
+from pprs.dither.estimators import parse_estimator
+from pprs.dither.thresholds import show
 from pprs.noise import host_rng, quantise, quantise_signal, quantised_gaussian, standard_normal
 from pprs.partition import parse_partition
 
@@ -39,7 +41,7 @@ CASES = [
     *[(name, 3, 16, 2) for name in ("quickshift", "median", "nlm", "felzenszwalb", "tv", "gauss", "blur")],
     ("slic/shifts:k=2", 1, 16, 40),
     ("felzenszwalb", 1, 16, 2),  # averages of grey values with 32-bit labels
-    ("noise", 1, 16, 2),
+    *[(name, 1, 16, 2) for name in ("noise", "thresholds")],
     *[(name, 2, 32, 2) for name in SIGNALS],
 ]
 
@@ -62,6 +64,12 @@ def compile_case(name: str, channels: int, side: int, batch: int) -> tuple[str, 
         signal = quantise_signal(torch.full((1, side), 0.3), 0.25)
         quantised_gaussian(0.25, signal.levels).sample(signal, batch, host_rng(0))
         return "noise in integers", time.process_time() - began
+    if name == "thresholds":
+        values, offsets = torch.zeros(channels, side, side, dtype=torch.int32), torch.arange(batch)
+        shown = show(values, torch.zeros_like(values), offsets, 300)
+        for means in ("known", "fit"):
+            parse_estimator(f"local:sigma=0.5,means={means}/grid:size=4").estimate(shown)
+        return "thresholds", time.process_time() - began
     partition: Any = parse_partition(name)
     sides = (side,) if name in SIGNALS else (side, side)
     noisy = standard_normal((batch, channels, *sides), host_rng(0)).numpy()

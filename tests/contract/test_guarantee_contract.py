@@ -18,6 +18,7 @@ from networks import write_masked_images
 
 from pprs import LabelSets, load_model
 from pprs.certify.guarantee import CERTIFY
+from pprs.dither import Dither
 from pprs.dither.guarantee import DITHER
 from pprs.label_sets import LabelSetSettings
 from pprs.label_sets.guarantee import LABEL_SET
@@ -96,7 +97,7 @@ class TestSegment(GuaranteeContract):
 
 class TestDither(GuaranteeContract):
     guarantee = DITHER
-    settings: ClassVar[dict[str, Any]] = {"dither_text": "dither:levels=60", "estimator_text": "gauss:sigma=0.5"}
+    settings: ClassVar[dict[str, Any]] = {"dither_text": str(Dither(60)), "estimator_text": "local:sigma=0.5"}
 
     def make_inputs(self, folder: Path) -> tuple[str, str]:
         return write_inputs(folder)

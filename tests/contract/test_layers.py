@@ -29,7 +29,7 @@ TIERS: dict[str, dict[str, str]] = {
     "methods": {
         "dither": "", "certify": "dither", "doctor": "", "prediction": "doctor", "report": "prediction",
         "audit": "report",
-        "label_sets": "audit report", "segmentation": "doctor report", "adaptation": "segmentation",
+        "label_sets": "audit report", "segmentation": "doctor report", "adaptation": "dither segmentation",
         "patches": "adaptation report",
     },
     "tools": {"tuning": "", "reproduction": "tuning", "integrations": ""},

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
+import re
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +21,22 @@ from pprs import certify_dataset, open_run, verify_run
 from pprs.dither import TEMPLATES, Dither, DitherCertificate, DitherClassifier, certified_changes, make_template
 from pprs.dither.blue_noise import FILE, make_ranks
 from pprs.dither.certificate import choose_label
-from pprs.dither.classifier import to_grey_levels
-from pprs.dither.estimators import GaussianEstimator, _read, make_kernel
-from pprs.dither.thresholds import GREY, ShownLevels, show
+from pprs.dither.estimators import LocalMean, make_kernel
+from pprs.dither.scale import find_step, list_thresholds, measure_rounding, to_levels
+from pprs.dither.thresholds import ShownLevels, parse_dither, show
 from pprs.errors import ConfigurationError
+from pprs.kernels.thresholds import GREY
 
 TRIALS = 4500
+SIZES = (0.25, 0.25, 0.24, 0.24, 0.015, 0.005)  # how often images have 1 to 6 values
 
 
 def count_votes(rng: np.random.Generator, images: np.ndarray, levels: int, classes: int) -> np.ndarray:
     """The votes [P, classes] of a random function of what is shown, for all images [P, D] of values below 3."""
     size = images.shape[1]
     template = torch.from_numpy(rng.integers(levels, size=(1, 1, size)))
-    shown = show(torch.from_numpy(images)[:, None], template, torch.arange(levels), levels)
+    values = torch.from_numpy(images)[:, None]
+    shown = show(values, template.expand(values.shape), torch.arange(levels), levels)
     cells = (shown.lowest[:, :, 0].numpy() * 3 ** np.arange(size)).sum(-1)  # [levels, P]
     usual, share = rng.integers(classes), rng.random()
     labels = np.where(rng.random((levels, 3**size)) < share, usual, rng.integers(classes, size=(levels, 3**size)))
@@ -41,7 +47,7 @@ def count_votes(rng: np.random.Generator, images: np.ndarray, levels: int, class
 def test_no_change_inside_a_certificate_alters_the_label() -> None:
     rng, certificates, attained = np.random.default_rng(0), 0, 0
     for _ in range(TRIALS):
-        size, levels, classes = rng.integers(1, 5), int(rng.integers(1, 9)), int(rng.integers(2, 4))
+        size, levels, classes = rng.choice(6, p=SIZES) + 1, int(rng.integers(1, 9)), int(rng.integers(2, 4))
         images = np.array(list(itertools.product(range(3), repeat=int(size))))
         votes = count_votes(rng, images, levels, classes)
         labels = np.array([choose_label(row) for row in votes.tolist()])
@@ -115,7 +121,7 @@ def test_even_thresholds_recover_a_picture_better_than_random_ones() -> None:
     for name in TEMPLATES:
         template = torch.from_numpy(make_template(name, 510, (1, 64, 64)))
         shown = show(image, template, torch.arange(0, 510, 17), 510)
-        errors[name] = float((GaussianEstimator(1.5).estimate(shown) - image / 255).pow(2).mean())
+        errors[name] = float((LocalMean(1.5).estimate(shown) - image / 255).pow(2).mean())
     assert max(errors["r2"], errors["blue"]) < errors["random"] / 2
 
 
@@ -165,7 +171,9 @@ def test_a_picture_between_grey_levels_is_rounded_and_pays_for_it() -> None:
     assert between.grey_levels == exact.grey_levels - 16
     assert str(exact).endswith("can alter this label, among 8-bit images; certain")
     assert str(replace(exact, offsets=0)).startswith("class 0 has most votes, and a change of 1 grey level may")
-    assert "no change of at most 255 grey levels in total to this 8x8 grey image, and no change whatever" in str(exact)
+    assert "no change of at most 255 grey levels in total (L1 norm 1.000) to this 8x8 grey image, and no ch" in str(
+        exact
+    )
 
 
 @pytest.mark.parametrize(
@@ -192,7 +200,7 @@ def test_the_command_certifies_and_its_run_is_verified(tmp_path: Path) -> None:
     assert verify_run(tmp_path / "run", progress=False).ok
     one = pprs("certify", *chosen, "--limit", 1).stdout
     assert (
-        f"class {rows[0].prediction}: no change of at most {rows[0].grey_levels} grey levels in total to this " in one
+        f"class {rows[0].prediction}: no change of at most {rows[0].grey_levels} grey levels in total (L1 norm " in one
     )
     again = certify_dataset(
         "builtin:digits", "builtin:mnist5k", noise="dither:levels=300", partition="auto", images=range(3),
@@ -217,11 +225,11 @@ def test_estimates_are_exact_and_so_functions_of_what_is_shown(levels: int, widt
     image = torch.randint(GREY + 1, (3, 9, 11), generator=torch.Generator().manual_seed(seed))
     template, offsets = torch.from_numpy(make_template(name, levels, (3, 9, 11))), torch.arange(min(levels, 5))
     shown = show(image, template, offsets, levels)
-    estimated = GaussianEstimator(width).estimate(shown)
+    estimated = LocalMean(width).estimate(shown)
     assert estimated.min() >= 0
     assert estimated.max() <= 1
     for i in range(len(offsets)):
-        alone = GaussianEstimator(width).estimate(show(image, template, offsets[i : i + 1], levels))
+        alone = LocalMean(width).estimate(show(image, template, offsets[i : i + 1], levels))
         assert torch.equal(alone[0], estimated[i])
     exact = sums_in_double(shown, width)
     near = exact >= 0  # known nearby
@@ -230,7 +238,10 @@ def test_estimates_are_exact_and_so_functions_of_what_is_shown(levels: int, widt
 
 def sums_in_double(shown: ShownLevels, width: float) -> torch.Tensor:
     """The estimates by double precision, or -1 where nothing is known nearby."""
-    values, weights, full = _read(shown)
+    full = 1 if shown.levels >= GREY else 2 * GREY
+    values, weights = shown.lowest.double() + shown.highest.double(), torch.ones(shown.lowest.shape)
+    if full == 1:
+        values, weights = (shown.lowest > 0).double(), shown.is_known.double()
     kernel = torch.tensor(make_kernel(width, full), dtype=torch.float64)
     square = kernel[:, None] * kernel
     sums = [
@@ -257,16 +268,132 @@ def test_how_often_a_pixel_is_shown_differently() -> None:
     assert Dither(1020, channels="own").offsets_per_pixel(3) == 765
 
 
-def test_signals_are_refused() -> None:
-    """Their values may exceed 255 levels, and a changed one may be shown differently at more offsets than that."""
-    g = DitherClassifier(lambda x: x.flatten(1)[:, :2], 2, Dither(levels=1020))
-    for call in (g.certify, g.predict, g.check_model):
-        with pytest.raises(ConfigurationError, match="for images of 8 bits, and this is a 40-sample signal"):
-            call(torch.full((1, 40), 3.0))
-
-
 def test_a_small_move_of_many_values_is_counted() -> None:
     x = torch.full((1, 64, 64), (100 + 2**-16) / 255)
-    assert to_grey_levels(x)[1] == 0  # an image of 8 bits, as float32 holds it
+    assert measure_rounding(x) == 0  # an image of 8 bits, as float32 holds it
     x[0, 0, 0] = 100.5 / 255
-    assert to_grey_levels(x)[1] == 1
+    assert measure_rounding(x) == 1
+
+
+# ---- signals, whose values have no bounds
+
+
+@given(
+    st.floats(-100, 100, width=32), st.floats(0.001953125, 200, width=32),
+    st.lists(st.tuples(st.floats(-300, 300, width=32), st.floats(-300, 300, width=32)), min_size=1, max_size=8),
+)  # fmt: skip
+@settings(max_examples=150)
+def test_a_value_passes_no_more_thresholds_than_its_change_has_steps(
+    low: float, span: float, pairs: list[tuple[float, float]]
+) -> None:
+    """In exact numbers: the steps of a change are rounded up, and no change passes more than 255 thresholds."""
+    thresholds = [Fraction(value) for value in list_thresholds(low, low + span).tolist()]
+    first, step = map(Fraction, find_step(low, low + span))
+    assert thresholds == [first + number * step for number in range(GREY)]
+    assert first <= Fraction(low)
+    assert first + GREY * step >= Fraction(low + span)
+    for one, other in pairs:
+        found = to_levels(torch.tensor([one, other]), low, low + span).tolist()
+        assert found == [sum(threshold < Fraction(x) for threshold in thresholds) for x in (one, other)]
+        assert abs(found[0] - found[1]) <= min(GREY, math.ceil(abs(Fraction(one) - Fraction(other)) / step))
+
+
+@pytest.mark.parametrize(("low", "high"), [(1.0, 1.0), (2.0, 1.0), (0.0, math.inf), (1e7, 1e7 + 2), (math.nan, 1.0)])
+def test_ranges_without_exact_thresholds_are_refused(low: float, high: float) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Dither(low=low, high=high)
+    assert caught.value.parameter == "noise"
+
+
+def test_no_change_of_a_signal_inside_its_certificate_alters_the_label() -> None:
+    """Changed signals are drawn that pass as many thresholds as it allows, or change as many samples at all."""
+    rng, tried = np.random.default_rng(1), 0
+    for trial in range(60):
+        shape, dither = (int(rng.integers(1, 3)), 8), Dither(levels=int(rng.integers(200, 700)), low=-2.0, high=2.0)
+        weights = torch.from_numpy(rng.normal(size=(3, math.prod(shape)))).float()
+        g = DitherClassifier(lambda x, w=weights: x.flatten(1) @ w.T, 3, dither, None, check=False)  # type: ignore[misc]
+        x = torch.from_numpy(rng.normal(size=shape) * 1.5).float()
+        certificate = g.certify(x)
+        assert certificate.radius == 0 or certificate.grey_levels > x.numel()
+        for _ in range(6):
+            changed = x.clone()
+            left = certificate.grey_levels
+            if trial % 2 and certificate.pixels:
+                columns = torch.from_numpy(rng.permutation(shape[1])[: certificate.pixels])
+                changed[:, columns] = torch.from_numpy(rng.normal(size=(shape[0], len(columns))) * 1e4).float()
+                left = 0
+            for place in rng.permutation(x.numel()):
+                steps = min(left, int(rng.integers(0, 200)))
+                left -= steps
+                changed.view(-1)[place] += float(rng.choice([-1, 1]) * steps * 0.999 * dither.step)
+            tried += not torch.equal(changed, x)
+            assert g.predict(changed) == certificate.prediction
+    assert tried > 100
+
+
+def test_what_a_certificate_of_a_signal_says() -> None:
+    certificate = DitherCertificate(1, (0, 1020), 510, 0, 255, (1, 150), step=0.5)
+    assert str(certificate) == (
+        "class 1: no change of at most 510 steps of 0.5 in total (each value's change rounded up to whole steps; L1 "
+        "norm 179.9) to this 150-sample signal, and no change whatever of any 2 samples, can alter this label; certain"
+    )
+    few = replace(certificate, offsets=100)
+    assert (few.radius, few.pixels) == (0.0, 0)  # a change of all samples may cost 150 steps by rounding up
+    assert "L1" not in str(few)
+    assert (certificate.norm, certificate.norms) == ("L1", ("L1", "pixels"))
+
+
+def test_signals_need_a_range_and_images_have_theirs() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return x.flatten(1)[:, :2]
+
+    with pytest.raises(ConfigurationError, match=r"say between which thresholds lie, such as dither:low=-2,high=2"):
+        DitherClassifier(model, 2, Dither(300)).certify(torch.zeros(1, 40))
+    with pytest.raises(ConfigurationError, match="are the range of signals, and images have grey levels"):
+        DitherClassifier(model, 2, Dither(300, low=0.0, high=1.0)).predict(torch.zeros(1, 8, 8))
+    with pytest.raises(ConfigurationError, match="give both"):
+        Dither(low=0.0)
+
+
+def test_the_command_certifies_signals_and_their_run_is_verified(tmp_path: Path) -> None:
+    chosen = ("--model", "builtin:gunpoint", "--data", "builtin:GunPoint", "--noise", "dither:levels=400", "--limit", 2)
+    out = pprs("certify", *chosen, "--out", tmp_path / "run").stdout
+    assert "estimate: local:sigma=" in out
+    assert "2 signals" in out
+    settings_ = open_run(tmp_path / "run").settings
+    assert settings_.dither.low is not None
+    assert verify_run(tmp_path / "run", replay=1, progress=False).ok
+    assert "resuming: 2 of 2" in pprs("certify", *chosen, "--out", tmp_path / "run").stdout
+    one = pprs("certify", *chosen[:-1], 1, "--noise", "dither:levels=400,low=-3,high=3").stdout
+    assert "each value's change rounded up to whole steps" in one
+
+
+# ---- templates of one's own
+
+
+def test_a_template_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").mkdir()
+    template = np.arange(64).reshape(8, 8) * 4
+    np.save("a/t.npy", template)
+    dither = Dither(300, file="a/t.npy").bind_file()
+    assert parse_dither(str(dither)) == dither
+    assert str(dither).startswith("dither:a/t.npy,levels=300,")
+    assert (dither.thresholds((3, 8, 8)) == template).all()
+    g = DitherClassifier(Threshold(), 2, dither, None)
+    assert sum(g.certify(torch.full((1, 8, 8), 0.9)).votes) == 300
+    for shape, message in {(1, 8, 9): "must be [8, 9]", (1, 8): "must be [8]"}.items():
+        with pytest.raises(ConfigurationError, match=re.escape(message)):
+            dither.thresholds(shape)
+    np.save("a/t.npy", template + 1)
+    with pytest.raises(ConfigurationError, match="is not the one that these thresholds had"):
+        dither.thresholds((1, 8, 8))
+    for content, message in ((template * 5, "from 0 to 1260"), (template / 2, "must hold integers")):
+        np.save("a/t.npy", content)
+        with pytest.raises(ConfigurationError, match=message):
+            Dither(300, file="a/t.npy").thresholds((1, 8, 8))
+    (tmp_path / "a" / "t.npy").write_bytes(b"no numbers")
+    with pytest.raises(ConfigurationError, match=r"is not a \.npy file"):
+        Dither(300, file="a/t.npy").thresholds((1, 8, 8))
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        Dither(300, file="b.npy").bind_file()

@@ -7,8 +7,8 @@ An object that builds on another one holds it in the field `of`, and follows it 
 is `Soft(Slic(blur=3), near=4)`.
 
 A field `file` comes first and without its name: `denoiser:models/d.onnx,sigma=0.5`. A name that does not end in
-.safetensors or .onnx, or that holds one of `: , = + "`, stands in double quotes. Since names hold the characters that
-separate everything else, `encode_files` is applied to a text before it is split.
+.safetensors, .onnx or .npy, or that holds one of `: , = + "`, stands in double quotes. Since names hold the characters
+that separate everything else, `encode_files` is applied to a text before it is split.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pprs.errors import ConfigurationError, suggest
 T = TypeVar("T")
 OF, FILE, AUTO = "of", "file", "auto"
 # A name in quotes, or the shortest one after a colon that ends in a known suffix.
-_FILE_NAME = re.compile(r'"([^"]*)"|(?<=:)\s*([^":,=+]*?\.(?:safetensors|onnx))(?=\s*(?:[,/+]|$))')
+_FILE_NAME = re.compile(r'"([^"]*)"|(?<=:)\s*([^":,=+]*?\.(?:safetensors|onnx|npy))(?=\s*(?:[,/+]|$))')
 _PLAIN = re.compile(r"[\w.-]+")
 
 
@@ -63,7 +63,8 @@ def to_short_text(name: str, value: Any) -> str:
 
 def _format(name: str, value: Any, fields: list[dataclasses.Field[Any]]) -> str:
     options = ",".join(
-        _quote_file(value.file) if f.name == FILE else f"{f.name}={getattr(value, f.name)}" for f in fields
+        _quote_file(value.file) if f.name == FILE else f"{f.name}={getattr(value, f.name)}"
+        for f in sorted(fields, key=lambda f: f.name != FILE)
     )
     return f"{name}:{options}" if options else name
 
@@ -116,7 +117,7 @@ def _parse_link(text: str, table: Mapping[str, type[T]], role: str, options: dic
         if key in options:
             raise ConfigurationError(f'{role} "{decode_file(text)}": option "{key}" is given twice', parameter=role)
         options[key] = _parse_value(value, fields[key], role, f'{role} "{name}", option {key}')
-    if FILE in fields and FILE not in options:
+    if FILE in fields and FILE not in options and fields[FILE] is str:
         raise ConfigurationError(f'{role} "{name}" needs a file: e.g. {name}:D.safetensors', parameter=role)
     try:
         return kind(**options)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from pprs.adaptation.criterion import summarise_votes
-from pprs.adaptation.problem import Changes, SmoothingProblem, predict_scores, to_logits
+from pprs.adaptation.problem import Changes, VotingProblem, predict_scores, to_logits
 from pprs.model.scores import spread
 from pprs.progress import Progress, stage
 
@@ -22,7 +22,7 @@ FIRST_DRAW = 2 << 32  # of the noise, so that no other method shares it
 
 
 def adapt_bias(
-    problem: SmoothingProblem, changes: Changes, *, progress: Progress, deadline: float | None = None
+    problem: VotingProblem, changes: Changes, *, progress: Progress, deadline: float | None = None
 ) -> Changes:
     """Add a bias to the logits, so that noise favours no label.
 
@@ -77,7 +77,7 @@ def match_label_mix(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return bias - bias.mean()
 
 
-def _estimate_radius(problem: SmoothingProblem, logits: torch.Tensor, labels: torch.Tensor) -> float:
+def _estimate_radius(problem: VotingProblem, logits: torch.Tensor, labels: torch.Tensor) -> float:
     """Return the mean radius of images whose noisy samples have these logits [samples, images, num_classes]."""
     votes = torch.nn.functional.one_hot(logits.argmax(2), logits.shape[2]).sum(0)
     return summarise_votes(np.asarray(votes), labels.numpy(), problem).radius

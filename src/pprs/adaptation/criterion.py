@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from pprs._support import threads as _threads
-from pprs.adaptation.problem import Changes, SmoothingProblem, predict_scores
-from pprs.inputs.domain import domain_of
+from pprs.adaptation.problem import FIRST_INDEX, Array, Changes, VotingProblem, predict_scores
 from pprs.model.modes import eval_mode
-from pprs.noise import Noise
-from pprs.smoothing.bounds import clopper_pearson_lower, mean_error
-from pprs.smoothing.classifier import SmoothedClassifier
-from pprs.smoothing.voting import ADAPT
+from pprs.smoothing.bounds import mean_error
 
 SAMPLES = 64  # noisy samples of each image
-N, ALPHA = 1000, 0.001  # no radius above what N unanimous votes would prove
 MOST_EXCESS = 0.25  # by which the most overrepresented label may exceed its share on clean images
-FIRST_INDEX = 3 << 32  # of the noise, so that no method of adaptation shares it
-
 MAPS = 8  # images whose scores of all pixels are in memory
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -70,7 +57,7 @@ class Judgement:
         return bool(gain.mean() > mean_error(gain) and loss.mean() <= mean_error(loss) and not has_collapsed)
 
 
-def judge(problem: SmoothingProblem, changes: Changes, held_back: torch.Tensor, samples: int = SAMPLES) -> Judgement:
+def judge(problem: VotingProblem, changes: Changes, held_back: torch.Tensor, samples: int = SAMPLES) -> Judgement:
     """Smooth the adapted network, and count its votes on images that were held back from the adaptation.
 
     Every state of a network is judged on the same noise.
@@ -89,22 +76,12 @@ def judge(problem: SmoothingProblem, changes: Changes, held_back: torch.Tensor, 
     clean = predict_scores(problem.model.module, held_back)
     labels, classes = clean.argmax(1).numpy(), clean.shape[1]
     net = changes.apply(problem.model.module)
-    counts = np.zeros((len(held_back), classes), np.int64)
-
-    def task(start: int, stop: int) -> None:
-        for i in range(start, stop):
-            counts[i] = classifier.counts(held_back[i], n=samples, index=FIRST_INDEX + i, phase=ADAPT)
-
     with eval_mode(net):
-        domain = domain_of(tuple(held_back.shape[1:])).name
-        classifier = SmoothedClassifier(
-            net, classes, problem.noise, problem.partition, seed=problem.seed, domain=domain
-        )
-        _threads.parallel_for(task, len(held_back))
+        counts = problem.count_votes(net, held_back, samples, classes)
     return summarise_votes(counts, labels, problem)
 
 
-def _judge_maps(problem: SmoothingProblem, changes: Changes, held_back: torch.Tensor, samples: int) -> Judgement:
+def _judge_maps(problem: VotingProblem, changes: Changes, held_back: torch.Tensor, samples: int) -> Judgement:
     """Count the votes of a network that labels every pixel, one image at a time."""
     module = problem.model.module
     net, images = changes.apply(module), list[Judgement]()
@@ -129,21 +106,13 @@ def _predict_maps(net: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:
         return torch.cat([net(batch.clone()).argmax(1).flatten(1) for batch in images.split(MAPS)])
 
 
-def summarise_votes(counts: Array, labels: Array, problem: SmoothingProblem) -> Judgement:
+def summarise_votes(counts: Array, labels: Array, problem: VotingProblem) -> Judgement:
     """Compare votes [N, num_classes] with the labels of the clean images."""
-    samples, dim = int(counts[0].sum()), problem.images[0].numel()
-    radius_of = _tabulate_radii(problem.noise, samples, dim)
+    samples = int(counts[0].sum())
+    radius_of = problem.tabulate_radii(samples)
     clean_mix = np.bincount(labels, minlength=counts.shape[1]) / len(labels)
     return Judgement(
         agrees=counts.argmax(1) == labels,
         radii=radius_of[counts[np.arange(len(labels)), labels]],
         excess=float((counts.mean(0) / samples - clean_mix).max()),
     )
-
-
-@functools.lru_cache(16)
-def _tabulate_radii(noise: Noise, samples: int, dim: int) -> Array:
-    """Return the radius for every number of votes."""
-    most = clopper_pearson_lower(N, N, ALPHA)
-    shares = [min((votes + 0.5) / (samples + 1), most) for votes in range(samples + 1)]
-    return np.array([noise.radius(share, dim) for share in shares])

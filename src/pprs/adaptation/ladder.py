@@ -12,7 +12,7 @@ from pprs.adaptation.bias import adapt_bias
 from pprs.adaptation.criterion import SAMPLES, Judgement, judge
 from pprs.adaptation.denoising import train_denoiser
 from pprs.adaptation.distillation import distil
-from pprs.adaptation.problem import Changes, SmoothingProblem
+from pprs.adaptation.problem import Changes, VotingProblem
 from pprs.adaptation.statistics import adapt_statistics
 from pprs.adaptation.step import Step
 from pprs.errors import ConfigurationError, suggest
@@ -52,7 +52,7 @@ METHODS = {
 
 
 def climb(
-    problem: SmoothingProblem,
+    problem: VotingProblem,
     *,
     method: str = AUTO,
     seconds: float | None = None,
@@ -87,15 +87,19 @@ def climb(
     return _Climb(problem, method, seconds, held_back, list(finished), on_step, progress).run()
 
 
-def list_methods(model: Model) -> list[str]:
+def list_methods(model: Model, unsuited: Sequence[str] = ()) -> list[str]:
     """Return the methods that suit a network, from the cheapest to the most thorough."""
-    return [name for name, method in METHODS.items() if method.segments or model.task != "segment"]
+    return [
+        name
+        for name, method in METHODS.items()
+        if name not in unsuited and (method.segments or model.task != "segment")
+    ]
 
 
 class _Climb:
     def __init__(
         self,
-        problem: SmoothingProblem,
+        problem: VotingProblem,
         method: str,
         seconds: float | None,
         held_back: torch.Tensor,
@@ -121,7 +125,9 @@ class _Climb:
             self._progress.message(f"before: {self._describe(best)}")
             seconds = time.monotonic() - began
             self._add(Step(UNADAPTED, changes, best.agreement, best.radius, True, seconds))
-        for name in list_methods(self._problem.model) if self._method == AUTO else [self._method]:
+        for name in (
+            list_methods(self._problem.model, self._problem.unsuited) if self._method == AUTO else [self._method]
+        ):
             if any(step.method == name for step in self._steps):
                 continue
             if self._method == AUTO and self._remaining() == 0:
@@ -175,7 +181,7 @@ class _Climb:
 
 
 def _limit_judgement(
-    problem: SmoothingProblem, held_back: torch.Tensor, seconds: float | None
+    problem: VotingProblem, held_back: torch.Tensor, seconds: float | None
 ) -> tuple[torch.Tensor, int]:
     """Return the images and the number of samples of each that can be judged in a small part of the time."""
     if seconds is None:

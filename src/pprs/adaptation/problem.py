@@ -5,17 +5,28 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
+from pprs._support import threads as _threads
+from pprs.inputs.domain import domain_of
 from pprs.model import Model
 from pprs.model.changes import Adapted, Changes, to_logits
 from pprs.model.modes import eval_mode
 from pprs.noise import Noise, keyed_rng
 from pprs.partition import Partition
+from pprs.smoothing.bounds import clopper_pearson_lower
+from pprs.smoothing.classifier import SmoothedClassifier
 from pprs.smoothing.voting import ADAPT
 
 BATCH = 64  # images that are classified together
+N, ALPHA = 1000, 0.001  # no radius above what N unanimous votes would prove
+FIRST_INDEX = 3 << 32  # of the noise of a judgement, so that no method of adaptation shares it
+
+Array = npt.NDArray[Any]
 
 
 class Perturbed(ABC):
@@ -50,8 +61,29 @@ class Perturbed(ABC):
         return are_probabilities(predict_scores(self.model.module, self.images[:BATCH]))
 
 
+class VotingProblem(Perturbed):
+    """A classifier that is used by votes over perturbed inputs, whose label and radius an adaptation can be judged by.
+
+    Attributes:
+        unsuited: The methods of adaptation that do not suit it, whatever the network.
+    """
+
+    unsuited: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def count_votes(self, net: torch.nn.Module, images: torch.Tensor, samples: int, num_classes: int) -> Array:
+        """Return the votes [N, num_classes] of a network, which is in eval mode, with so many samples of each image.
+
+        They are the same perturbations for every network.
+        """
+
+    @abstractmethod
+    def tabulate_radii(self, samples: int) -> Array:
+        """Return the radius for every number of votes from 0 to `samples`."""
+
+
 @dataclass(frozen=True)
-class SmoothingProblem(Perturbed):
+class SmoothingProblem(VotingProblem):
     """A classifier, unlabelled images, and the noise and partition behind which the classifier is smoothed.
 
     Attributes:
@@ -72,6 +104,28 @@ class SmoothingProblem(Perturbed):
         """Add the noise of draw number `draw` to any images, and partition them."""
         noisy = images + self.noise.sample(tuple(images.shape), keyed_rng("cpu", self.seed, draw, ADAPT, 0))
         return noisy if self.partition is None else self.partition.run(noisy)[0]
+
+    def count_votes(self, net: torch.nn.Module, images: torch.Tensor, samples: int, num_classes: int) -> Array:
+        counts = np.zeros((len(images), num_classes), np.int64)
+        domain = domain_of(tuple(images.shape[1:])).name
+        classifier = SmoothedClassifier(net, num_classes, self.noise, self.partition, seed=self.seed, domain=domain)
+
+        def task(start: int, stop: int) -> None:
+            for i in range(start, stop):
+                counts[i] = classifier.counts(images[i], n=samples, index=FIRST_INDEX + i, phase=ADAPT)
+
+        _threads.parallel_for(task, len(images))
+        return counts
+
+    def tabulate_radii(self, samples: int) -> Array:
+        return _tabulate_radii(self.noise, samples, self.images[0].numel())
+
+
+@functools.lru_cache(16)
+def _tabulate_radii(noise: Noise, samples: int, dim: int) -> Array:
+    most = clopper_pearson_lower(N, N, ALPHA)
+    shares = [min((votes + 0.5) / (samples + 1), most) for votes in range(samples + 1)]
+    return np.array([noise.radius(share, dim) for share in shares])
 
 
 def are_probabilities(scores: torch.Tensor) -> bool:

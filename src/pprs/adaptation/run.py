@@ -12,26 +12,27 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from pprs._support.threads import keep_memory
 from pprs.adaptation.images import AdaptationImages, find_strange_classes, read_images
 from pprs.adaptation.ladder import AUTO, climb, list_methods
-from pprs.adaptation.problem import SmoothingProblem
+from pprs.adaptation.problem import VotingProblem
+from pprs.adaptation.request import METHODS, prepare_problem
 from pprs.adaptation.work import AdaptationWork, check_out, describe_adaptation
 from pprs.data import ImageSet, Selection
-from pprs.errors import ConfigurationError, PprsError, check_integer, suggest
+from pprs.dither.estimators import Estimator
+from pprs.dither.thresholds import Dither
+from pprs.errors import ConfigurationError, PprsError, check_integer
 from pprs.inputs.domain import domain_of_any
 from pprs.model import Model
 from pprs.model.exported import ExportedNetwork
 from pprs.model.forms import AnyModel, open_model
 from pprs.model.onnx import OnnxNetwork
 from pprs.model.overlay import Overlay
-from pprs.noise import AnyNoise, as_noise
+from pprs.noise import AnyNoise
 from pprs.partition import AUTO as RECOMMENDED
-from pprs.partition import AnyPartition, as_partition
+from pprs.partition import AnyPartition
 from pprs.progress import Progress, as_progress, rename_inputs
 from pprs.runners import parse_time
-from pprs.runs.session import settle_partition, warn_of_strong_noise
 from pprs.runs.subject import find_task, open_data
 from pprs.segmentation.data import open_masked
 
-METHODS = (AUTO, "statistics", "bias", "denoiser", "distill")
 BUDGET = "5m"
 
 
@@ -39,8 +40,8 @@ def adapt(
     model: AnyModel,
     data: Any,
     *,
-    noise: AnyNoise,
-    partition: AnyPartition = RECOMMENDED,
+    noise: AnyNoise | Dither,
+    partition: AnyPartition | Estimator = RECOMMENDED,
     out: str | Path,
     method: str = "auto",
     budget: str = BUDGET,
@@ -63,9 +64,10 @@ def adapt(
     Args:
         model: The classifier, as for `certify_dataset`.
         data: The images, as for `certify_dataset`. Give images that are not certified later.
-        noise: The noise, as an object or as text such as "gaussian:sigma=0.25".
+        noise: The noise, as an object or as text such as "gaussian:sigma=0.25", or thresholds whose votes are counted,
+            such as "dither:levels=1020".
         partition: The partition, as an object or as text. "auto" is the recommended one, and None is plain randomized
-            smoothing.
+            smoothing, or the local mean alone of what thresholds show.
         out: The file to write, which ends in .safetensors. Repeating the call continues an adaptation that was
             interrupted. A file that holds another adaptation is refused.
         method: "statistics", "bias", "denoiser" or "distill", or "auto" for those that help on held-back images.
@@ -84,10 +86,8 @@ def adapt(
             method cannot be used with this model, or if `out` holds something else.
     """
     # Arguments are checked before anything is loaded.
-    noise, partition = as_noise(noise), as_partition(partition, auto=True)
+    make_problem = prepare_problem(noise, partition, method)
     path, seconds, seed = check_out(out), parse_time(budget, "an adaptation"), check_integer(seed, "seed")
-    if method not in METHODS:
-        raise ConfigurationError(f'unknown method "{method}". {suggest(str(method), METHODS)}', parameter="method")
     reporter = as_progress(progress)
     net = open_model(model)[0]
     image_set = _open_images(data, split, net)
@@ -97,20 +97,17 @@ def adapt(
     read = read_images(image_set, images, net, seed, reporter)
     net = _with_classes(net, read)
     _check_method(method, net)  # again, since only now a network in memory is known to label every pixel
-    partition = settle_partition(net, noise, read.training[0], partition, reporter)
-    if partition is not None:
-        partition = partition.resolve(noise.sigma, read.shape)
+    problem, behind = make_problem(net, read, seed, reporter)
     wanted = describe_adaptation(
-        net, image_set, read, noise=str(noise), partition=str(partition or "none"), seed=seed, method=method,
+        net, image_set, read, noise=behind.noise_text, partition=behind.partition_text, seed=seed, method=method,
         budget=budget,
     )  # fmt: skip
     work = AdaptationWork(path, wanted, net, read, reporter)
     if work.complete:
         return work.overlay
-    problem = SmoothingProblem(net, read.training, noise, partition, seed)
     _warn(problem, image_set, reporter)
     work.run(
-        f"{noise} and {partition or 'no partition'}", seconds,
+        f"{behind.noise_text} and {behind.partition_text}", seconds,
         lambda finished, left, add: climb(
             problem, method=method, seconds=left, held_back=read.held_back, finished=finished, on_step=add,
             progress=reporter,
@@ -162,9 +159,8 @@ def _with_classes(model: Model, images: AdaptationImages) -> Model:
     return replace(model, num_classes=found, task=task)
 
 
-def _warn(problem: SmoothingProblem, data: ImageSet, progress: Progress) -> None:
+def _warn(problem: VotingProblem, data: ImageSet, progress: Progress) -> None:
     """Warn of images that say little about the classifier."""
-    warn_of_strong_noise(problem.noise.sigma, problem.images[0], progress)
     if strange := find_strange_classes(data, problem.model):
         progress.message(f"warning: {strange}")
     labels = problem.clean_scores.argmax(1).unique().tolist() if problem.model.task != "segment" else []

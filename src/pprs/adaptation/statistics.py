@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from pprs.adaptation.problem import BATCH, Changes, Perturbed, SmoothingProblem
+from pprs.adaptation.problem import BATCH, Changes, Perturbed, VotingProblem
 from pprs.errors import ConfigurationError
 from pprs.progress import Progress, stage
 
@@ -20,7 +20,7 @@ FIRST_DRAW = 1 << 32  # of the noise, so that no other method shares it
 
 
 def adapt_statistics(
-    problem: SmoothingProblem, changes: Changes, *, progress: Progress, deadline: float | None = None
+    problem: VotingProblem, changes: Changes, *, progress: Progress, deadline: float | None = None
 ) -> Changes:
     """Replace the running statistics of batch normalisation by those of noisy, partitioned images.
 
@@ -110,7 +110,7 @@ def draw_batches(problem: Perturbed, least: int, most: int) -> list[torch.Tensor
 
 
 def _iter_inputs(
-    problem: SmoothingProblem, changes: Changes, batches: list[torch.Tensor], progress: Progress, deadline: float | None
+    problem: VotingProblem, changes: Changes, batches: list[torch.Tensor], progress: Progress, deadline: float | None
 ) -> Iterator[torch.Tensor]:
     for draw, indices in enumerate(batches):
         if draw and deadline is not None and time.monotonic() > deadline:

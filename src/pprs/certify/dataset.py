@@ -116,7 +116,7 @@ def certify_dataset(
         )
         ```
     """
-    if isinstance(noise, Dither) or is_dither(noise):
+    if is_dither(noise):
         for name, (value, default) in {
             "sampling": (sampling, None), "n0": (n0, None), "n": (n, None), "alpha": (alpha, None),
             "bound": (bound, None), "stop": (stop, None), "budget": (budget, None),
@@ -129,6 +129,7 @@ def certify_dataset(
             split=split, classes=classes, labels=labels, engine=engine, device=device, batch_size=batch_size,
             threads=threads, autocast=autocast, channels_last=channels_last, pixels=pixels, adapted=adapted,
         )  # fmt: skip
+    assert not isinstance(noise, Dither)
     options = RunOptions.of(
         noise=noise, partition=partition, seed=seed, out=out, runner=runner, engine=engine, device=device,
         batch_size=batch_size, threads=threads, autocast=autocast, channels_last=channels_last, budget=budget,

@@ -11,9 +11,10 @@ from pprs.cli.console import progress, say
 from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
 from pprs.data import Selection
+from pprs.dither import NOTHING_DRAWN, is_dither
 from pprs.errors import ConfigurationError
 from pprs.inputs.space import FILE
-from pprs.noise import noise_of
+from pprs.noise import Noise, noise_of
 from pprs.partition import AUTO
 from pprs.patches import FILL, MASKS, adapt_to_masks
 
@@ -91,18 +92,25 @@ def adapt(
         )  # fmt: skip
         say(f"wrote {out}. Use it with: pprs patch --model {model} --adapted {out} --patch {patch} ...")
         return
+    adaptation.adapt(
+        model, data, noise=_choose_noise(noise, sigma), partition=partition, out=out, method=method, budget=budget,
+        images=images, seed=seed, progress=progress, split=split,
+    )  # fmt: skip
+    use = f"--noise {noise} ..." if is_dither(noise) else "... (if it labels every pixel, with pprs segment)"
+    say(f"wrote {out}. Use it with: pprs certify --model {model} --adapted {out} {use}")
+
+
+def _choose_noise(name: str, sigma: float | None) -> Noise | str:
+    """Return the noise, or thresholds as text."""
+    if is_dither(name):
+        if sigma is not None:
+            raise ConfigurationError(f"`sigma` does not apply to {name}: {NOTHING_DRAWN}", parameter="sigma")
+        return name
     if sigma is None:
         raise ConfigurationError(
             "give the `sigma` of the noise, or a `patch` to whose masks the classifier is adapted", parameter="sigma"
         )
-    adaptation.adapt(
-        model, data, noise=noise_of(noise, sigma), partition=partition, out=out, method=method, budget=budget,
-        images=images, seed=seed, progress=progress, split=split,
-    )  # fmt: skip
-    say(
-        f"wrote {out}. Use it with: pprs certify --model {model} --adapted {out} ... (if it labels every pixel, with "
-        "pprs segment)"
-    )
+    return noise_of(name, sigma)
 
 
 def _check_supported(pixels: str, device: str) -> None:

@@ -13,12 +13,16 @@ from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
 from pprs.data import ImageSet, open_dataset
 from pprs.data.signals import is_number
+from pprs.dither import NOTHING_DRAWN, is_dither
+from pprs.dither.perturbation import DitherPerturbation
+from pprs.dither.thresholds import as_dither
 from pprs.errors import ConfigurationError
 from pprs.inputs.domain import SIGNAL, domain_of
 from pprs.noise import Gaussian, Noise, noise_of
-from pprs.partition import AUTO, parse_request
+from pprs.partition import AUTO, Auto, Partition, parse_request
 from pprs.segmentation.data import open_masked
 from pprs.segmentation.train import train_and_score_segmenter
+from pprs.training.perturbation import Perturbation
 from pprs.training.trainer import Recipe, train_and_score
 
 TRAINING = "Training"
@@ -43,7 +47,8 @@ NoiseText = Annotated[
     str | None,
     options.option(
         "--noise", "TEXT", Panel.NOISE, "Train with this noise, as in `pprs certify`: gaussian (the default with "
-        "--sigma), exponential or powerlaw. A number is the sigma of Gaussian noise.",
+        "--sigma), exponential, powerlaw, or thresholds such as dither:levels=1020. A number is the sigma of Gaussian "
+        "noise.",
     ),
 ]  # fmt: skip
 PartitionText = Annotated[
@@ -98,7 +103,7 @@ def train(
 
     Example: pprs train --task segment --data builtin:scenes --sigma 0.25 --out scenes.safetensors
     """
-    train_noise, train_partition = parse_training_noise(noise, sigma), parse_request(partition)
+    train_noise, train_partition = choose_training_noise(noise, sigma, partition, task)
     if out.suffix != ".safetensors":
         raise ConfigurationError(f"`out` must end in .safetensors, not {out.name}", parameter="out")
     options.set_threads(threads)
@@ -127,6 +132,23 @@ def _fit_to_data(arch: str | None, flip: bool | None, images: ImageSet) -> tuple
         raise ConfigurationError("`flip` mirrors images, and the data are signals", parameter="flip")
     mirror = not is_signal and shape[0] == 3 if flip is None else flip
     return arch or ("resnet1d" if is_signal else "resnet-small"), mirror
+
+
+def choose_training_noise(
+    noise: str | None, sigma: float | None, partition: str, task: str
+) -> tuple[Noise | Perturbation | None, Partition | Auto | None]:
+    """Return the noise to train with, or the thresholds, and the partition that comes after it."""
+    if not is_dither(noise):
+        return parse_training_noise(noise, sigma), parse_request(partition)
+    if sigma is not None:
+        raise ConfigurationError(f"`sigma` does not apply to {noise}: {NOTHING_DRAWN}", parameter="sigma")
+    if task == "segment":
+        raise ConfigurationError(
+            "votes behind thresholds are counted for classifiers, not for networks that label every pixel. Train it "
+            "with Gaussian `noise`.",
+            parameter="noise",
+        )
+    return DitherPerturbation.of(as_dither(noise), partition), AUTO
 
 
 def parse_training_noise(noise: str | None, sigma: float | None) -> Noise | None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-
 import numpy as np
 import torch
 
 from pprs.dither.certificate import DitherCertificate, certified_changes, choose_label
-from pprs.dither.estimators import Estimator, GaussianEstimator
-from pprs.dither.thresholds import GREY, Dither, ShownLevels, show
-from pprs.errors import ConfigurationError
-from pprs.inputs.domain import IMAGE, domain_of
-from pprs.inputs.space import describe_input
+from pprs.dither.choice import as_estimate, make_estimator, recommend_estimator
+from pprs.dither.estimators import Estimator
+from pprs.dither.templates import SHARED
+from pprs.dither.thresholds import Dither, ShownLevels, as_dither, show
+from pprs.model.forms import AnyModel, open_network
 from pprs.noise import QuantisedImage
+from pprs.partition import AUTO, AnyPartition, Auto
 from pprs.smoothing.consistency import FirstBatch, check_function_of_one_image, checked
 from pprs.smoothing.local_votes import LocalVotes, MakeInputs
 from pprs.smoothing.samples import ESTIMATE, TRIAL_SIZE, check_image, error_context
@@ -30,32 +28,39 @@ class DitherVotes(LocalVotes):
         model: BaseClassifier,
         num_classes: int,
         dither: Dither,
-        estimator: Estimator,
+        estimator: Estimator | Auto,
         *,
+        made_for: str | None = None,
         batch_size: int | None = None,
         threads: int | None = None,
         device: str | torch.device = "cpu",
     ) -> None:
         Scorer.__init__(self, model, num_classes, batch_size=batch_size, threads=threads, device=device)
-        self.dither, self.estimator, self.partition = dither, estimator, None
+        self.dither, self.estimator, self.made_for, self.partition = dither, estimator, made_for, None
         self._estimators: dict[tuple[int, ...], Estimator] = {}
+        self._templates: dict[tuple[int, ...], torch.Tensor] = {}
         self._order, self._scale = torch.from_numpy(dither.order()), 0.0
 
     def show(self, values: torch.Tensor, offsets: torch.Tensor) -> ShownLevels:
-        """Return what is shown of grey levels [C, H, W] at some offsets."""
-        thresholds = torch.from_numpy(self.dither.thresholds(tuple(values.shape)))
-        return show(values, thresholds.to(values.device), offsets.to(values.device), self.dither.levels)
+        """Return what is shown of the levels [C, H, W] of an input at some offsets."""
+        shape = tuple(values.shape)
+        if shape not in self._templates:
+            self._templates[shape] = torch.from_numpy(self.dither.thresholds(shape)).to(self.device)
+        shared = self.dither.channels == SHARED
+        return show(values, self._templates[shape], offsets.to(self.device), self.dither.levels, shared=shared)
 
     def estimate(self, values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-        """Return what the base classifier gets of grey levels [C, H, W] at some offsets."""
+        """Return what the base classifier gets of the levels [C, H, W] of an input at some offsets."""
         shape = tuple(values.shape)
         if shape not in self._estimators:
-            self._estimators[shape] = self.estimator.resolve(self.dither.levels, shape)
-        return self._estimators[shape].estimate(self.show(values, offsets))
+            found = self.estimator
+            chosen = recommend_estimator(self.made_for, shape)[0] if isinstance(found, str) else found
+            self._estimators[shape] = chosen.resolve(self.dither.levels, shape)
+        return self.dither.restore(self._estimators[shape].estimate(self.show(values, offsets)))
 
     def _prepare(self, x: torch.Tensor | QuantisedImage, index: int, phase: int) -> MakeInputs:
         assert isinstance(x, torch.Tensor)
-        values, _ = to_grey_levels(x)
+        values, _ = self.dither.quantise(x)
 
         def make(chunks: range, out: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor | None]:
             first = chunks.start * out.shape[1]
@@ -69,10 +74,12 @@ class DitherClassifier:
     """The classifier that certificates without sampling are about.
 
     Args:
-        model: The base classifier. It takes images in [0, 1].
-        num_classes: The number of its classes.
-        dither: The thresholds.
-        estimator: How an image is estimated from what is shown of it.
+        model: The base classifier, as for `SmoothedClassifier`.
+        num_classes: The number of its classes, if the model does not say.
+        dither: The thresholds, as an object or as text.
+        partition: What the estimate of an image is averaged over, as an object or as text, or a whole estimate such as
+            "local:sigma=0.7/slic". "auto" is soft superpixels, or what the network was adapted or trained to, and None
+            is nothing.
         batch_size: Images per call of the base classifier. Affects speed only.
         threads: CPU threads. Affects speed only.
         device: Torch device.
@@ -88,19 +95,21 @@ class DitherClassifier:
 
     def __init__(
         self,
-        model: Callable[[torch.Tensor], torch.Tensor],
-        num_classes: int,
-        dither: Dither | None = None,
-        estimator: Estimator | None = None,
+        model: AnyModel,
+        num_classes: int | None = None,
+        dither: Dither | str | None = None,
+        partition: AnyPartition | Estimator = AUTO,
         *,
         batch_size: int | None = None,
         threads: int | None = None,
         device: str | torch.device = "cpu",
         check: bool = True,
     ) -> None:
-        self.dither = dither or Dither()
+        network, asked = open_network(model, num_classes), as_estimate(partition)
+        self.dither = Dither() if dither is None else as_dither(dither)
         self.votes = DitherVotes(
-            model, num_classes, self.dither, estimator or GaussianEstimator(),
+            network.function, network.num_classes, self.dither,
+            asked if isinstance(asked, str | Estimator) else make_estimator(asked), made_for=network.made_for_dither,
             batch_size=batch_size, threads=threads, device=device,
         )  # fmt: skip
         self._check = FirstBatch()
@@ -110,11 +119,12 @@ class DitherClassifier:
         """Return the label with most votes over all offsets, and which changes cannot alter it.
 
         Args:
-            x: The image [C, H, W], with values in [0, 1]. Values between grey levels are rounded.
+            x: The image [C, H, W], with values in [0, 1], or the signal [C, T]. Images
+                between grey levels are rounded.
             on_passes: Called with the number of new passes after every few batches.
 
         Returns:
-            The certificate. It holds for every changed image of 8 bits.
+            The certificate. It holds for every changed image of 8 bits, or for every changed signal.
 
         Raises:
             PprsError: If the image is invalid, or if the base classifier fails.
@@ -123,8 +133,8 @@ class DitherClassifier:
         counts = self.count(image, on_passes)
         return DitherCertificate(
             prediction=choose_label(counts), votes=counts, offsets=certified_changes(counts),
-            rounding=to_grey_levels(image)[1], per_pixel=self.dither.offsets_per_pixel(image.shape[0]),
-            shape=tuple(image.shape),
+            rounding=self.dither.quantise(image)[1], per_pixel=self.dither.offsets_per_pixel(image.shape[0]),
+            shape=tuple(image.shape), step=self.dither.step,
         )  # fmt: skip
 
     def predict(self, x: torch.Tensor) -> int:
@@ -156,30 +166,12 @@ class DitherClassifier:
 
     def trial_inputs(self, x: torch.Tensor) -> torch.Tensor:
         """Return a few estimates of an image, on which to try a network."""
-        values, _ = to_grey_levels(self._check_image(x))
+        values, _ = self.dither.quantise(self._check_image(x))
         offsets = torch.linspace(0, self.dither.levels - 1, TRIAL_SIZE).long()
         return self.votes.estimate(values, offsets)
 
     def _check_image(self, x: torch.Tensor) -> torch.Tensor:
-        """Return a valid image. Values of signals have no bounds, and the claims rest on those of 8 bits."""
-        if domain_of(tuple(x.shape)) is not IMAGE:
-            raise ConfigurationError(
-                f"thresholds are for images of 8 bits, and this is a {describe_input(tuple(x.shape))}. Certify signals "
-                "with Gaussian `noise`.",
-                parameter="noise",
-            )
-        return check_image(x, self.votes.device)
-
-
-def to_grey_levels(image: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """Return the nearest grey levels of an image, and by how many levels in total it was moved, rounded up.
-
-    >>> values, moved = to_grey_levels(torch.tensor([[[0.0, 0.4001, 1.0]]]))
-    >>> values.flatten().tolist(), moved
-    ([0, 102, 255], 1)
-    """
-    scaled = image.double() * GREY  # exact
-    values = scaled.round()
-    moves = (scaled - values).abs()
-    # float32 holds k / 255 to within 2^-16 levels. If all values are that near, it is an image of 8 bits.
-    return values.long(), 0 if float(moves.max()) <= 2**-15 else math.ceil(math.fsum(moves.flatten().tolist()))
+        """Return a valid input, whose values have levels."""
+        image = check_image(x, self.votes.device)
+        self.dither.check_domain(tuple(image.shape))
+        return image

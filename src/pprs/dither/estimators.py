@@ -1,95 +1,165 @@
-"""Estimates of an image from what is shown of it."""
+"""Estimates of an input from what is shown of it."""
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from pprs._support import text as _text
-from pprs.dither.thresholds import GREY, ShownLevels
+from pprs._support.threads import get_scratch, parallel_for
+from pprs.dither.thresholds import ShownLevels, to_planes
 from pprs.errors import ConfigurationError
-from pprs.partition import Partition, parse_partition
+from pprs.kernels import thresholds as kernels
+from pprs.kernels.thresholds import GREY
+from pprs.partition import Partition, Superpixels, parse_partition
+from pprs.partition.signals import SHARED, SignalSegments
 
-JOINT = " + "
+JOINT = " + "  # between an estimate and its partition, in runs of earlier versions
 WIDER = 8  # times that a Gaussian is doubled where nothing is known
+ESTIMATE, KNOWN, FIT = "estimate", "known", "fit"
+MEANS = (ESTIMATE, KNOWN, FIT)
 
 
 class Estimator(ABC):
-    """Estimates images from what is shown of them. It must use nothing else."""
+    """Estimates inputs from what is shown of them. It must use nothing else."""
 
     def resolve(self, levels: int, shape: tuple[int, ...]) -> Estimator:
-        """Return a copy in which every option has a value for this number of thresholds and images of this shape."""
+        """Return a copy in which every option has a value for this number of thresholds and inputs of this shape."""
         return self
 
     @abstractmethod
     def estimate(self, shown: ShownLevels) -> torch.Tensor:
-        """Return the estimated images [B, C, H, W], with values in [0, 1]."""
+        """Return the estimated inputs [B, C, H, W], with values in [0, 1]."""
 
 
 @dataclass(frozen=True)
-class GaussianEstimator(Estimator):
+class LocalMean(Estimator):
     """Normalised Gaussian convolution: the mean of what is known nearby.
 
     Attributes:
         sigma: The width of the Gaussian in pixels. None chooses it for the number of thresholds.
     """
 
-    name: ClassVar[str] = "gauss"
+    name: ClassVar[str] = "local"
     sigma: float | None = None
 
     def __post_init__(self) -> None:
         if self.sigma is not None and not 0 < self.sigma <= 64:
             raise ConfigurationError(
-                f"the width of an estimator must lie between 0 and 64 pixels, not {self.sigma}", parameter="partition"
+                f"the width of an estimate must lie between 0 and 64 pixels, not {self.sigma}", parameter="partition"
             )
 
     def __str__(self) -> str:
         return _text.to_text(self.name, self)
 
-    def resolve(self, levels: int, shape: tuple[int, ...]) -> GaussianEstimator:
-        return GaussianEstimator(default_width(levels)) if self.sigma is None else self
+    def resolve(self, levels: int, shape: tuple[int, ...]) -> LocalMean:
+        return LocalMean(default_width(levels)) if self.sigma is None else self
 
     def estimate(self, shown: ShownLevels) -> torch.Tensor:
-        values, weights, full = _read(shown)
         width = self.sigma or default_width(shown.levels)
-        estimated, missing = torch.full_like(values, 0.5), torch.ones_like(values, dtype=torch.bool)
-        for _ in range(WIDER):  # a value that knows nothing of its neighbours asks further away
-            kernel = make_kernel(width, full)
-            known = _blur(weights, kernel)
-            found = missing & (known > 0)
-            estimated = torch.where(found, _blur(weights * values, kernel) / (known * full).clamp_min(1), estimated)
-            missing &= ~found
-            if not bool(missing.any()):
-                break
-            width *= 2
-        return estimated
+        if shown.lowest.device.type != "cpu":
+            return average_on_device(shown, width)
+        lowest, highest = (to_planes(bounds.numpy()) for bounds in (shown.lowest, shown.highest))
+        weights, reaches = list_kernels(width, _full(shown.levels))
+        out = np.empty(lowest.shape, np.float32)
+        plane = lowest.shape[2:]
+
+        def task(first: int, stop: int) -> None:
+            sums = get_scratch(5 * math.prod(plane), "known", np.int32).reshape(5, *plane)
+            kernels.average_known(
+                lowest[first:stop], highest[first:stop], shown.levels, shown.shared, weights, reaches, sums,
+                out[first:stop],
+            )  # fmt: skip
+
+        parallel_for(task, len(out))
+        return torch.from_numpy(out.reshape(shown.lowest.shape))
 
 
 @dataclass(frozen=True)
 class PartitionedEstimator(Estimator):
-    """An estimate that is averaged over a partition of it, such as superpixels.
+    """An estimate by segments, such as superpixels, which are found on a local mean.
 
     Attributes:
-        first: The estimate that is partitioned.
+        first: The local mean, on which segments are found.
         partition: The partition. Options that follow noise follow the error of the estimate.
+        means: What a segment is averaged over. "estimate" averages the local mean, with any partition. Where segments
+            are hard, "known" averages what is known of their values, and "fit" finds the value that fits the bounds of
+            all of them best, in the least squares.
     """
 
-    first: Estimator
+    first: LocalMean
     partition: Partition
+    means: str = ESTIMATE
+
+    def __post_init__(self) -> None:
+        if self.means not in MEANS:
+            raise ConfigurationError(
+                f'`means` must be {", ".join(MEANS[:-1])} or {MEANS[-1]}, not "{self.means}"', parameter="partition"
+            )
+        if self.means != ESTIMATE and not isinstance(self.partition, Superpixels):
+            raise ConfigurationError(
+                f"`means` {self.means} is for hard segments, and {self.partition} has none: name slic, felzenszwalb, "
+                f"quickshift or grid, or leave out `means`",
+                parameter="partition",
+            )
+        if isinstance(self.partition, SignalSegments) and self.means != ESTIMATE and self.partition.channels != SHARED:
+            raise ConfigurationError(
+                f"`means` {self.means} is for segments that all channels share: leave out `means`",
+                parameter="partition",
+            )
 
     def __str__(self) -> str:
-        return f"{self.first}{JOINT}{self.partition}"
+        head = _text.to_text(LocalMean.name, _Options(self.first.sigma, None if self.means == ESTIMATE else self.means))
+        return f"{head}/{self.partition}"
 
     def resolve(self, levels: int, shape: tuple[int, ...]) -> PartitionedEstimator:
-        partition = self.partition.resolve(expected_error(levels), shape)
-        return PartitionedEstimator(self.first.resolve(levels, shape), partition)
+        partition = self.partition.resolve(expected_error(levels, shape), shape)
+        return replace(self, first=self.first.resolve(levels, shape), partition=partition)
 
     def estimate(self, shown: ShownLevels) -> torch.Tensor:
-        return self.partition.run(self.first.estimate(shown))[0]
+        estimate = self.first.estimate(shown)
+        if self.means == ESTIMATE:
+            return self.partition.run(estimate)[0]
+        return average_by_segments(shown, estimate, self.partition.labels(estimate).cpu(), fit=self.means == FIT)
+
+
+def average_by_segments(
+    shown: ShownLevels, estimate: torch.Tensor, labels: torch.Tensor, *, fit: bool = False
+) -> torch.Tensor:
+    """Average what is known over segments [B, H, W], or find the value that fits best. It runs on the host.
+
+    >>> bounds = torch.tensor([[[[0, 101]]]], dtype=torch.uint8), torch.tensor([[[[120, 255]]]], dtype=torch.uint8)
+    >>> shown, one = ShownLevels(*bounds, 255), torch.zeros(1, 1, 2, dtype=torch.int32)
+    >>> guess = torch.full((1, 1, 1, 2), 0.9)
+    >>> average_by_segments(shown, guess, one)[0, 0, 0].tolist()
+    [0.5, 0.5]
+    >>> (255 * average_by_segments(shown, guess, one, fit=True)[0, 0, 0]).tolist()
+    [120.0, 120.0]
+    """
+    batch, channels = estimate.shape[:2]
+    lowest, highest, guess = (
+        part.cpu().reshape(batch, channels, -1).contiguous().numpy() for part in (shown.lowest, shown.highest, estimate)
+    )
+    flat = labels.reshape(batch, -1).numpy()
+    segments = flat.max(1) + 1
+    out = np.empty(guess.shape, np.float32)
+
+    def task(first: int, stop: int) -> None:
+        low, high, *rest = (part[first:stop] for part in (lowest, highest, flat, segments, guess, out))
+        if fit:
+            kernels.fit_segments(low, high, *rest)
+        else:
+            kernels.average_segments(low, high, shown.levels, *rest)
+
+    parallel_for(task, batch)
+    return torch.from_numpy(out.reshape(estimate.shape)).to(estimate.device)
 
 
 def default_width(levels: int) -> float:
@@ -97,8 +167,8 @@ def default_width(levels: int) -> float:
     return round(0.5 * math.pow(levels / 1020, 0.25), 2)
 
 
-def expected_error(levels: int) -> float:
-    """Return about how far an estimate of an image is off, by which the options of a partition are chosen.
+def expected_error(levels: int, shape: tuple[int, ...]) -> float:
+    """Return about how far an estimate is off, by which the options of a partition are chosen.
 
     It is the root mean square of the error of Gaussian estimates of digits at 510, 1020 and 2040 thresholds: 0.13, 0.17
     and 0.22.
@@ -106,16 +176,19 @@ def expected_error(levels: int) -> float:
     return min(0.5, 0.13 * math.pow(levels / 510, 0.37))
 
 
-def _read(shown: ShownLevels) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Return an unbiased value for what is shown of each value, its weight, and the value that stands for white.
+def _full(levels: int) -> int:
+    """Return the value that stands for white, of what is known: 1, or twice 255 where it is a sum of two bounds."""
+    return 1 if levels >= GREY else 2 * GREY
 
-    With 255 thresholds or more, whether a value exceeds its threshold is read as white or black. With fewer, the value
-    is read as the middle between two thresholds. All numbers are integers.
-    """
-    if shown.levels >= GREY:
-        return (shown.lowest > 0).float(), shown.is_known.float(), 1
-    middle = (shown.lowest + shown.highest).float()
-    return middle, torch.ones_like(middle), 2 * GREY
+
+@functools.lru_cache(64)
+def list_kernels(width: float, full: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """Return the weights of Gaussians, each twice as wide as the one before, and how far they reach."""
+    rows = [make_kernel(width * 2**step, full) for step in range(WIDER)]
+    weights = np.zeros((WIDER, max(map(len, rows))), np.int32)
+    for line, row in zip(weights, rows, strict=True):
+        line[: len(row)] = row
+    return weights, np.array([len(row) // 2 for row in rows], np.int32)
 
 
 def make_kernel(width: float, full: int) -> list[int]:
@@ -130,6 +203,27 @@ def make_kernel(width: float, full: int) -> list[int]:
     weights = [math.exp(-0.5 * (step / width) ** 2) for step in range(-reach, reach + 1)]
     most = math.isqrt((2**24 - 1) // full)  # of the sum along an axis
     return [math.floor(most * weight / sum(weights)) for weight in weights]
+
+
+def average_on_device(shown: ShownLevels, width: float) -> torch.Tensor:
+    """Return the local means by operations of torch, with the same bits."""
+    full = _full(shown.levels)
+    if full == 1:
+        values, weights = (shown.lowest > 0).float(), shown.is_known.float()
+    else:
+        values = shown.lowest.float() + shown.highest.float()
+        weights = torch.ones_like(values)
+    estimated, missing = torch.full_like(values, 0.5), torch.ones_like(values, dtype=torch.bool)
+    for _ in range(WIDER):  # a value that knows nothing of its neighbours asks further away
+        kernel = make_kernel(width, full)
+        known = _blur(weights, kernel)
+        found = missing & (known > 0)
+        estimated = torch.where(found, _blur(weights * values, kernel) / (known * full).clamp_min(1), estimated)
+        missing &= ~found
+        if not bool(missing.any()):
+            break
+        width *= 2
+    return estimated
 
 
 def _blur(x: torch.Tensor, kernel: list[int]) -> torch.Tensor:
@@ -149,10 +243,33 @@ def _blur(x: torch.Tensor, kernel: list[int]) -> torch.Tensor:
 def parse_estimator(text: str) -> Estimator:
     """Return the estimator that a text describes.
 
-    >>> print(parse_estimator("gauss:sigma=0.5 + slic:n_segments=50"))
-    gauss:sigma=0.5 + slic:n_segments=50,compactness=auto,blur=auto,iterations=2
+    >>> print(parse_estimator("local:sigma=0.5/slic:n_segments=50"))
+    local:sigma=0.5/slic:n_segments=50,compactness=auto,blur=auto,iterations=2
+    >>> print(parse_estimator("local:means=known/grid:size=4"))
+    local:means=known/grid:size=4
     """
-    head, joint, rest = text.partition(JOINT)
-    first = _text.from_text(head, {GaussianEstimator.name: GaussianEstimator}, "partition")
-    partition = parse_partition(rest) if joint else None
-    return first if partition is None else PartitionedEstimator(first, partition)
+    if (old := text.partition(JOINT))[0].split(":")[0] == "gauss":  # of an earlier version
+        text = LocalMean.name + old[0].removeprefix("gauss") + (f"/{old[2]}" if old[1] else "")
+    head, joint, rest = text.partition("/")
+    options = _text.from_text(head.strip(), {LocalMean.name: _Options}, "partition")
+    first, partition = LocalMean(options.sigma), parse_partition(rest) if joint else None
+    if partition is not None:
+        return PartitionedEstimator(first, partition, options.means or ESTIMATE)
+    if options.means not in (None, ESTIMATE):
+        raise ConfigurationError(
+            f"`means` {options.means} is for segments: add a partition, as in {head}/slic", parameter="partition"
+        )
+    return first
+
+
+@dataclass(frozen=True)
+class _Options:
+    """The options of an estimate, as they stand in its text."""
+
+    sigma: float | None = None
+    means: str | None = None
+
+
+def is_estimator(text: Any) -> bool:
+    """Return whether a text describes an estimate, and not a partition of one."""
+    return isinstance(text, str) and text.strip().partition("/")[0].partition(":")[0] == LocalMean.name

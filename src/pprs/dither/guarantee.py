@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 
-from pprs.dither.certificate import DitherCertificate, certified_changes, choose_label
+from pprs.dither.certificate import (
+    DitherCertificate,
+    certified_changes,
+    choose_label,
+    describe_change,
+    measure_radius,
+)
+from pprs.dither.choice import as_estimate, choose_estimator, choose_range, iter_inputs
 from pprs.dither.classifier import DitherClassifier
 from pprs.dither.estimators import Estimator, parse_estimator
-from pprs.dither.thresholds import GREY, MOST_LEVELS, Dither, parse_dither
+from pprs.dither.scale import STEP
+from pprs.dither.thresholds import MOST_LEVELS, Dither, parse_dither
 from pprs.errors import DamagedError, PprsError
+from pprs.inputs.domain import IMAGE, SIGNAL, Domain, domain_of, domain_of_any
 from pprs.inputs.space import NETWORK
+from pprs.kernels.thresholds import GREY
 from pprs.noise import Noise
-from pprs.partition import Partition
+from pprs.partition import AUTO, Partition
+from pprs.progress import Progress
 from pprs.runs.columns import INPUT_COLUMNS, INTEGERS, ArrowType, Column, InputRow, Schema
 from pprs.runs.guarantee import Answer, Guarantee, Metric, Question, RunSummary
 from pprs.runs.provenance import Provenance
@@ -80,11 +91,13 @@ class DitherRow(InputRow):
         prediction: The label with most votes, None if the image failed.
         votes: The votes by class.
         rounding: By how many grey levels in total the image was moved to the nearest one of 8 bits, rounded up.
+        step: The change of a value of a signal that passes one threshold. None for a grey level.
     """
 
     prediction: int | None = None
     votes: tuple[int, ...] = ()
     rounding: int = 0
+    step: float | None = None
 
     @property
     def offsets(self) -> int:
@@ -93,13 +106,13 @@ class DitherRow(InputRow):
 
     @property
     def grey_levels(self) -> int:
-        """The largest total change in grey levels that cannot alter the label."""
+        """The largest total change that cannot alter the label, in grey levels or in steps of a signal."""
         return max(0, self.offsets - self.rounding)
 
     @property
     def radius(self) -> float:
-        """The same as an L1 norm, with values in [0, 1]."""
-        return self.grey_levels / GREY
+        """The L1 norm that this is, with the values of an image in [0, 1]."""
+        return measure_radius(self.grey_levels, self.step or STEP, self.shape)
 
     @property
     def correct(self) -> bool:
@@ -115,7 +128,8 @@ class DitherAnswer(Answer):
 
     def answer(self, question: Question, on_passes: OnSamples) -> dict[str, Any]:
         found = self.classifier.certify(question.image, on_passes=on_passes)
-        fields = {"prediction": found.prediction, "votes": found.votes, "rounding": found.rounding}
+        step = None if domain_of(found.shape) is IMAGE else found.step
+        fields = {"prediction": found.prediction, "votes": found.votes, "rounding": found.rounding, "step": step}
         return {**fields, **self.bind(question.image)}
 
 
@@ -133,6 +147,7 @@ class DitherGuarantee(Guarantee[DitherSettings, DitherRow]):
             Column("prediction", "int64", "INTEGER", least=0),
             Column("votes", "string", "TEXT NOT NULL", codec=INTEGERS),
             Column("rounding", "int64", "INTEGER NOT NULL", least=0),
+            Column("step", "double", "REAL"),
             Column("offsets", "int64", export=lambda row: row.offsets),
             Column("grey_levels", "int64", export=lambda row: row.grey_levels),
             Column("radius", "double", export=lambda row: row.radius),
@@ -143,6 +158,28 @@ class DitherGuarantee(Guarantee[DitherSettings, DitherRow]):
     examination = "pprs.dither.examination:examine_dither"
     replayed = "votes: counted again and compared"
     derived = "predictions and certified changes from votes"
+
+    def choose_settings(
+        self, subject: Subject, own: Mapping[str, Any], recorded: DitherSettings | None, progress: Progress
+    ) -> Mapping[str, Any]:
+        """Choose the range of signals and the estimate, where that is left open."""
+        dither, asked = parse_dither(own["dither_text"]), as_estimate(own["estimator_text"])
+        if recorded is not None and subject.domain is SIGNAL and dither.low is None:
+            dither = replace(dither, low=recorded.dither.low, high=recorded.dither.high)
+        dither = choose_range(dither, iter_inputs(subject.data) if subject.domain is SIGNAL else ())
+        if recorded is not None and asked == AUTO:
+            estimator = recorded.estimator
+        else:
+            estimator = choose_estimator(dither, asked, subject, progress)
+        return {**own, "dither_text": str(dither), "estimator_text": str(estimator)}
+
+    def list_mismatches(
+        self, subject: Subject, noise: Noise | None, partition: Partition | None, settings: DitherSettings
+    ) -> list[str]:
+        adaptation = subject.model.adaptation
+        if adaptation is None:
+            return []
+        return adaptation.list_mismatches(str(settings.dither), str(settings.estimator))
 
     def make_trials(
         self,
@@ -180,6 +217,9 @@ class DitherGuarantee(Guarantee[DitherSettings, DitherRow]):
             return [f"there are votes for {len(row.votes)} classes, and the network has {settings.num_classes}"]
         if min(row.votes) < 0 or sum(row.votes) != settings.dither.levels:
             return [f"there are {sum(row.votes)} votes, and {settings.dither.levels} offsets"]
+        is_signal = row.shape is not None and domain_of(row.shape) is SIGNAL
+        if row.step != (settings.dither.step if is_signal else None):
+            return [f"step is {row.step}, and thresholds lie {settings.dither.step} apart"]
         if row.prediction != choose_label(row.votes):
             return [f"prediction is {row.prediction}, and most votes are for {choose_label(row.votes)}"]
         return []
@@ -190,7 +230,7 @@ class DitherGuarantee(Guarantee[DitherSettings, DitherRow]):
             raise PprsError("the image of this row failed", index=row.idx)
         return DitherCertificate(
             row.prediction, row.votes, row.offsets, row.rounding,
-            settings.dither.offsets_per_pixel(row.shape[0]), row.shape,
+            settings.dither.offsets_per_pixel(row.shape[0]), row.shape, row.step or STEP,
         )  # fmt: skip
 
     def summarise(self, run: Run) -> RunSummary:
@@ -198,18 +238,13 @@ class DitherGuarantee(Guarantee[DitherSettings, DitherRow]):
         settings: DitherSettings = run.settings
         if not rows:
             return RunSummary((), (), 0, failures)
-        changes = _choose_changes(settings.dither.levels)
-        where = "the network's input" if settings.pixels == NETWORK else "the file"
-        claims = [
-            f"{sum(row.grey_levels >= most for row in rows if row.prediction is not None)} of {len(rows)} images: no "
-            f"change of at most {most} grey levels in total to {where} alters the label, among 8-bit images; certain"
-            for most in changes[1:]
-        ]
-        metrics = []
+        changes, domain = _choose_changes(settings.dither.levels), domain_of_any(row.shape for row in rows)
+        claims, metrics = [_state_claim(rows, most, settings, domain) for most in changes[1:]], list[Metric]()
         if any(row.label is not None for row in rows):
-            metrics = [_measure(rows, most) for most in changes]
+            metrics = [_measure(rows, most, settings.dither.step, domain) for most in changes]
         mean = sum(row.radius * row.correct for row in rows) / len(rows)
-        metrics.append(Metric("average certified L1 radius", mean, unit="(values in [0, 1])"))
+        unit = "(values in [0, 1])" if domain is IMAGE else "(in the unit of the signals)"
+        metrics.append(Metric("average certified L1 radius", mean, unit=unit))
         return RunSummary(tuple(claims), tuple(metrics), len(rows), failures)
 
     def tally(self, row: DitherRow) -> float:
@@ -229,11 +264,24 @@ def _choose_changes(levels: int) -> tuple[int, ...]:
     return usual if len(usual) > 1 else (0, max(1, levels // 4))
 
 
-def _measure(rows: list[DitherRow], most: int) -> Metric:
+def _state_claim(rows: list[DitherRow], most: int, settings: DitherSettings, domain: Domain) -> str:
+    """Say for how many rows no change up to one of these alters the label."""
+    count = sum(row.grey_levels >= most for row in rows if row.prediction is not None)
+    where, among = "the signal", ""
+    if domain is IMAGE:
+        where, among = "the network's input" if settings.pixels == NETWORK else "the file", ", among 8-bit images"
+    change = describe_change(most, settings.dither.step, (1, 1, 1) if domain is IMAGE else (1, MOST_LEVELS))
+    return (
+        f"{count} of {len(rows)} {domain.plural}: no change of at most {change} to {where} alters the label{among}; "
+        "certain"
+    )
+
+
+def _measure(rows: list[DitherRow], most: int, step: float, domain: Domain) -> Metric:
     right = sum(row.correct and row.grey_levels >= most for row in rows)
     low, high = clopper_pearson_interval(right, len(rows))
-    name = f"certified accuracy at {most} grey levels (L1 {most / GREY:.3g})"
-    return Metric(name, right / len(rows), float(low), float(high))
+    what = f"{most} grey levels (L1 {most / GREY:.3g})" if domain is IMAGE else f"{most} steps of {step:.4g}"
+    return Metric(f"certified accuracy at {what}", right / len(rows), float(low), float(high))
 
 
 def _make_classifier(session: Session, settings: DitherSettings) -> DitherClassifier:

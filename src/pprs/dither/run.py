@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from pprs.data import Selection
-from pprs.dither.estimators import Estimator, GaussianEstimator, PartitionedEstimator
+from pprs.dither.choice import as_estimate
+from pprs.dither.estimators import Estimator
 from pprs.dither.guarantee import DITHER
-from pprs.dither.thresholds import Dither, parse_dither
-from pprs.errors import check_type
+from pprs.dither.thresholds import Dither, as_dither
 from pprs.inputs.space import NETWORK
 from pprs.model.forms import AnyModel
-from pprs.partition import AnyPartition, Auto, Partition, Slic, Soft, parse_request
+from pprs.partition import AUTO, AnyPartition
 from pprs.progress import Progress
 from pprs.runners import Runner, RunOptions, run_subject
 from pprs.runs import Run
-from pprs.runs.subject import Subject
 
 NOTHING_DRAWN = "all votes are counted, and nothing is drawn. Leave it out: `levels` is the number of passes."
 
@@ -27,7 +26,7 @@ def dither_dataset(
     data: Any,
     *,
     noise: Dither | str,
-    partition: AnyPartition = "auto",
+    partition: AnyPartition | Estimator = AUTO,
     images: Iterable[int] | Selection | None = None,
     out: str | Path | None = None,
     runner: Runner | None = None,
@@ -54,7 +53,8 @@ def dither_dataset(
         data: The images, as for `certify_dataset`.
         noise: The thresholds, as an object or as text such as "dither:levels=1020".
         partition: What the estimate of an image is averaged over, as an object or as text. "auto" is soft superpixels,
-            and None is nothing.
+            or what the network was adapted or trained to, and None is nothing. Text such as
+            "local:sigma=0.7/slic:n_segments=80" names the estimate too.
         images: Indices of the images, or a `Selection`. All images by default.
         out: Folder or url of the run. Repeating the call resumes the run, also after Ctrl-C or a crash.
         runner: Where images are certified, for example `Processes(8)`. This process by default.
@@ -83,32 +83,18 @@ def dither_dataset(
         run = dither_dataset("m.safetensors", "builtin:mnist5k", noise="dither:levels=510", images=range(20))
         ```
     """
-    thresholds = parse_dither(noise) if isinstance(noise, str) else noise
-    check_type(thresholds, Dither, "noise", 'pprs.dither.Dither(1020) or "dither:levels=1020"')
+    thresholds = as_dither(noise)
+    asked = as_estimate(partition)
     options = RunOptions.of(
         out=out, runner=runner, engine=engine, device=device, batch_size=batch_size, threads=threads,
         autocast=autocast, channels_last=channels_last, progress=progress,
     )  # fmt: skip
     options.check(DITHER)
-    asked = parse_request(partition) if isinstance(partition, str) else partition
     subject = DITHER.load(
         model, data, split=split, classes=classes, labels=labels, images=images, pixels=pixels, adapted=adapted
     )
-    own = {"dither_text": str(thresholds), "estimator_text": str(choose_estimator(thresholds, asked, subject))}
+    own = {
+        "dither_text": str(thresholds.bind_file()),
+        "estimator_text": AUTO if asked == AUTO else str(asked or "none"),
+    }
     return run_subject(DITHER, subject, own, options)
-
-
-def is_dither(noise: Any) -> TypeGuard[str]:
-    """Return whether the text of a noise describes thresholds instead."""
-    return isinstance(noise, str) and noise.strip().partition(":")[0] == Dither.name
-
-
-def choose_estimator(dither: Dither, partition: Partition | Auto | None, subject: Subject) -> Estimator:
-    """Return how images of a subject are estimated, with all options set if they all have one shape."""
-    shape = tuple(subject.sample.image.shape)
-    if isinstance(partition, str):
-        partition = Soft(Slic())
-    estimator: Estimator = GaussianEstimator()
-    if partition is not None:
-        estimator = PartitionedEstimator(estimator, partition)
-    return estimator.resolve(dither.levels, shape) if subject.model.input_shape is not None else estimator

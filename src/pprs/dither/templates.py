@@ -8,6 +8,7 @@ and with random thresholds like 1/sqrt(S).
 from __future__ import annotations
 
 import functools
+import io
 from collections.abc import Callable
 
 import numpy as np
@@ -50,6 +51,36 @@ def make_template(name: str, levels: int, shape: tuple[int, ...], *, channels: s
         )
     count = 1 if channels == SHARED else shape[0]
     template = TEMPLATES[name](levels, (count, *shape[1:]), seed)
+    return np.array(np.broadcast_to(template, shape), np.int32)
+
+
+def read_template(content: bytes, name: str, levels: int, shape: tuple[int, ...], *, channels: str = SHARED) -> Levels:
+    """Return the thresholds that a file of numpy holds, for inputs of this shape.
+
+    Raises:
+        ConfigurationError: If it does not hold integers from 0 to levels - 1, or has another shape.
+    """
+    try:
+        template = np.load(io.BytesIO(content), allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise ConfigurationError(f"the template {name} is not a .npy file ({error})", parameter="noise") from error
+    if not np.issubdtype(template.dtype, np.integer) or not template.size:
+        raise ConfigurationError(
+            f"the template {name} must hold integers, not {template.dtype} of shape {template.shape}", parameter="noise"
+        )
+    if template.min() < 0 or template.max() >= levels:
+        raise ConfigurationError(
+            f"the template {name} has values from {template.min()} to {template.max()}, and with {levels} levels they "
+            f"lie from 0 to {levels - 1}. Give the `levels` that it was made for.",
+            parameter="noise",
+        )
+    expected = shape[1:] if channels == SHARED else shape
+    if template.shape != expected:
+        raise ConfigurationError(
+            f"the template {name} has the shape {list(template.shape)}, and for inputs {list(shape)} with {channels} "
+            f"channels it must be {list(expected)}",
+            parameter="noise",
+        )
     return np.array(np.broadcast_to(template, shape), np.int32)
 
 

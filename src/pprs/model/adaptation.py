@@ -9,6 +9,7 @@ from pprs.partition import parse_partition
 
 FORMAT = 1
 METADATA = "pprs-adaptation"  # the key of the description in a safetensors file
+THRESHOLDS = "dither"  # the name of thresholds, in the place of a noise
 UNADAPTED = "none"  # the method of the step that measures the network before any change
 
 
@@ -80,6 +81,11 @@ class Adaptation:
     def after(self) -> StepRecord | None:
         """The network's worth with all changes, None if none was kept."""
         return next((step for step in reversed(self.steps) if step.accepted and step.method != UNADAPTED), None)
+
+    @property
+    def is_for_dither(self) -> bool:
+        """Whether it is for thresholds, whose votes are counted, and not for noise."""
+        return self.noise.partition(":")[0] == THRESHOLDS
 
     def __str__(self) -> str:
         return (

@@ -34,6 +34,7 @@ class Model(Shown):
         parts: Digests of what else it was loaded from, such as its source code, with their names.
         trained_behind: The partition behind which it was trained under noise, "none" for noise without a partition, or
             None if it was trained on clean images.
+        trained_estimate: How inputs behind thresholds were estimated when it was trained with them, if it was.
         adaptation: What was changed in it by `pprs adapt`, if anything.
         task: "classify" if it scores the whole image, "segment" if it scores every pixel.
         sample_rate: The values per second of the signals that it takes.
@@ -49,6 +50,7 @@ class Model(Shown):
     fingerprint: str = ""
     parts: tuple[tuple[str, str], ...] = ()
     trained_behind: str | None = None
+    trained_estimate: str | None = None
     adaptation: Adaptation | None = None
     task: str | None = None
     sample_rate: int | None = None
@@ -62,6 +64,13 @@ class Model(Shown):
             "trained behind": self.trained_behind,
             "adapted to": None if self.adaptation is None else self.adaptation.noise,
         }
+
+    @property
+    def made_for_dither(self) -> str | None:
+        """How inputs behind thresholds were estimated when it was adapted to them, or trained, if it was."""
+        if self.adaptation is not None and self.adaptation.methods and self.adaptation.is_for_dither:
+            return self.adaptation.partition
+        return self.trained_estimate
 
     def digest(self) -> str:
         """Return a digest of the weights, so that a run cannot be resumed with another network of the same name.

@@ -70,12 +70,14 @@ class OpenNetwork:
         num_classes: The number of its classes.
         input_shape: The shape of its inputs, if that is known and fixed.
         recommend: Returns the partition that "auto" stands for, given sigma and the shape of an input.
+        made_for_dither: How inputs behind thresholds were estimated when it was made for them, if it was.
     """
 
     function: Network
     num_classes: int
     input_shape: tuple[int, ...] | None
     recommend: Recommend
+    made_for_dither: str | None = None
 
 
 def open_network(model: AnyModel, num_classes: int | None) -> OpenNetwork:
@@ -92,7 +94,8 @@ def open_network(model: AnyModel, num_classes: int | None) -> OpenNetwork:
             raise PprsError(
                 f"{model.source} does not say how many classes it has: give `num_classes`", parameter="num_classes"
             )
-        return OpenNetwork(model.module, known, model.input_shape, functools.partial(recommend_for_model, model))
+        recommend = functools.partial(recommend_for_model, model)
+        return OpenNetwork(model.module, known, model.input_shape, recommend, model.made_for_dither)
     if not is_function(model):
         raise _refusal(model)
     if num_classes is None:

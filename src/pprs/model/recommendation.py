@@ -17,7 +17,7 @@ def recommend_for_model(model: Model, sigma: float, shape: tuple[int, ...]) -> R
     For a network that was adapted or trained to classify noisy images, it is the one that came before it then, unless
     the noise is added to images of another size.
     """
-    if model.adaptation is not None and model.adaptation.methods:
+    if model.adaptation is not None and model.adaptation.methods and not model.adaptation.is_for_dither:
         own, verb = model.adaptation.partition, "adapted to noise"
     elif model.trained_behind is not None:
         own, verb = model.trained_behind, "trained under noise"

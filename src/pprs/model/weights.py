@@ -11,7 +11,7 @@ from safetensors.torch import save as to_bytes
 
 from pprs._support.files import atomic_write, suggest_files
 from pprs.errors import ConfigurationError, PprsError
-from pprs.model.adaptation import METADATA
+from pprs.model.adaptation import METADATA, THRESHOLDS
 from pprs.model.base import Model
 from pprs.model.resnet import Architecture, ResNet
 from pprs.model.unet import KIND, UNet, UNetArchitecture
@@ -64,8 +64,8 @@ class Weights:
         names = description.get("class_names")
         return Model(
             net, spec, arch.num_classes, tuple(names) if names else None, tuple(description["input_shape"]),
-            trained_behind=_read_training_partition(description), task=task,
-            sample_rate=_read_sample_rate(description),
+            trained_behind=_read_training_partition(description), trained_estimate=_read_estimate(description),
+            task=task, sample_rate=_read_sample_rate(description),
         )  # fmt: skip
 
 
@@ -78,10 +78,17 @@ def _read_sample_rate(description: dict[str, Any]) -> int | None:
 def _read_training_partition(description: dict[str, Any]) -> str | None:
     """Return the partition behind which the network was trained under noise, or None if there was no noise."""
     training = description.get("training") or {}
-    if training.get("noise", "None") == "None":
+    if training.get("noise", "None") == "None" or _read_estimate(description) is not None:
         return None
     partition = str(training.get("partition", "None"))
-    return "none" if partition == "None" else partition
+    return "none" if partition == "None" else partition  # as earlier versions wrote it
+
+
+def _read_estimate(description: dict[str, Any]) -> str | None:
+    """Return how inputs were estimated if the network was trained behind thresholds, else None."""
+    training = description.get("training") or {}
+    is_dithered = str(training.get("noise", "")).partition(":")[0] == THRESHOLDS
+    return str(training.get("partition", "None")) if is_dithered else None
 
 
 def _read_architecture(values: dict[str, Any]) -> tuple[Architecture | UNetArchitecture, str]:

@@ -84,6 +84,7 @@ def run_subject(
             scratch = tempfile.TemporaryDirectory(prefix="pprs-")
             folder = Path(scratch.name) / "run"
         recorded = read_recorded(folder, guarantee)
+        own = guarantee.choose_settings(subject, own, recorded, reporter)
         work = open_work(guarantee, subject, own, options, recorded, reporter)
         scorer = work.answer.scorer
         binding = take_binding(subject, scorer, work.choice.engine, work.make_trials)

@@ -262,6 +262,19 @@ class Guarantee(ABC, Generic[S, R]):
         """Open the model and the data of a run again, as `load` does."""
         return self.load(model, data, **options)
 
+    def choose_settings(
+        self, subject: Subject, own: Mapping[str, Any], recorded: S | None, progress: Progress
+    ) -> Mapping[str, Any]:
+        """Return the guarantee's own settings, with what the caller leaves open.
+
+        Args:
+            subject: The model and its inputs.
+            own: The settings that were asked for, by name.
+            recorded: Those of the run that is resumed, if it is.
+            progress: Receives messages.
+        """
+        return own
+
     def make_trials(
         self, subject: Subject, noise: Noise | None, partition: Partition | None, settings: S, arithmetic: Arithmetic
     ) -> torch.Tensor:

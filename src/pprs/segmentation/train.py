@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -17,7 +17,8 @@ from pprs.progress import Progress, as_progress
 from pprs.segmentation.data import open_masked
 from pprs.segmentation.masks import IGNORED, MaskedSet
 from pprs.segmentation.metrics import Confusion
-from pprs.training.trainer import Recipe, check_training_partition, choose_training_partition, fit
+from pprs.training.perturbation import Perturbation
+from pprs.training.trainer import Recipe, check_training_partition, choose_perturbation, describe_training, fit
 
 _NO_LABEL = -100  # what torch's cross-entropy ignores
 
@@ -26,7 +27,7 @@ def train_segmenter(
     data: MaskedSet,
     recipe: Recipe,
     *,
-    noise: Noise | None = None,
+    noise: Noise | Perturbation | None = None,
     partition: Partition | Auto | None = AUTO,
     out: Path,
     data_name: str,
@@ -64,12 +65,12 @@ def train_segmenter(
         tuple(images.std((0, 2, 3)).clamp_min(1e-3).tolist()),
     )  # fmt: skip
     shape = (images.shape[1], images.shape[2], images.shape[3])
-    partition = choose_training_partition(noise, partition, shape)
+    perturbation = choose_perturbation(noise, partition, shape)
     torch.manual_seed(recipe.seed)
     net = arch.build()
     labels = torch.where(masks == IGNORED, _NO_LABEL, masks)
-    fit(net, images, labels, recipe, noise, partition, as_progress(progress), _weigh_classes(masks, num_classes))
-    training = asdict(recipe) | {"data": data_name, "noise": str(noise), "partition": str(partition)}
+    fit(net, images, labels, recipe, perturbation, as_progress(progress), _weigh_classes(masks, num_classes))
+    training = describe_training(recipe, data_name, perturbation)
     weights.save(out, net, arch, input_shape=shape, class_names=data.class_names, training=training)
     return net
 
@@ -114,7 +115,7 @@ def train_and_score_segmenter(
     source: str,
     out: Path,
     *,
-    noise: Noise | None = None,
+    noise: Noise | Perturbation | None = None,
     partition: Partition | Auto | None = AUTO,
     progress: bool | Progress = True,
 ) -> Confusion | None:

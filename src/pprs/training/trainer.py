@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -15,11 +16,11 @@ from pprs.errors import ConfigurationError, PprsError
 from pprs.inputs.domain import SIGNAL, domain_of
 from pprs.model import weights
 from pprs.model.resnet import ARCHITECTURES, Architecture, ResNet, architecture
-from pprs.noise import Noise, keyed_rng
+from pprs.noise import Noise
 from pprs.partition import AUTO, Auto, Partition, recommend_partition
 from pprs.progress import Progress, as_progress, rename_inputs, stage
-from pprs.smoothing.voting import TRAIN
 from pprs.training.augment import mirror_images, shift_images
+from pprs.training.perturbation import NoisePerturbation, Perturbation
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def train(
     data: ImageSet,
     recipe: Recipe,
     *,
-    noise: Noise | None = None,
+    noise: Noise | Perturbation | None = None,
     partition: Partition | Auto | None = AUTO,
     out: Path,
     data_name: str,
@@ -77,7 +78,7 @@ def train(
     Args:
         data: The training images, all labelled and of the same shape.
         recipe: The settings of the training.
-        noise: The noise to add to the images, if any.
+        noise: The noise to add to the images, or whatever else changes them, if anything does.
         partition: The partition to apply to the noisy images, if any. "auto" is the recommended one if there is noise.
         out: The file to write.
         data_name: The name of the data, which is stored in the file.
@@ -98,11 +99,11 @@ def train(
     _check_architecture(recipe.arch, shape)
     num_classes = len(data.class_names) if data.class_names else int(labels.max()) + 1
     arch = _choose_architecture(recipe, images, num_classes)
-    partition = choose_training_partition(noise, partition, shape)
+    perturbation = choose_perturbation(noise, partition, shape)
     torch.manual_seed(recipe.seed)
     net = arch.build()
-    fit(net, images, labels, recipe, noise, partition, as_progress(progress))
-    training = asdict(recipe) | {"data": data_name, "noise": str(noise), "partition": str(partition)}
+    fit(net, images, labels, recipe, perturbation, as_progress(progress))
+    training = describe_training(recipe, data_name, perturbation)
     if (rate := getattr(data, "sample_rate", None)) is not None:
         training["sample_rate"] = rate
     weights.save(out, net, arch, input_shape=shape, class_names=data.class_names, training=training)
@@ -138,8 +139,7 @@ def fit(
     images: torch.Tensor,
     labels: torch.Tensor,
     recipe: Recipe,
-    noise: Noise | None,
-    partition: Partition | None,
+    perturbation: Perturbation | None,
     progress: Progress,
     class_weights: torch.Tensor | None = None,
 ) -> None:
@@ -159,10 +159,8 @@ def fit(
             for batch, indices in enumerate(order.split(batch_size)[:per_epoch]):
                 step = epoch * per_epoch + batch
                 x = _augment(images[indices], recipe, generator)
-                if noise is not None:
-                    x = x + noise.sample(tuple(x.shape), keyed_rng("cpu", recipe.seed, step, TRAIN, 0))
-                if partition is not None:
-                    x = partition.run(x)[0]
+                if perturbation is not None:
+                    x = perturbation.perturb(x, recipe.seed, step)
                 loss = functional.cross_entropy(net(x), labels[indices], class_weights)
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()
@@ -185,7 +183,7 @@ def _augment(x: torch.Tensor, recipe: Recipe, generator: torch.Generator) -> tor
     return shift_images(x, recipe.shift, generator) if recipe.shift else x
 
 
-def check_training_partition(noise: Noise | None, partition: Partition | Auto | None) -> None:
+def check_training_partition(noise: Noise | Perturbation | None, partition: Partition | Auto | None) -> None:
     """Raise an error if there is a partition, and no noise that it could average."""
     if isinstance(partition, Partition) and noise is None:
         raise ConfigurationError(
@@ -193,14 +191,20 @@ def check_training_partition(noise: Noise | None, partition: Partition | Auto | 
         )
 
 
-def choose_training_partition(
-    noise: Noise | None, partition: Partition | Auto | None, shape: tuple[int, ...]
-) -> Partition | None:
-    """Return the partition of noisy images, with every option set. Clean images have none."""
-    if noise is None:
-        return None
+def choose_perturbation(
+    noise: Noise | Perturbation | None, partition: Partition | Auto | None, shape: tuple[int, ...]
+) -> Perturbation | None:
+    """Return what changes training images, with every option set, or None for clean images."""
+    if noise is None or isinstance(noise, Perturbation):
+        return None if noise is None else noise.resolve(shape)
     chosen = recommend_partition(noise.sigma, shape).partition if isinstance(partition, str) else partition
-    return None if chosen is None else chosen.resolve(noise.sigma, shape)
+    return NoisePerturbation(noise, chosen).resolve(shape)
+
+
+def describe_training(recipe: Recipe, data_name: str, perturbation: Perturbation | None) -> dict[str, Any]:
+    """Return the description of a training for the file of the network."""
+    texts = ("None", "None") if perturbation is None else (perturbation.noise_text, perturbation.partition_text)
+    return asdict(recipe) | {"data": data_name, **dict(zip(("noise", "partition"), texts, strict=True))}
 
 
 def train_and_score(
@@ -209,7 +213,7 @@ def train_and_score(
     source: str,
     out: Path,
     *,
-    noise: Noise | None = None,
+    noise: Noise | Perturbation | None = None,
     partition: Partition | Auto | None = AUTO,
     classes: Path | None = None,
     progress: bool | Progress = True,
