@@ -122,6 +122,15 @@ def test_networks_that_are_no_function_of_one_image(name: str) -> None:
     assert "not a function of one image" in str(caught.value)
 
 
+def test_16_bits_excuse_only_what_they_round() -> None:
+    model = CentredByBatch()
+    model.register_parameter("of_16_bits", torch.nn.Parameter(torch.zeros(1, dtype=torch.bfloat16)))
+    g = classifier(model)
+    assert g.votes.rounding == 2**-6
+    with pytest.raises(ConfigurationError, match="when the other images of the batch change"):
+        g.check_model(IMAGE)
+
+
 def test_images_from_all_over_a_batch_are_scored_alone() -> None:
     """The last image too, which a network may treat differently."""
     scored: list[torch.Tensor] = []

@@ -204,6 +204,10 @@ def test_other_images_labels_and_models_are_found(run: Path) -> None:
     assert "mismatch: row 3: the data has no image 3" in str(fewer)
     assert "not checked: votes of row 3: the data has no image 3" in str(fewer)
     assert fewer.replayed == (2,)
+    edit(run, "DELETE FROM rows WHERE idx < 3")
+    none = verify_run(run, model=MODEL, data=(IMAGES[:3], LABELS[:3]), rows=[3], progress=False)
+    assert "mismatch: row 3: the data has no image 3" in str(none)
+    assert none.replayed == ()
 
 
 def test_rows_without_digests_are_not_bound_and_in_exact_arithmetic_a_mismatch(run: Path, tmp_path: Path) -> None:

@@ -265,6 +265,30 @@ def test_signals_are_refused() -> None:
             call(torch.full((1, 40), 3.0))
 
 
+class Shifted(Threshold):
+    """It keeps something that is no parameter: a shift of the scores, or the mean of a batch."""
+
+    def __init__(self, *, by_batch: bool = False) -> None:
+        super().__init__()
+        self.by_batch, self.shift = by_batch, 0.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x - x.mean() if self.by_batch else x) + torch.tensor([self.shift, 0.0])
+
+
+def test_networks_that_are_no_function_of_one_image_are_refused() -> None:
+    x = torch.linspace(0, 1, 64).reshape(1, 8, 8)
+    for use in ("check_model", "certify", "predict"):
+        with pytest.raises(ConfigurationError, match="not (a function of one image|one function)"):
+            getattr(DitherClassifier(Shifted(by_batch=True), 2, Dither(levels=300)), use)(x)
+    model = Shifted()
+    g = DitherClassifier(model, 2, Dither(levels=300))
+    g.check_model(x)
+    model.shift = 1.0
+    with pytest.raises(ConfigurationError, match="its scores of the same image changed"):
+        g.certify(x)
+
+
 def test_a_small_move_of_many_values_is_counted() -> None:
     x = torch.full((1, 64, 64), (100 + 2**-16) / 255)
     assert to_grey_levels(x)[1] == 0  # an image of 8 bits, as float32 holds it

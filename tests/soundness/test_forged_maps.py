@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -189,6 +190,16 @@ class TestForgedMaps(ForgeryContract):
             DamagedError, match='row of image 0 is damaged: "cells" does not match the groups of the run'
         ):
             open_run(folder / "other-groups").rows()
+
+    @pytest.mark.parametrize("change", [lambda cell: 2 * cell, lambda cell: cell - 1])
+    def test_groups_are_numbered_without_gaps(self, folder: Path, tmp_path: Path, change: Callable[[int], int]) -> None:
+        shutil.copytree(folder / "superpixels", tmp_path / "run")
+        document = RUN.read(tmp_path / "run")
+        cells = document["rows"][0]["cells"]
+        document["rows"][0]["cells"] = replace(cells, values=tuple(map(change, cells.values)))
+        RUN.write(tmp_path / "run", document)
+        with pytest.raises(DamagedError, match='"cells" is not numbered from 0 without gaps'):
+            open_run(tmp_path / "run").rows()
 
     def test_masks_of_the_networks_own_answer_are_found(self, folder: Path) -> None:
         document = RUN.read(folder / "pixels")
