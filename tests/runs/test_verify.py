@@ -94,6 +94,15 @@ def test_an_image_off_the_levels_is_verified_with_its_distance(tmp_path: Path) -
     assert any("moved" in str(m) for m in verify(run, images).mismatches)
 
 
+def test_settings_that_the_images_do_not_allow_switch_no_comparison_off(tmp_path: Path) -> None:
+    images = IMAGES * 0.7317  # on no levels
+    run = certify(tmp_path / "run", images=images)
+    edit(run, "INSERT INTO settings VALUES ('strict_levels', 'true')")
+    result = verify(run, images)
+    assert [mismatch.idx for mismatch in result.mismatches] == [0, 1, 2, 3]
+    assert "with these settings it cannot be answered (its values are not multiples of 1/65535" in str(result)
+
+
 EDITS = {
     "radius": ("UPDATE rows SET radius = 9.9", "radius is 9.9"),
     "smaller radius": ("UPDATE rows SET radius = 0.001 WHERE radius > 0", "below"),

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from forging import ALONE, OPEN, REPLAY, RUN, UNCHECKED, Document, ForgeryContract, Packed
+from forging import ALONE, OPEN, REPLAY, RUN, UNCHECKED, Document, ForgeryContract, Json, Packed
 
 from pprs import Grid, Slic, verify_run
 from pprs.data.thumbnail import encode_thumbnail
@@ -200,6 +200,17 @@ class TestForgedMaps(ForgeryContract):
         RUN.write(tmp_path / "run", document)
         with pytest.raises(DamagedError, match='"cells" is not numbered from 0 without gaps'):
             open_run(tmp_path / "run").rows()
+
+    def test_levels_of_signals_are_refused(self, folder: Path, tmp_path: Path) -> None:
+        """With them no image could be prepared, and so none would be compared."""
+        shutil.copytree(folder / "pixels", tmp_path / "run")
+        document = RUN.read(tmp_path / "run")
+        document["settings"]["signal_levels"] = Json(128)
+        for row in document["rows"]:
+            row["levels"] = 128
+        RUN.write(tmp_path / "run", document)
+        with pytest.raises(DamagedError, match='the setting "signal_levels" is 128'):
+            verify_run(tmp_path / "run", model=MODEL, data=str(folder / "data.npz"), progress=False)
 
     def test_masks_of_the_networks_own_answer_are_found(self, folder: Path) -> None:
         document = RUN.read(folder / "pixels")
