@@ -131,6 +131,25 @@ def test_16_bits_excuse_only_what_they_round() -> None:
         g.check_model(IMAGE)
 
 
+def test_rounding_that_a_layer_declares_counts() -> None:
+    model = Small()
+    model.net[0].rounding = 0.01
+    assert classifier(model).votes.rounding == 0.01
+
+
+def test_a_network_of_16_bits_that_scores_an_image_otherwise_alone() -> None:
+    """Near ties are scored alone, and with 16 bits there are many."""
+
+    class Alone(Small):
+        rounding = 2**-6
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) + (len(x) == 1) * torch.tensor([1.0, 0.0, 0.0])
+
+    with pytest.raises(ConfigurationError, match="not a function of one image"):
+        classifier(Alone(), threads=1).certify(IMAGE, n0=5, n=100)
+
+
 def test_images_from_all_over_a_batch_are_scored_alone() -> None:
     """The last image too, which a network may treat differently."""
     scored: list[torch.Tensor] = []
@@ -219,7 +238,10 @@ def test_a_batch_that_the_network_cannot_take() -> None:
             raise RuntimeError("too many")
         return x.flatten(1)[:, :3]
 
-    with pytest.raises(ConfigurationError, match=r"cannot score 64 images together.*too many.*give 16 as `batch_size`"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"cannot score 64 images together, as.*: the model failed.*too many.*give 16 as `batch_size`",
+    ):
         classifier(model).check_model(IMAGE)
     classifier(model, batch_size=16).check_model(IMAGE)
     with pytest.raises(ConfigurationError, match="give 16 as `batch_size`"):

@@ -17,6 +17,7 @@ from scipy import stats
 from pprs import Exponential, Gaussian, PowerLaw, PprsError
 from pprs.kernels import rng as normal_rng
 from pprs.noise import Noise, keyed_rng, parse_noise, standard_normal
+from pprs.noise.base import sample_gamma
 from pprs.noise.neyman_pearson import ExponentialLikelihoodRatio, PowerLawLikelihoodRatio
 
 N = 2_000_000
@@ -120,6 +121,21 @@ def test_norms_have_their_distribution(dim: int) -> None:
     ):
         z = noise.sample((count, 1, 1, dim), keyed_rng("cpu", 4, 0, 0, 0)).flatten(1).double()
         assert stats.kstest(z.norm(dim=1).numpy() / noise.scale(dim), norms.cdf).pvalue > 1e-3  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("noise", NOISES, ids=str)
+def test_noise_of_a_generator_of_torch_has_the_same_distribution(noise: Noise) -> None:
+    """As on a GPU, where norms are drawn on the host, with a seed from the stream."""
+    rng = torch.Generator().manual_seed(5)
+    shape = (4000, 1, 8, 8)
+    first, second = noise.sample(shape, rng), noise.sample(shape, rng)
+    norms = noise.sample(shape, keyed_rng("cpu", 4, 0, 0, 0)).flatten(1).norm(dim=1)
+    for drawn in (first, second):
+        assert stats.ks_2samp(drawn.flatten(1).norm(dim=1), norms).pvalue > 1e-3
+        assert abs(float(drawn.sum(0).norm() / drawn.square().sum().sqrt()) - 1) < 0.5
+    assert stats.pearsonr(first.flatten(1).norm(dim=1), second.flatten(1).norm(dim=1)).pvalue > 1e-3
+    assert sample_gamma(5.0, 3, rng).dtype == torch.float64
+    assert sample_gamma(5.0, 3, keyed_rng("cpu", 1)).dtype == torch.float64  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

@@ -263,6 +263,7 @@ def test_a_verification_finds_changed_rows(
         ({"worst": [[2, 1, 0, 1], [0, 1, 0, 1]]}, "which is not a pair of boxes"),
         ({"worst": [[1, 1, 0, 1], [0, 1, 0, 1]]}, "which is not a pair of boxes"),
         ({"worst": [[0, 1, 1, 1], [0, 1, 0, 1]]}, "which is not a pair of boxes"),
+        ({"worst": [[-1, 1, 0, 1], [0, 1, 0, 1]]}, "which is not a pair of boxes"),
         ({"prediction": 3}, '"prediction" is 3, which is not one of 3 classes'),
         ({"shape": [8, 8]}, "which is not that of an image"),
     ],

@@ -162,6 +162,17 @@ def test_a_forged_prediction_reaches_no_report(data: Path, tmp_path: Path, run_o
         make_report([tmp_path / "rows.json"])
 
 
+@pytest.mark.parametrize("name", ["label", "prediction"])
+def test_a_class_that_the_run_does_not_have_is_refused(
+    name: str, data: Path, tmp_path: Path, run_options: dict[str, Any]
+) -> None:
+    run = predict_dataset(MODEL, str(data), out=tmp_path / "run", **run_options)
+    with closing(sqlite3.connect(tmp_path / "run" / FILE)) as db, db:
+        db.execute(f"UPDATE rows SET {name} = ? WHERE idx = 0", (run.settings.num_classes,))
+    with pytest.raises(DamagedError, match=f'"{name}" is {run.settings.num_classes}, but there are'):
+        open_run(tmp_path / "run").rows()
+
+
 def test_the_examination_names_what_would_decide(data: Path, tmp_path: Path, run_options: dict[str, Any]) -> None:
     run = predict_dataset(MODEL, str(data), out=tmp_path / "run", **run_options)
     found = examine_predictions(run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -18,6 +19,7 @@ import pytest
 import torch
 from helpers import Linear, NearlyTied, pprs
 from networks import save_network
+from scipy.stats import hypergeom
 
 from pprs import PprsError, certify_dataset, open_run, verify_run, write_report
 from pprs.app.comparison import open_runs
@@ -25,6 +27,7 @@ from pprs.data.base import Example
 from pprs.metrics import certified_accuracy
 from pprs.noise import Quantisation, digest_image, quantise
 from pprs.runs import FILE, Row, RunFrame, RunSettings, check_row, check_rows
+from pprs.runs.check import IMPOSSIBLE, _most_hits
 from pprs.runs.export import EXPORTED, JOINED
 from pprs.runs.row import from_record
 from pprs.smoothing.sampling import Evidence, Sampling
@@ -84,6 +87,9 @@ def test_a_run_that_nobody_changed_is_verified(name: str, tmp_path: Path) -> Non
     assert len(result.replayed) == 2
     assert any("votes" in line for line in result.checked)
     assert any("digests (4 rows)" in line for line in result.checked)
+    assert "4 rows of the 4 images of the data" in result.checked
+    assert any("which rows: " in line for line in result.checked)
+    assert not any("which rows: " in line for line in verify(tmp_path / "run", replay=4).checked)  # nothing was chosen
 
 
 def test_an_image_off_the_levels_is_verified_with_its_distance(tmp_path: Path) -> None:
@@ -176,6 +182,9 @@ def test_exported_rows_are_checked_as_far_as_they_are_recorded(run: Path, tmp_pa
         result = verify_run(tmp_path / f"rows.{kind}", progress=False)
         assert result.ok
         assert ("no counts" in str(result) or "not recorded" in str(result)) == (kind == "tsv")
+        beside = verify(tmp_path / f"rows.{kind}")
+        assert ("model: the digest of its weights" in beside.checked) == (kind == "json")
+        assert ("model: its digest is not recorded" in beside.not_checked) == (kind != "json")
     text = (tmp_path / "rows.json").read_text()
     content = json.loads(text)
     content["rows"][1]["radius"] = 9.9
@@ -365,6 +374,23 @@ def test_bounds_of_any_order_of_votes_are_accepted_but_not_much_larger_ones(stop
             evidence.restore(row.counts, raised, upper)
             forged = dataclasses.replace(row, p_lower=raised, p_upper=upper, radius=evidence.radius, prediction=1)
             assert "p_lower" in str(check_row(forged, settings))
+
+
+def test_no_order_of_votes_is_called_impossible_that_bernsteins_inequality_allows() -> None:
+    """At the largest number of early hits, the better one of the two inequalities is exactly at its limit."""
+    times = np.array([10, 100, 500, 900, 990])
+    for hits in (300, 500, 850):
+        share, mean = hits / 1000, times * hits / 1000
+        most = _most_hits(hits, 1000, times)
+        excess, variance = most - mean, share * (1 - share)
+        exponents = [
+            excess**2 / (2 * (times * variance + (1 - share) * excess / 3)),  # too many hits among the first votes
+            excess**2 / (2 * ((1000 - times) * variance + share * excess / 3)),  # or too few among the rest
+        ]
+        limited = most < np.minimum(hits, times)
+        assert limited.any()
+        np.testing.assert_allclose(np.maximum(*exponents)[limited], -math.log(IMPOSSIBLE))
+        assert (hypergeom.sf(np.ceil(most), 1000, hits, times) <= IMPOSSIBLE).all()
 
 
 def test_sampling_ends_only_where_the_rule_is_checked() -> None:

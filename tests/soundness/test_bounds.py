@@ -63,7 +63,7 @@ def test_clopper_pearson_is_a_bound(n: int, data: st.DataObject, alpha: float) -
 
 
 def test_min_samples_to_certify_is_minimal() -> None:
-    for alpha in (0.5, 0.05, 0.001, 1e-9):
+    for alpha in (0.6, 0.5, 0.05, 0.001, 1e-9):
         n = min_samples_to_certify(alpha)
         assert clopper_pearson_lower(n, n, alpha) > 0.5
         assert n == 1 or clopper_pearson_lower(n - 1, n - 1, alpha) <= 0.5

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pprs.smoothing.certificate import confidence
+from pprs.smoothing.certificate import confidence, is_lost_to_rounding
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,12 @@ def test_confidence_is_never_overstated(alpha: float) -> None:
     percent, exact = Fraction(shown.removeprefix("more than ").removesuffix("%")), 100 * (1 - Fraction(str(alpha)))
     assert percent < exact if shown.startswith("more than") else percent == exact
     assert percent < 100
+
+
+def test_only_bounds_that_prove_a_label_can_be_lost_to_rounding() -> None:
+    """Not those that are equal, which prove nothing."""
+    assert is_lost_to_rounding(None, 0.6, None)
+    assert is_lost_to_rounding(None, 0.4, 0.3)
+    assert not is_lost_to_rounding(0, 0.6, None)
+    assert not is_lost_to_rounding(None, 0.5, None)
+    assert not is_lost_to_rounding(None, 0.4, 0.4)
