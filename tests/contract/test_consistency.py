@@ -131,6 +131,20 @@ def test_16_bits_excuse_only_what_they_round() -> None:
         g.check_model(IMAGE)
 
 
+@pytest.mark.parametrize("limits", [(0.5, 9.0), (-9.0, 1.4)])
+def test_images_of_another_contrast_are_tried(limits: tuple[float, float]) -> None:
+    """Noisy copies of one image are much alike. A network may look at the darkest or the brightest of a batch."""
+
+    class Extremes(Small):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            means = x.mean((1, 2, 3))
+            others = float((means < limits[0]).any() | (means > limits[1]).any())
+            return super().forward(x) + others * torch.tensor([1.0, 0.0, 0.0])
+
+    with pytest.raises(ConfigurationError, match="when the other images of the batch change"):
+        classifier(Extremes()).check_model(torch.full((1, 8, 8), 0.9))
+
+
 def test_rounding_that_a_layer_declares_counts() -> None:
     model = Small()
     model.net[0].rounding = 0.01

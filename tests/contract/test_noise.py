@@ -215,6 +215,7 @@ def test_extreme_probabilities(noise: Noise) -> None:
         assert 0 < noise.radius_between(*probabilities, 64) < 100 * noise.sigma
     near = noise.radius_between(0.500001, 0.499999, 64)
     assert 0 <= near <= Gaussian(noise.sigma).radius_between(0.51, 0.49, 64)
+    assert 0 <= noise.radius_between(0.5 + 1e-12, 0.5 - 1e-12, 64) < 1e-9
     if not isinstance(noise, Gaussian):
         with pytest.raises(PprsError, match="at least 64 values"):
             noise.radius(0.9, 3)

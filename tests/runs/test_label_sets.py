@@ -130,6 +130,8 @@ def test_saved_sets_predict_the_same(tmp_path: Path) -> None:
     assert (loaded.predict_set(IMAGES[:9]) == sets.predict_set(IMAGES[:9])).all()
     assert "not promised for each image" in json.loads(path.read_text())["promise"]
     assert loaded.at(radius=0.0).calibration.threshold <= sets.calibration.threshold
+    with pytest.raises(ConfigurationError, match="calibration images are too few for `radius` 0.6"):
+        loaded.at(radius=0.6)
     assert str(loaded) == str(sets)
 
 

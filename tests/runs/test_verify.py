@@ -23,6 +23,7 @@ from scipy.stats import hypergeom
 
 from pprs import PprsError, certify_dataset, open_run, verify_run, write_report
 from pprs.app.comparison import open_runs
+from pprs.data import fair_order
 from pprs.data.base import Example
 from pprs.metrics import certified_accuracy
 from pprs.noise import Quantisation, digest_image, quantise
@@ -31,7 +32,8 @@ from pprs.runs.check import IMPOSSIBLE, _most_hits
 from pprs.runs.export import EXPORTED, JOINED
 from pprs.runs.row import from_record
 from pprs.smoothing.sampling import Evidence, Sampling
-from pprs.verification.images import compare_image
+from pprs.verification.findings import Findings
+from pprs.verification.images import _check_order, compare_image
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 OLD_RUNS = Path(__file__).parents[1] / "golden" / "identity"
@@ -270,6 +272,36 @@ def test_replay_finds_a_network_that_is_no_function_of_one_image(run: Path, monk
     result = verify(run, replay=1)
     assert not result.replayed
     assert "mismatch: the `model` is not a function of one image" in str(result)
+
+
+def test_a_row_that_cannot_be_answered_again_is_not_replayed(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object) -> None:
+        raise PprsError("the network fails")
+
+    monkeypatch.setattr(type(open_run(run).guarantee), "replay", fail)
+    result = verify(run, rows=[1])
+    assert [str(m) for m in result.mismatches] == ["row 1: it cannot be answered again (the network fails)"]
+    assert result.replayed == ()
+    assert not any("votes" in line for line in result.checked)
+
+
+def test_the_random_order_of_the_images_is_compared() -> None:
+    """A sample in another order may have been chosen by its results."""
+    order, subject, settings = fair_order(range(9), 3), SimpleNamespace(data=range(9)), SimpleNamespace(seed=3)
+    first, second, *rest = order
+    part = [index for index in order if index < 8]
+
+    def check(order: list[int] | None) -> Findings:
+        findings = Findings()
+        _check_order(order, subject, settings, findings)  # type: ignore[arg-type]
+        return findings
+
+    assert check(None) == Findings()
+    for right in (order, order[:4]):
+        assert check(right) == Findings(checked=["the random order of the images, from the seed"])
+    for wrong in ([second, first, *rest], [*order, first], [second, second]):
+        assert "is not the one that follows from the seed" in str(check(wrong).mismatches)
+    assert "they were chosen from a part of the data" in str(check(part).not_checked)
 
 
 def test_nobody_can_know_which_rows_are_replayed(run: Path) -> None:

@@ -17,6 +17,7 @@ from pprs import PprsError
 from pprs.smoothing.bounds import (
     binomial_test,
     check_samples,
+    clopper_pearson_interval,
     clopper_pearson_lower,
     clopper_pearson_upper,
     mean_error,
@@ -50,6 +51,15 @@ def test_clopper_pearson_golden(golden: Path) -> None:
         lower = clopper_pearson_lower(row["k"], row["n"], row["alpha"])
         assert lower == pytest.approx(row["lower"], rel=1e-10, abs=0), row
         assert lower <= row["lower"] * (1 + 1e-14)
+
+
+@pytest.mark.parametrize("n", [1, 2, 30])
+@pytest.mark.parametrize("confidence", [0.95, 0.5])
+def test_the_interval_is_that_of_scipy(n: int, confidence: float) -> None:
+    low, high = clopper_pearson_interval(np.arange(n + 1), n, confidence)
+    for k in range(n + 1):
+        expected = binomtest(k, n).proportion_ci(confidence)
+        assert (low[k], high[k]) == (pytest.approx(expected.low), pytest.approx(expected.high))
 
 
 @given(st.integers(1, 5000), st.data(), st.sampled_from([1e-6, 1e-3, 0.05, 0.5]))

@@ -27,7 +27,9 @@ from pprs.progress import Silent
 from pprs.runners import Budget, RunProgress, parse_budget
 from pprs.runs import FILE, Row, RunSettings, RunWriter
 from pprs.smoothing.bounds import clopper_pearson_interval, clopper_pearson_lower
+from pprs.smoothing.certification import Certification
 from pprs.smoothing.confidence_sequence import ConfidenceSequence
+from pprs.smoothing.local_votes import LocalVotes
 from pprs.smoothing.sampling import (
     Evidence,
     Sampling,
@@ -185,6 +187,9 @@ def test_attainable_radii() -> None:
         check_radii_attainable(Sampling(n=1000, stop="radius:0.25,3"), noise, 784, 10)
     with pytest.raises(PprsError, match="no number of samples"):
         min_samples_for_radius(9.0, Sampling(), noise, 784, 10)
+    source = LocalVotes(Linear(torch.ones(1, 8, 8), 0.0), 2, noise)
+    with pytest.raises(PprsError, match="can never certify a radius of 3"):
+        Certification(source, Sampling(n=1000, stop="radius:0.25,3")).select(torch.zeros(1, 8, 8))
 
 
 @pytest.mark.parametrize(

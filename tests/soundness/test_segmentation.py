@@ -184,6 +184,7 @@ def test_counts_by_brute_force(image: torch.Tensor, groups: Any) -> None:
     selected = np.array([np.bincount(column, minlength=3).argmax() for column in selection.T])
     counts = sum((label(sample) == selected).astype(int) for sample in samples(ESTIMATE, n))
     assert found.hypotheses == cells.max() + 1
+    assert (found.groups == "none") == (groups is None)
     assert found.static_groups == (groups is None or isinstance(groups, Grid))
     np.testing.assert_array_equal(found.selected, selected[cells])
     np.testing.assert_array_equal(found.counts, counts[cells])
@@ -206,18 +207,43 @@ def test_results_do_not_depend_on_batches_or_threads(image: torch.Tensor, groups
 
 
 class NearlyTiedPixels(torch.nn.Module):
-    """Nearly a tie at one pixel, which a batch turns from class 1 to class 0. The others are far from a tie."""
+    """Nearly a tie at one pixel, which a batch turns from class 1 to class 0. The others are far from a tie.
+
+    Scores with a large offset are rounded more.
+    """
+
+    def __init__(self, offset: float) -> None:
+        super().__init__()
+        self.offset, self.size = offset, max(1e-6, 2e-7 * offset)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         score = torch.full_like(x[:, 0], 1.0)
-        score[:, 0, 0] = 1e-6 if len(x) == 1 else -1e-6
-        return torch.stack([-score, score], dim=1)
+        score[:, 0, 0] = self.size if len(x) == 1 else -self.size
+        return torch.stack([self.offset - score, self.offset + score], dim=1)
 
 
-def test_a_near_tie_is_decided_by_the_image_alone() -> None:
-    found = certify_segmentation(NearlyTiedPixels(), torch.zeros(1, 8, 8), num_classes=2, noise=Gaussian(SIGMA))
+@pytest.mark.parametrize("offset", [0.0, 1000.0])
+def test_a_near_tie_is_decided_by_the_image_alone(offset: float) -> None:
+    model = NearlyTiedPixels(offset)
+    found = certify_segmentation(model, torch.zeros(1, 8, 8), num_classes=2, noise=Gaussian(SIGMA))
     assert found.selected[0, 0] == 1
     assert found.counts[0, 0] == found.n
+
+
+class CentredByBatch(Thresholds):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x - x.mean())
+
+
+def test_a_network_that_is_no_function_of_one_image_is_refused() -> None:
+    x = torch.linspace(0, 1, 64).reshape(1, 8, 8)
+    options: dict[str, Any] = {"num_classes": 2, "noise": Gaussian(SIGMA)}
+    model = CentredByBatch(torch.zeros(8, 8))
+    with pytest.raises(ConfigurationError, match="not a function of one image"):
+        certify_segmentation(model, x, **options)
+    with pytest.raises(ConfigurationError, match="not a function of one image"):
+        SmoothedSegmenter(model, **options).check_model(x)
+    certify_segmentation(model, x, check=False, **options)  # for those who know
 
 
 def test_ties_go_to_the_lower_label() -> None:
