@@ -31,32 +31,31 @@ from benchmarks.mutants.tables import (
 )
 
 MODULES = [
-    "smoothing/bounds", "smoothing/sampling", "smoothing/confidence_sequence", "smoothing/votes",
-    "smoothing/scoring", "smoothing/local_votes", "smoothing/certification",
-    "smoothing/certificate", "smoothing/consistency", "smoothing/samples", "smoothing/arithmetic",
-    "model/scores", "noise/base", "noise/gaussian", "noise/exponential", "noise/power_law", "noise/neyman_pearson",
-    "noise/quantised", "verification/run",
-    "verification/images", "verification/replay", "segmentation/holm", "segmentation/segmenter",
-    "segmentation/counting", "segmentation/groups", "segmentation/row", "patches/double_masking", "patches/masks",
-    "patches/row", "label_sets/scores", "label_sets/calibration", "label_sets/calibrated", "label_sets/row",
-    "prediction/row", "runs/check", "runs/binding", "dither/certificate", "dither/thresholds", "dither/classifier",
+    "smoothing/bounds", "smoothing/sampling", "smoothing/confidence_sequence", "smoothing/votes", "smoothing/scoring",
+    "smoothing/local_votes", "smoothing/certification", "smoothing/certificate", "smoothing/consistency",
+    "smoothing/samples", "smoothing/arithmetic", "model/scores", "noise/base", "noise/gaussian", "noise/exponential",
+    "noise/power_law", "noise/neyman_pearson", "noise/quantised", "verification/run", "verification/images",
+    "verification/replay", "segmentation/holm", "segmentation/segmenter", "segmentation/counting",
+    "segmentation/groups", "segmentation/row", "patches/double_masking", "patches/masks", "patches/row",
+    "label_sets/scores", "label_sets/calibration", "label_sets/calibrated", "label_sets/row", "prediction/row",
+    "runs/check", "runs/binding", "dither/certificate", "dither/thresholds", "dither/classifier",
 ]  # fmt: skip
-# The tests of these modules. Slow ones and those that start processes are left out.
+# The tests of these modules. Those that start processes or train are left out.
 TESTS = (
     "soundness/test_bounds", "soundness/test_sampling", "soundness/test_certificate", "soundness/test_exact",
     "soundness/test_segmentation", "soundness/test_patches", "contract/test_consistency", "contract/test_scores",
-    "segmentation/test_segment", "runs/test_label_sets",
-    "runs/test_verify", "runs/test_received", "runs/test_binding", "soundness/test_classifier",
-    "soundness/test_coverage", "soundness/test_arithmetic", "runs/test_dataset", "runs/test_denoised_runs",
-    "contract/test_engine", "soundness/test_forged_runs", "soundness/test_forged_maps", "soundness/test_forged_patches",
-    "soundness/test_forged_predictions", "soundness/test_forged_sets", "soundness/test_dither",
-    "soundness/test_theory", "soundness/test_signals", "contract/test_noise", "contract/test_patch_masks",
-    "contract/test_domains", "segmentation/test_runs", "runs/test_predictions", "runs/test_patch_runs",
-    "runs/test_set_runs", "runs/test_run", "runs/test_signal_runs", "runs/test_kinds", "runs/test_mixed_images",
-    "runs/test_labels", "runs/test_drift", "runs/test_own_guarantees", "soundness/test_audit",
-    "contract/test_contracts", "contract/test_limits",
+    "segmentation/test_segment", "runs/test_label_sets", "runs/test_verify", "runs/test_received", "runs/test_binding",
+    "soundness/test_classifier", "soundness/test_coverage", "soundness/test_arithmetic", "runs/test_dataset",
+    "runs/test_denoised_runs", "contract/test_engine", "soundness/test_forged_runs", "soundness/test_forged_maps",
+    "soundness/test_forged_patches", "soundness/test_forged_predictions", "soundness/test_forged_sets",
+    "soundness/test_dither", "soundness/test_theory", "soundness/test_oracle", "soundness/test_signals",
+    "contract/test_noise", "contract/test_patch_masks", "contract/test_domains", "segmentation/test_runs",
+    "runs/test_predictions", "runs/test_patch_runs", "runs/test_set_runs", "runs/test_run", "runs/test_signal_runs",
+    "runs/test_kinds", "runs/test_mixed_images", "runs/test_labels", "runs/test_drift", "runs/test_own_guarantees",
+    "soundness/test_audit", "contract/test_contracts", "contract/test_limits",
 )  # fmt: skip
-LEFT_OUT = ("slow", "browser", "ray", "needs_data")
+LEFT_OUT = ("browser", "ray", "needs_data")
+SLOW = ("tests/soundness/", "tests/contract/test_noise.py")  # whose slow tests are only long computations
 WORK = ROOT / "build" / "mutants"
 PASSED, FAILED = 0, 1
 
@@ -103,7 +102,8 @@ class Measurement:
         self.sources = {module: (PACKAGE / f"{module}.py").read_text(encoding="utf-8") for module in modules}
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = [item for item in items if not any(item.get_closest_marker(name) for name in LEFT_OUT)]
+        chosen = [item for item in items if not any(item.get_closest_marker(name) for name in LEFT_OUT)]
+        items[:] = [item for item in chosen if item.nodeid.startswith(SLOW) or not item.get_closest_marker("slow")]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:

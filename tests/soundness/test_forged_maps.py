@@ -53,11 +53,11 @@ def write_data(path: Path) -> Path:
     return path
 
 
-def segment(folder: Path, out: str, model: torch.nn.Module, groups: Any = None) -> Run:
+def segment(folder: Path, out: str, model: torch.nn.Module, groups: Any = None, arithmetic: str = "auto") -> Run:
     return segment_dataset(
         model, str(write_data(folder / "data.npz")), noise="gaussian:sigma=0.25", partition="slic:n_segments=40",
         sampling=SegmentationSampling(n0=8, n=60, alpha=0.05, groups=groups), out=folder / out, seed=3, engine="torch",
-        progress=False,
+        progress=False, arithmetic=arithmetic,
     )  # fmt: skip
 
 
@@ -213,6 +213,16 @@ class TestForgedMaps(ForgeryContract):
         RUN.write(tmp_path / "run", document)
         with pytest.raises(DamagedError, match='the setting "signal_levels" is 128'):
             verify_run(tmp_path / "run", model=MODEL, data=str(folder / "data.npz"), progress=False)
+
+    @pytest.mark.parametrize("change", [{"levels": 255}, {"moved": 0.01}])
+    def test_nothing_is_rounded_in_real_arithmetic(self, tmp_path: Path, change: Document) -> None:
+        segment(tmp_path, "run", MODEL, arithmetic="real")
+        document = RUN.read(tmp_path / "run")
+        assert (document["rows"][0]["levels"], document["rows"][0]["moved"]) == (None, 0.0)
+        document["rows"][0] |= change
+        RUN.write(tmp_path / "run", document)
+        with pytest.raises(DamagedError, match='"levels" or "moved" has a value, but the run is in real arithmetic'):
+            open_run(tmp_path / "run").rows()
 
     def test_masks_of_the_networks_own_answer_are_found(self, folder: Path) -> None:
         document = RUN.read(folder / "pixels")
