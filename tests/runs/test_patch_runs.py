@@ -371,6 +371,18 @@ def test_a_report_refuses_rows_that_do_not_follow(finished: Path) -> None:
     assert "does not follow" in pprs("report", finished, "--out", finished / "r.html", code=1).stderr
 
 
+def test_the_worst_pair_is_one_of_the_grid_if_that_is_recorded() -> None:
+    worst = ((0, 5, 0, 5), (3, 8, 0, 5))
+    row = PatchRow(0, 2, prediction=1, certified=True, worst=worst, worst_label=1, passes=10, shape=(1, 8, 8))
+    assert row.list_mismatches(PatchSettings(masks=2)) == []
+    assert row.list_mismatches(PatchSettings()) == []
+    assert replace(row, shape=None).list_mismatches(PatchSettings(masks=2)) == []
+    other = replace(row, worst=((0, 5, 0, 5), (2, 7, 0, 5)))
+    assert other.list_mismatches(PatchSettings(masks=2)) == ["its worst pair of masks is not one of the grid"]
+    assert other.list_mismatches(PatchSettings()) == []
+    assert "passes are 9" in str(replace(row, passes=9).list_mismatches(PatchSettings(masks=2)))
+
+
 def test_causes_are_told_apart() -> None:
     row = PatchRow(0, 2, label=1, prediction=1, certified=True, plain=1, worst_label=1, passes=666)
     assert find_cause(row) == PatchCause.CERTIFIED
