@@ -96,6 +96,23 @@ def test_keys_give_independent_streams() -> None:
     assert torch.equal(out, again)
 
 
+def test_seeds_on_a_gpu_stay_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later versions must draw the same votes again."""
+
+    class Recorded:
+        def __init__(self, device: str) -> None:
+            self.device = device
+
+        def manual_seed(self, seed: int) -> Recorded:
+            self.seed = seed
+            return self
+
+    monkeypatch.setattr(torch, "Generator", Recorded)
+    drawn = [keyed_rng("cuda", 3, index, 1, 0) for index in range(2)]
+    assert [rng.device for rng in drawn] == ["cuda", "cuda"]
+    assert [rng.seed for rng in drawn] == [-2556209198720599899, -8586650912079843697]  # type: ignore[union-attr]
+
+
 def test_the_tail_is_not_truncated() -> None:
     """The smallest uniform number gives the largest radius, which is far larger with 64 bits than with 32."""
     state = np.zeros(normal_rng.STATE, np.uint32)
