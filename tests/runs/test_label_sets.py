@@ -118,6 +118,18 @@ def test_calibration_and_prediction_have_noise_of_their_own() -> None:
     assert len(calibrated) == 1  # one noisy pass
 
 
+@pytest.mark.parametrize(("pixels", "side"), [("network", 8), ("file", 16)])
+def test_images_have_the_size_that_noise_is_added_at(pixels: str, side: int, tmp_path: Path) -> None:
+    """With pixels of files, the network brings its noisy inputs to its own size."""
+    images = IMAGES[:60].repeat_interleave(2, 2).repeat_interleave(2, 3)
+    model = load_model(str(save_network(tmp_path / "m.safetensors")))
+    sets = LabelSets.fit(model, images, LABELS[:60], noise=NOISE, radius=0.1, pixels=pixels)
+    assert sets.prepare(images[0]).shape == (1, side, side)
+    noisy = torch.rand(4, 1, side, side)
+    assert torch.allclose(sets.network(noisy), sets.votes.scores(noisy), atol=1e-5)
+    assert sets.predict_set(images[:2]).shape == (2, 3)
+
+
 # ---- the file
 
 

@@ -380,6 +380,8 @@ def test_the_worst_pair_is_one_of_the_grid_if_that_is_recorded() -> None:
     other = replace(row, worst=((0, 5, 0, 5), (2, 7, 0, 5)))
     assert other.list_mismatches(PatchSettings(masks=2)) == ["its worst pair of masks is not one of the grid"]
     assert other.list_mismatches(PatchSettings()) == []
+    wide = replace(row, worst=((0, 5, 0, 7), (3, 8, 5, 12)), shape=(1, 8, 12))
+    assert wide.list_mismatches(PatchSettings(masks=2)) == []
     assert "passes are 9" in str(replace(row, passes=9).list_mismatches(PatchSettings(masks=2)))
 
 

@@ -66,6 +66,14 @@ def test_near_ties_depend_only_on_the_image() -> None:
     assert counts[0] == counts[1] == counts[2]
 
 
+def test_a_chunk_of_near_ties_is_measured_by_earlier_ones() -> None:
+    votes = LocalVotes(lambda x: torch.tensor([[-1e-6, 1e-6]]).expand(len(x), 2), 2, Gaussian(0.25))
+    images, tied = torch.zeros(4, 1, 8, 8), torch.tensor([[1e-6, -1e-6]]).expand(4, 2)
+    assert votes._choose_labels(images, tied, alone=False).tolist() == [0] * 4  # far apart, for all that is known
+    votes._choose_labels(images, tied * 1e6, alone=False)
+    assert votes._choose_labels(images, tied, alone=False).tolist() == [1] * 4  # as each of them alone
+
+
 def test_keys_separate_the_draws() -> None:
     noise = Gaussian(1.0)
     keys = [(0, 0, SELECT, 0), (0, 0, ESTIMATE, 0), (0, 0, ESTIMATE, 1), (0, 1, ESTIMATE, 0), (1, 0, ESTIMATE, 0)]
@@ -80,7 +88,8 @@ def test_keys_separate_the_draws() -> None:
     assert not torch.equal(chunks[1][0], chunks[1][1])
     assert len(chunks[0]) == chunk_size(144) == 64
     assert chunk_size(3 * 4000 * 3000) == 1  # only a few copies of a large photo are in memory at once
-    assert (chunk_size(2**16), chunk_size(3 * 224 * 224)) == (64, 32)  # others would draw other noise for old runs
+    sizes = {2**16: 64, 3 * 224 * 224: 32, 3 * 1000 * 1000: 5}  # others would draw other noise for old runs
+    assert {dim: chunk_size(dim) for dim in sizes} == sizes
 
 
 def test_each_phase_has_noise_of_its_own() -> None:

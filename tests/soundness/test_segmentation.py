@@ -111,6 +111,7 @@ def test_the_smallest_number_of_samples() -> None:
         n = min_samples(pixels, TAU, 0.001)
         assert least_significant_count(np.full(pixels, n), n, TAU, 0.001) == n
         assert least_significant_count(np.full(pixels, n - 1), n - 1, TAU, 0.001) == n
+    assert min_samples(1, 0.51, 0.6) == 1
     with pytest.raises(PprsError, match="smallest n that could is 39"):
         certify_segmentation(
             Thresholds(torch.zeros(8, 8)), torch.ones(1, 8, 8), num_classes=2, noise=Gaussian(SIGMA), n=38
