@@ -173,6 +173,15 @@ def test_a_class_that_the_run_does_not_have_is_refused(
         open_run(tmp_path / "run").rows()
 
 
+def test_a_run_of_a_single_class_is_refused(data: Path, tmp_path: Path, run_options: dict[str, Any]) -> None:
+    predict_dataset(MODEL, str(data), out=tmp_path / "run", **run_options)
+    with closing(sqlite3.connect(tmp_path / "run" / FILE)) as db, db:
+        db.execute("UPDATE settings SET value = '1' WHERE key = 'num_classes'")
+        db.execute("UPDATE rows SET counts = '[200]', prediction = 0, label = 0")
+    with pytest.raises(DamagedError, match='"counts" holds 1 numbers, but there are 1 classes'):
+        open_run(tmp_path / "run").rows()
+
+
 def test_the_examination_names_what_would_decide(data: Path, tmp_path: Path, run_options: dict[str, Any]) -> None:
     run = predict_dataset(MODEL, str(data), out=tmp_path / "run", **run_options)
     found = examine_predictions(run)

@@ -257,6 +257,13 @@ def test_how_often_a_pixel_is_shown_differently() -> None:
     assert Dither(1020, channels="own").offsets_per_pixel(3) == 765
 
 
+def test_a_certificate_counts_the_offsets_of_its_channels() -> None:
+    x = torch.rand(3, 9, 8, generator=torch.Generator().manual_seed(0))
+    for channels, expected in (("own", 3 * 255), ("shared", 255)):
+        certificate = DitherClassifier(Threshold(), 2, Dither(levels=300, channels=channels)).certify(x)
+        assert (certificate.per_pixel, certificate.shape) == (expected, (3, 9, 8))
+
+
 def test_signals_are_refused() -> None:
     """Their values may exceed 255 levels, and a changed one may be shown differently at more offsets than that."""
     g = DitherClassifier(lambda x: x.flatten(1)[:, :2], 2, Dither(levels=1020))
