@@ -488,6 +488,7 @@ def test_a_report_says_what_was_verified(run: Path, tmp_path: Path) -> None:
 
 def test_a_check_of_rows_counts_what_it_could_not_check() -> None:
     row = Row(0, 0, None, 0, 0.0, 0.0, (), None, None, 0.0)
+    assert "unknown stop rule" in str(check_rows([row], RunSettings(stop="raduis:1")).mismatches)
     settings = RunSettings(noise_text="gaussian:sigma=0.5", n0=10, n=100, alpha=0.01)
     check = check_rows([row, row], settings)
     assert (check.rows, dict(check.not_checked), str(check)) == (

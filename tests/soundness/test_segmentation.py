@@ -255,6 +255,13 @@ def test_ties_go_to_the_lower_label() -> None:
     assert cells.majority(np.array([[[3, 1], [2, 2]]]), 4).tolist() == [[1, 2]]
 
 
+def test_many_votes_of_a_pixel_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    votes = SmoothedSegmenter(Thresholds(torch.zeros(8, 8)), 2, Gaussian(SIGMA)).votes
+    labels = np.repeat([[0], [1]], [5_000, 35_000], axis=0) + np.zeros(64, np.int32)
+    monkeypatch.setattr(votes, "_map_labels", lambda *_: iter([(labels, len(labels), None)]))
+    assert (votes.select(torch.zeros(1, 8, 8), 40_000, 0) == 1).all()
+
+
 def test_one_class_and_all_abstained() -> None:
     x, noise = torch.full((1, 8, 8), 128 / 255), Gaussian(SIGMA)
     sure = certify_segmentation(Thresholds(torch.full((8, 8), -500)), x, num_classes=2, noise=noise)
