@@ -265,6 +265,10 @@ def test_a_verification_finds_changed_rows(
         ({"worst": [[0, 1, 1, 1], [0, 1, 0, 1]]}, "which is not a pair of boxes"),
         ({"worst": [[-1, 1, 0, 1], [0, 1, 0, 1]]}, "which is not a pair of boxes"),
         ({"prediction": 3}, '"prediction" is 3, which is not one of 3 classes'),
+        *(
+            ({name: -1}, f'"{name}" is -1, which is below 0')
+            for name in ("label", "prediction", "plain", "worst_label")
+        ),
         ({"shape": [8, 8]}, "which is not that of an image"),
     ],
 )

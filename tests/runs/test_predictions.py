@@ -163,13 +163,14 @@ def test_a_forged_prediction_reaches_no_report(data: Path, tmp_path: Path, run_o
 
 
 @pytest.mark.parametrize("name", ["label", "prediction"])
+@pytest.mark.parametrize("value", [-1, 2])
 def test_a_class_that_the_run_does_not_have_is_refused(
-    name: str, data: Path, tmp_path: Path, run_options: dict[str, Any]
+    name: str, value: int, data: Path, tmp_path: Path, run_options: dict[str, Any]
 ) -> None:
-    run = predict_dataset(MODEL, str(data), out=tmp_path / "run", **run_options)
+    assert predict_dataset(MODEL, str(data), out=tmp_path / "run", **run_options).settings.num_classes == 2
     with closing(sqlite3.connect(tmp_path / "run" / FILE)) as db, db:
-        db.execute(f"UPDATE rows SET {name} = ? WHERE idx = 0", (run.settings.num_classes,))
-    with pytest.raises(DamagedError, match=f'"{name}" is {run.settings.num_classes}, but there are'):
+        db.execute(f"UPDATE rows SET {name} = ? WHERE idx = 0", (value,))
+    with pytest.raises(DamagedError, match=f'"{name}" is {value}, (which is below 0|but there are 2 classes)'):
         open_run(tmp_path / "run").rows()
 
 

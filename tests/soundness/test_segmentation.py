@@ -231,15 +231,19 @@ def test_a_near_tie_is_decided_by_the_image_alone(offset: float) -> None:
     assert found.counts[0, 0] == found.n
 
 
-class CentredByBatch(Thresholds):
+class Capacity(Thresholds):
+    """It labels no more than 8 images of a batch."""
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x - x.mean())
+        scores = super().forward(x)
+        scores[8:] = 0.0
+        return scores
 
 
 def test_a_network_that_is_no_function_of_one_image_is_refused() -> None:
     x = torch.linspace(0, 1, 64).reshape(1, 8, 8)
     options: dict[str, Any] = {"num_classes": 2, "noise": Gaussian(SIGMA)}
-    model = CentredByBatch(torch.zeros(8, 8))
+    model = Capacity(torch.zeros(8, 8))
     with pytest.raises(ConfigurationError, match="not a function of one image"):
         certify_segmentation(model, x, **options)
     with pytest.raises(ConfigurationError, match="not a function of one image"):
