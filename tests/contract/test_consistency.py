@@ -122,6 +122,19 @@ def test_networks_that_are_no_function_of_one_image(name: str) -> None:
     assert "not a function of one image" in str(caught.value)
 
 
+def test_images_of_another_shape_are_checked_too() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        scores = x.flatten(1)[:, :3].clone()
+        if x.shape[-1] > 8:
+            scores[16:] = torch.tensor([1.0, 0.0, 0.0])
+        return scores
+
+    g = classifier(model, threads=1)
+    g.certify(IMAGE, n0=5, n=100)
+    with pytest.raises(ConfigurationError, match="not a function of one image"):
+        g.certify(torch.rand(1, 9, 9), n0=5, n=100)
+
+
 def test_16_bits_excuse_only_what_they_round() -> None:
     model = CentredByBatch()
     model.register_parameter("of_16_bits", torch.nn.Parameter(torch.zeros(1, dtype=torch.bfloat16)))

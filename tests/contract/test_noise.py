@@ -235,7 +235,8 @@ def test_extreme_probabilities(noise: Noise) -> None:
     assert 0 <= noise.radius_between(0.5 + 1e-12, 0.5 - 1e-12, 64) < 1e-9
     if not isinstance(noise, Gaussian):
         with pytest.raises(PprsError, match="at least 64 values"):
-            noise.radius(0.9, 3)
+            noise.radius(0.9, 63)
+        assert noise.radius(0.9, 64) > 0
 
 
 def test_two_bounds_match_a_simulation() -> None:

@@ -150,3 +150,19 @@ def test_a_probe_has_a_margin_for_each_label() -> None:
     stored["probe"]["margins"].pop()
     with pytest.raises(DamagedError, match="there are 2 labels and 1 margins"):
         Binding.from_text(json.dumps(stored))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"identity": {"torch": 2}}, {"identity": ["torch"]}, {"probe": {"labels": [0.5, 1]}},
+        {"probe": {"labels": "01"}}, {"probe": {"margins": ["1", "2"]}}, {"probe": {"spread": "3"}},
+        {"probe": {"spread": True}},
+    ],
+)  # fmt: skip
+def test_a_binding_of_other_types_is_damaged(change: dict[str, Any]) -> None:
+    stored = json.loads(Binding({"torch": "1"}, Probe((0, 1), (1.0, 2.0), 3.0)).to_text())
+    ((name, value),) = change.items()
+    stored[name] = {**stored[name], **value} if name == "probe" else value
+    with pytest.raises(DamagedError, match="the binding of the run to its model is damaged"):
+        Binding.from_text(json.dumps(stored))

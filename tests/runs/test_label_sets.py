@@ -130,6 +130,18 @@ def test_images_have_the_size_that_noise_is_added_at(pixels: str, side: int, tmp
     assert sets.predict_set(images[:2]).shape == (2, 3)
 
 
+def test_sets_of_a_restricted_model_take_images_of_its_classes(tmp_path: Path) -> None:
+    """They can be matched with images before and after they are saved."""
+    model = load_model(str(save_network(tmp_path / "m.safetensors"))).restricted(["a", "c"])
+    images, labels = IMAGES[:60], LABELS[:60] % 2
+    sets = LabelSets.fit(model, images, labels, noise=NOISE, radius=0.1)
+    subject = sets.open_subject((images, labels))
+    assert (len(subject.images), subject.model.class_names) == (60, ("a", "c"))
+    sets.save(tmp_path / "sets.json")
+    again = LabelSets.load(tmp_path / "sets.json").open_subject((images, labels * 2))
+    assert (len(again.images), again.model.class_names) == (60, ("a", "c"))
+
+
 # ---- the file
 
 

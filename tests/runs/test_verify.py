@@ -24,6 +24,7 @@ from scipy.stats import hypergeom
 from pprs import PprsError, certify_dataset, open_run, verify_run, write_report
 from pprs.app.comparison import open_runs
 from pprs.data import fair_order
+from pprs.data.arrays import Arrays
 from pprs.data.base import Example
 from pprs.metrics import certified_accuracy
 from pprs.noise import Quantisation, digest_image, quantise
@@ -224,6 +225,7 @@ def test_other_images_labels_and_models_are_found(run: Path) -> None:
     assert "mismatch: row 3: the data has no image 3" in str(fewer)
     assert "not checked: votes of row 3: the data has no image 3" in str(fewer)
     assert fewer.replayed == (2,)
+    assert any(line.startswith("votes: ") and line.endswith("(1 row)") for line in fewer.checked)
     edit(run, "DELETE FROM rows WHERE idx < 3")
     none = verify_run(run, model=MODEL, data=(IMAGES[:3], LABELS[:3]), rows=[3], progress=False)
     assert "mismatch: row 3: the data has no image 3" in str(none)
@@ -283,6 +285,21 @@ def test_a_row_that_cannot_be_answered_again_is_not_replayed(run: Path, monkeypa
     assert [str(m) for m in result.mismatches] == ["row 1: it cannot be answered again (the network fails)"]
     assert result.replayed == ()
     assert not any("votes" in line for line in result.checked)
+
+
+def test_an_image_that_cannot_be_read_is_not_replayed(run: Path) -> None:
+    class Partly(Arrays):
+        def __getitem__(self, index: int) -> Example:
+            if index == 1:
+                raise PprsError("its file is damaged")
+            return super().__getitem__(index)
+
+    data = Partly(IMAGES.numpy(), LABELS.numpy())
+    result = verify_run(run, model=MODEL, data=data, rows=[1, 2], progress=False)
+    assert result.replayed == (2,)
+    assert any(line.startswith("votes of row 1: ") for line in result.not_checked)
+    assert any(line.startswith("votes: ") and line.endswith("(1 row)") for line in result.checked)
+    assert "the images of 1 row cannot be read, the first of them image 1" in result.not_checked
 
 
 def test_the_random_order_of_the_images_is_compared() -> None:

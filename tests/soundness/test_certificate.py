@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pprs import Certificate
 from pprs.smoothing.certificate import confidence, is_lost_to_rounding
 
 
@@ -42,3 +45,16 @@ def test_only_bounds_that_prove_a_label_can_be_lost_to_rounding() -> None:
     assert not is_lost_to_rounding(0, 0.6, None)
     assert not is_lost_to_rounding(None, 0.5, None)
     assert not is_lost_to_rounding(None, 0.4, 0.4)
+
+
+@pytest.mark.parametrize(
+    ("partition", "region"),
+    [("grid:size=4", "cylinder"), ("none", "ball"), ("slic:n_segments=4,blur=1", "ball"), ("blur:size=3", "ball")],
+)
+def test_only_fixed_segments_certify_a_cylinder(partition: str, region: str) -> None:
+    votes, noise = np.array([5, 95]), "gaussian:sigma=0.5"
+    certificate = Certificate(1, 0.5, 0.9, votes, 1, 10, 100, 0.001, (1, 8, 8), noise, partition)
+    assert certificate.region == region
+    for arithmetic, levels, expected in (("exact", 255, region), ("exact", 65535, "ball"), ("real", None, region)):
+        assert replace(certificate, arithmetic=arithmetic, levels=levels).region == expected
+    assert replace(certificate, assumes="a conjecture holds").region == "ball"

@@ -325,6 +325,11 @@ def test_nothing_is_claimed_before_a_sample_is_drawn() -> None:
     assert certification.certificate().prediction == 1
 
 
+def test_a_batch_has_at_least_one_image() -> None:
+    votes = LocalVotes(coin, 2, Gaussian(0.5))
+    assert [votes.usual_batch(torch.empty(1).expand(3, side, side)) for side in (8, 256, 2000)] == [64, 5, 1]
+
+
 @pytest.mark.parametrize("options", [{"batch_size": 0}, {"threads": 0}])
 def test_sizes_below_1_are_refused(options: dict[str, int]) -> None:
     with pytest.raises(PprsError, match="must be at least 1, not 0") as caught:

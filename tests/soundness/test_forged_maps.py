@@ -214,6 +214,18 @@ class TestForgedMaps(ForgeryContract):
         with pytest.raises(DamagedError, match='the setting "signal_levels" is 128'):
             verify_run(tmp_path / "run", model=MODEL, data=str(folder / "data.npz"), progress=False)
 
+    @pytest.mark.parametrize(("name", "value", "most"), [("selected", -1, 2), ("selected", 3, 2), ("counts", 61, 60)])
+    def test_labels_and_counts_have_their_range(
+        self, folder: Path, tmp_path: Path, name: str, value: int, most: int
+    ) -> None:
+        shutil.copytree(folder / "pixels", tmp_path / "run")
+        document = RUN.read(tmp_path / "run")
+        stored = document["rows"][0][name]
+        document["rows"][0][name] = replace(stored, values=(value, *stored.values[1:]))
+        RUN.write(tmp_path / "run", document)
+        with pytest.raises(DamagedError, match=f'"{name}" must lie between 0 and {most}'):
+            open_run(tmp_path / "run").rows()
+
     @pytest.mark.parametrize("change", [{"levels": 255}, {"moved": 0.01}])
     def test_nothing_is_rounded_in_real_arithmetic(self, tmp_path: Path, change: Document) -> None:
         segment(tmp_path, "run", MODEL, arithmetic="real")

@@ -174,6 +174,15 @@ def test_width_bounds_the_loss_of_radius() -> None:
     assert sum(counts) < 20_000
 
 
+@pytest.mark.parametrize("stop", [None, "width:0.1"])
+def test_no_other_class_can_have_more_than_the_first_leaves_over(stop: str | None) -> None:
+    for top, runner_up in ((1000, 0), (900, 100), (600, 400)):
+        evidence = Evidence(Sampling(10, 1000, 0.01, "two-sided", stop), Gaussian(0.5), 64, 5, 0)
+        lower, upper = evidence.bounds(top, runner_up, 1000)
+        assert upper is not None
+        assert runner_up / 1000 <= upper <= math.nextafter(1 - lower, 2)
+
+
 def test_attainable_radii() -> None:
     noise = Gaussian(0.5)
     for stop in (None, "radius:0.5", "abstain"):

@@ -17,7 +17,7 @@ from pprs.errors import ConfigurationError
 from pprs.noise import Quantisation, quantise
 from pprs.segmentation import ABSTAINED, SegmentationSampling, SmoothedSegmenter
 from pprs.segmentation.groups import Groups
-from pprs.segmentation.holm import least_significant_count, min_samples, p_values
+from pprs.segmentation.holm import MARGIN, check_attainable, least_significant_count, min_samples, p_values
 from pprs.segmentation.metrics import Confusion
 from pprs.smoothing.voting import ESTIMATE, SELECT, noisy_chunk
 
@@ -63,7 +63,10 @@ def test_holm_agrees_with_statsmodels(golden: Path) -> None:
 
 
 def test_a_p_value_equal_to_the_threshold_is_significant() -> None:
-    assert least_significant_count(np.array([50]), 50, TAU, float(p_values(50, TAU)[50])) == 50
+    alpha = float(p_values(50, TAU)[50])
+    assert least_significant_count(np.array([50]), 50, TAU, alpha) == 50
+    check_attainable(1, 50, TAU, TAU**50 * MARGIN)
+    assert min_samples(1, TAU, TAU**50 * MARGIN) == 50
 
 
 def test_p_values_are_never_below_the_exact_ones() -> None:
@@ -259,11 +262,12 @@ def test_ties_go_to_the_lower_label() -> None:
     assert cells.majority(np.array([[[3, 1], [2, 2]]]), 4).tolist() == [[1, 2]]
 
 
-def test_many_votes_of_a_pixel_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("count", [30_000, 40_000])
+def test_many_votes_of_a_pixel_are_counted(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     votes = SmoothedSegmenter(Thresholds(torch.zeros(8, 8)), 2, Gaussian(SIGMA)).votes
-    labels = np.repeat([[0], [1]], [5_000, 35_000], axis=0) + np.zeros(64, np.int32)
+    labels = np.repeat([[0], [1]], [5_000, count - 5_000], axis=0) + np.zeros(64, np.int32)
     monkeypatch.setattr(votes, "_map_labels", lambda *_: iter([(labels, len(labels), None)]))
-    assert (votes.select(torch.zeros(1, 8, 8), 40_000, 0) == 1).all()
+    assert (votes.select(torch.zeros(1, 8, 8), count, 0) == 1).all()
 
 
 def test_one_class_and_all_abstained() -> None:
