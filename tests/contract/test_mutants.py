@@ -24,6 +24,9 @@ def bound(k: int, n: int, alpha: float = 0.1) -> float:
 class Row:
     size: int = 3
 
+    def __init__(self) -> None:
+        super().__init__()
+
     def describe(self) -> str:
         return "a" + str(self.size - 1)
 '''
@@ -41,13 +44,14 @@ def test_each_mutant_is_one_change_of_its_own() -> None:
         ("raise ValueError(f'{k + 1}')", "pass"), ("check(alpha / 2)", "pass"), ("alpha / 2", "alpha * 2"), ("2", "1"),
         ("min(k - 1, LIMIT)", "max(k - 1, LIMIT)"), ("k - 1", "k + 1"), ("k and n > 2", "k or n > 2"), ("0.5", "1.0"),
         ("k and n > 2", "k"), ("n > 2", "n >= 2"), ("range(n)", "range(n - 1)"), ("True", "False"),
+        ("super().__init__()", "__class__"),
     } <= changes  # fmt: skip
 
 
 def test_what_changes_no_result_has_no_mutants() -> None:
     """Messages, defaults and bodies of classes, which a child does not import again, and how things are described."""
     mutants = [mutant for mutant, _ in list_mutants("m", SOURCE)]
-    assert {mutant.function for mutant in mutants} == {"", "bound"}
+    assert {mutant.function for mutant in mutants} == {"", "bound", "Row.__init__"}
     assert not {"0.1", "3", "k + 1"} & {mutant.before for mutant in mutants}
 
 
@@ -55,7 +59,7 @@ def test_a_mutant_keeps_its_name_when_lines_move() -> None:
     before = {mutant.key for mutant, _ in list_mutants("m", SOURCE)}
     moved = SOURCE.replace("class Row:", "def other() -> int:\n    return 7\n\n\nclass Row:")
     assert before < {mutant.key for mutant, _ in list_mutants("m", moved)}
-    assert list_functions(SOURCE) == {"bound": [4, 9], "Row.describe": [14, 15]}
+    assert list_functions(SOURCE) == {"bound": [4, 9], "Row.__init__": [14, 15], "Row.describe": [17, 18]}
 
 
 def test_constants_that_follow_from_a_changed_one_change_too(tmp_path: Path) -> None:
