@@ -1,8 +1,9 @@
 """Run something in a forked child, in which one module is changed.
 
 The parent has imported the package and collected the tests, so a child is ready at once. It exchanges the code of the
-functions that differ, and the constants of a module wherever they were imported. What an import computes with these
-functions stays as it was.
+functions that differ, and the constants of a module: what follows from them in the module, where they were imported,
+and where they are attributes of classes or defaults of arguments. What an import computes with functions stays as it
+was.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
+from typing import Any
 
 from benchmarks.mutants.covering import PACKAGE
 
@@ -67,6 +69,8 @@ class Exchange:
             value for value in objects
             if type(value) is FunctionType and value.__code__.co_filename.startswith(str(PACKAGE))
         ]  # fmt: skip
+        types = [value for value in objects if issubclass(type(value), type)]
+        self._classes = [value for value in types if str(value.__module__).startswith("pprs")]
         self._caches = [value for value in objects if type(value) is functools._lru_cache_wrapper]
 
     def install(self, module: str, tree: ast.Module) -> None:
@@ -78,10 +82,50 @@ class Exchange:
             new = codes.get((old.co_qualname, old.co_firstlineno)) if old.co_filename == path else None
             if new is not None and new.co_freevars == old.co_freevars:
                 function.__code__ = new
-        _change_constants(sys.modules["pprs." + module.replace("/", ".")], tree)
+        for name, (before, after) in find_changed(sys.modules["pprs." + module.replace("/", ".")], tree).items():
+            self._replace(name, before, after)
         for cache in self._caches:
             if str(getattr(cache, "__module__", "")).startswith("pprs"):
                 cache.cache_clear()
+
+    def _replace(self, name: str, old: Any, new: Any) -> None:
+        """Put a new value in the place of that of a name, wherever it was bound when modules were imported."""
+        for module in [module for key, module in sys.modules.items() if key.startswith("pprs")]:
+            if vars(module).get(name) is old:
+                setattr(module, name, new)
+        if isinstance(old, str) or (isinstance(old, int) and abs(old) <= 256):
+            return  # others may be the same object
+        for owner in self._classes:
+            for attribute in [key for key, value in vars(owner).items() if value is old]:
+                setattr(owner, attribute, new)
+        for function in self._functions:
+            if any(value is old for value in function.__defaults__ or ()):
+                function.__defaults__ = tuple(new if value is old else value for value in function.__defaults__ or ())
+            for key, value in (function.__kwdefaults__ or {}).items():
+                if value is old:
+                    function.__kwdefaults__[key] = new
+
+
+def find_changed(module: ModuleType, tree: ast.Module) -> dict[str, tuple[Any, Any]]:
+    """Compute the constants of a module anew that are assigned otherwise, and those that follow from them.
+
+    Returns:
+        The old and the new value of each name that changed.
+    """
+    scope, changed = dict(vars(module)), dict[str, tuple[Any, Any]]()
+    before = ast.parse(Path(module.__file__ or "").read_text(encoding="utf-8"))
+    for old, new in zip(before.body, tree.body, strict=True):
+        if not isinstance(new, ast.Assign):
+            continue
+        used = {node.id for node in ast.walk(new.value) if isinstance(node, ast.Name)}
+        if ast.dump(new) == ast.dump(old) and not used & changed.keys():
+            continue
+        code = compile(ast.Module([new], []), module.__file__ or "", "exec")
+        names = [node.id for node in ast.walk(new.targets[0]) if isinstance(node, ast.Name)]
+        values = {name: scope[name] for name in names}
+        exec(code, scope)
+        changed |= {name: (values[name], scope[name]) for name in names if values[name] is not scope[name]}
+    return changed
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -89,18 +133,3 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
         if isinstance(constant, CodeType):
             yield constant
             yield from _codes(constant)
-
-
-def _change_constants(module: ModuleType, tree: ast.Module) -> None:
-    """Compute the numbers of a module anew, and change those that differ, wherever they were imported."""
-    for statement in tree.body:
-        if not (isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)):
-            continue
-        name, old = statement.targets[0].id, vars(module).get(statement.targets[0].id)
-        if not isinstance(old, int | float | str | tuple):
-            continue
-        new = eval(compile(ast.Expression(statement.value), "", "eval"), dict(vars(module)))
-        if new != old:
-            for other in [m for key, m in sys.modules.items() if key.startswith("pprs")]:
-                if vars(other).get(name) == old:
-                    setattr(other, name, new)

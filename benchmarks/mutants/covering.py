@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -65,8 +65,8 @@ class Recorder:
         return note(frame, event, argument)
 
 
-def digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+def digest(path: Path, modules: Iterable[str]) -> str:
+    return hashlib.sha256(path.read_bytes() + " ".join(modules).encode()).hexdigest()[:16]
 
 
 def write_tests(path: Path, tests: list[dict[str, Any]], sources: dict[str, str]) -> None:
@@ -108,8 +108,10 @@ def list_functions(source: str) -> dict[str, list[int]]:
     return found
 
 
-def choose_tests(mutant: Mutant, tests: list[Covered], source: str, seconds: float) -> list[Covered]:
+def choose_tests(mutant: Mutant, tests: list[Covered], source: str, seconds: float) -> tuple[list[Covered], int]:
     """Return tests that execute the mutant's statement: those that together take this long, the cheapest first.
+
+    The second value is the number of all tests that execute it.
 
     A constant of a module is executed by its import, so the tests are those of the lines that name it.
     """
@@ -126,4 +128,4 @@ def choose_tests(mutant: Mutant, tests: list[Covered], source: str, seconds: flo
         if chosen and spent > seconds:
             break
         chosen.append(test)
-    return chosen
+    return chosen, len(found)

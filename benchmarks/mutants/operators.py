@@ -29,6 +29,8 @@ TEXT = (ast.JoinedStr, ast.List, ast.Tuple, ast.Dict)  # adding to them is no ar
 WORDY = ("describe", "__repr__", "__str__", "_refusal", "_shorten", "format_", "_change", "_differs")
 MESSAGES = ("ConfigurationError", "PprsError", "Finding", "suggest", "warn", "format_level", "print")
 
+Key = tuple[str, str, str, str, int]
+
 
 @dataclass(frozen=True)
 class Mutant:
@@ -42,12 +44,13 @@ class Mutant:
     lines: tuple[int, int]  # of the statement
 
     @property
-    def key(self) -> tuple[str, str, str, str, int]:
+    def key(self) -> Key:
         return self.module, self.function, self.before, self.after, self.nth
 
-    def rank(self, seed: int) -> str:
-        """The place in the sample: a digest, so that a change elsewhere leaves the sample as it is."""
-        return hashlib.sha256(repr((seed, *self.key)).encode()).hexdigest()
+
+def rank(key: Key, seed: int) -> str:
+    """The place of a mutant in the sample: a digest, so that a change elsewhere leaves the sample as it is."""
+    return hashlib.sha256(repr((seed, *key)).encode()).hexdigest()
 
 
 Change = Callable[[], ast.Module]
@@ -183,7 +186,9 @@ def _alternatives(node: ast.AST) -> Iterator[ast.AST]:
     elif isinstance(node, ast.Call):
         yield from _other_calls(node)
     elif isinstance(node, ast.Raise) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)):
-        yield ast.Pass()
+        names = {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+        # Code can only be exchanged for code with the same free variables, and super() has one.
+        yield ast.Expr(ast.Name("__class__", ast.Load())) if "super" in names else ast.Pass()
 
 
 def _other_values(value: object) -> list[object]:

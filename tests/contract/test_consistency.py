@@ -122,6 +122,61 @@ def test_networks_that_are_no_function_of_one_image(name: str) -> None:
     assert "not a function of one image" in str(caught.value)
 
 
+def test_images_of_another_shape_are_checked_too() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        scores = x.flatten(1)[:, :3].clone()
+        if x.shape[-1] > 8:
+            scores[16:] = torch.tensor([1.0, 0.0, 0.0])
+        return scores
+
+    g = classifier(model, threads=1)
+    g.certify(IMAGE, n0=5, n=100)
+    with pytest.raises(ConfigurationError, match="not a function of one image"):
+        g.certify(torch.rand(1, 9, 9), n0=5, n=100)
+
+
+def test_16_bits_excuse_only_what_they_round() -> None:
+    model = CentredByBatch()
+    model.register_parameter("of_16_bits", torch.nn.Parameter(torch.zeros(1, dtype=torch.bfloat16)))
+    g = classifier(model)
+    assert g.votes.rounding == 2**-6
+    with pytest.raises(ConfigurationError, match="when the other images of the batch change"):
+        g.check_model(IMAGE)
+
+
+@pytest.mark.parametrize("limits", [(0.5, 9.0), (-9.0, 1.4)])
+def test_images_of_another_contrast_are_tried(limits: tuple[float, float]) -> None:
+    """Noisy copies of one image are much alike. A network may look at the darkest or the brightest of a batch."""
+
+    class Extremes(Small):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            means = x.mean((1, 2, 3))
+            others = float((means < limits[0]).any() | (means > limits[1]).any())
+            return super().forward(x) + others * torch.tensor([1.0, 0.0, 0.0])
+
+    with pytest.raises(ConfigurationError, match="when the other images of the batch change"):
+        classifier(Extremes()).check_model(torch.full((1, 8, 8), 0.9))
+
+
+def test_rounding_that_a_layer_declares_counts() -> None:
+    model = Small()
+    model.net[0].rounding = 0.01
+    assert classifier(model).votes.rounding == 0.01
+
+
+def test_a_network_of_16_bits_that_scores_an_image_otherwise_alone() -> None:
+    """Near ties are scored alone, and with 16 bits there are many."""
+
+    class Alone(Small):
+        rounding = 2**-6
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) + (len(x) == 1) * torch.tensor([1.0, 0.0, 0.0])
+
+    with pytest.raises(ConfigurationError, match="not a function of one image"):
+        classifier(Alone(), threads=1).certify(IMAGE, n0=5, n=100)
+
+
 def test_images_from_all_over_a_batch_are_scored_alone() -> None:
     """The last image too, which a network may treat differently."""
     scored: list[torch.Tensor] = []
@@ -210,7 +265,10 @@ def test_a_batch_that_the_network_cannot_take() -> None:
             raise RuntimeError("too many")
         return x.flatten(1)[:, :3]
 
-    with pytest.raises(ConfigurationError, match=r"cannot score 64 images together.*too many.*give 16 as `batch_size`"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"cannot score 64 images together, as.*: the model failed.*too many.*give 16 as `batch_size`",
+    ):
         classifier(model).check_model(IMAGE)
     classifier(model, batch_size=16).check_model(IMAGE)
     with pytest.raises(ConfigurationError, match="give 16 as `batch_size`"):

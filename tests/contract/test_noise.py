@@ -17,6 +17,7 @@ from scipy import stats
 from pprs import Exponential, Gaussian, PowerLaw, PprsError
 from pprs.kernels import rng as normal_rng
 from pprs.noise import Noise, keyed_rng, parse_noise, standard_normal
+from pprs.noise.base import sample_gamma
 from pprs.noise.neyman_pearson import ExponentialLikelihoodRatio, PowerLawLikelihoodRatio
 
 N = 2_000_000
@@ -95,6 +96,23 @@ def test_keys_give_independent_streams() -> None:
     assert torch.equal(out, again)
 
 
+def test_seeds_on_a_gpu_stay_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later versions must draw the same votes again."""
+
+    class Recorded:
+        def __init__(self, device: str) -> None:
+            self.device = device
+
+        def manual_seed(self, seed: int) -> Recorded:
+            self.seed = seed
+            return self
+
+    monkeypatch.setattr(torch, "Generator", Recorded)
+    drawn = [keyed_rng("cuda", 3, index, 1, 0) for index in range(2)]
+    assert [rng.device for rng in drawn] == ["cuda", "cuda"]
+    assert [rng.seed for rng in drawn] == [-2556209198720599899, -8586650912079843697]  # type: ignore[union-attr]
+
+
 def test_the_tail_is_not_truncated() -> None:
     """The smallest uniform number gives the largest radius, which is far larger with 64 bits than with 32."""
     state = np.zeros(normal_rng.STATE, np.uint32)
@@ -118,8 +136,23 @@ def test_norms_have_their_distribution(dim: int) -> None:
         (PowerLaw(0.5), stats.betaprime(dim, 10)),
         (PowerLaw(0.5, a=dim + 30.0), stats.betaprime(dim, 30)),
     ):
-        z = noise.sample((count, 1, 1, dim), keyed_rng("cpu", 4, 0, 0, 0)).flatten(1).double()
+        z = noise.sample((count, 2, 2, dim // 4), keyed_rng("cpu", 4, 0, 0, 0)).flatten(1).double()
         assert stats.kstest(z.norm(dim=1).numpy() / noise.scale(dim), norms.cdf).pvalue > 1e-3  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("noise", NOISES, ids=str)
+def test_noise_of_a_generator_of_torch_has_the_same_distribution(noise: Noise) -> None:
+    """As on a GPU, where norms are drawn on the host, with a seed from the stream."""
+    rng = torch.Generator().manual_seed(5)
+    shape = (4000, 1, 8, 8)
+    first, second = noise.sample(shape, rng), noise.sample(shape, rng)
+    norms = noise.sample(shape, keyed_rng("cpu", 4, 0, 0, 0)).flatten(1).norm(dim=1)
+    for drawn in (first, second):
+        assert stats.ks_2samp(drawn.flatten(1).norm(dim=1), norms).pvalue > 1e-3
+        assert abs(float(drawn.sum(0).norm() / drawn.square().sum().sqrt()) - 1) < 0.5
+    assert stats.pearsonr(first.flatten(1).norm(dim=1), second.flatten(1).norm(dim=1)).pvalue > 1e-3
+    assert sample_gamma(5.0, 3, rng).dtype == torch.float64
+    assert sample_gamma(5.0, 3, keyed_rng("cpu", 1)).dtype == torch.float64  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
@@ -199,9 +232,11 @@ def test_extreme_probabilities(noise: Noise) -> None:
         assert 0 < noise.radius_between(*probabilities, 64) < 100 * noise.sigma
     near = noise.radius_between(0.500001, 0.499999, 64)
     assert 0 <= near <= Gaussian(noise.sigma).radius_between(0.51, 0.49, 64)
+    assert 0 <= noise.radius_between(0.5 + 1e-12, 0.5 - 1e-12, 64) < 1e-9
     if not isinstance(noise, Gaussian):
         with pytest.raises(PprsError, match="at least 64 values"):
-            noise.radius(0.9, 3)
+            noise.radius(0.9, 63)
+        assert noise.radius(0.9, 64) > 0
 
 
 def test_two_bounds_match_a_simulation() -> None:

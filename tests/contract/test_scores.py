@@ -42,6 +42,12 @@ def test_relative_difference() -> None:
     assert relative_difference(SCORES, SCORES[:, :2]) == float("inf")
     assert relative_difference(SCORES, SCORES * float("nan")) == float("inf")
     assert relative_difference(torch.ones(2, 3), torch.ones(2, 3)) == 0
+    own = relative_difference(SCORES, SCORES * 1.1)
+    scale = float(spread(SCORES).mean())
+    assert relative_difference(SCORES, SCORES * 1.1, 10 * scale) == pytest.approx(own / 10)  # of more scores than these
+    assert relative_difference(torch.ones(2, 3), SCORES[:2]) == float("inf")  # there is no spread to compare with
+    small = torch.tensor([[1e-6, 2e-6, -torch.inf]])
+    assert relative_difference(small, small * 2) == pytest.approx(1, rel=1e-3)  # of the finite ones
 
 
 def test_a_probe_finds_swapped_labels_behind_an_offset() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -14,7 +15,7 @@ from helpers import Record
 from pools import images
 
 from pprs import Gaussian, Model, Run, certify_dataset
-from pprs.errors import ConfigurationError
+from pprs.errors import ConfigurationError, DamagedError
 from pprs.model import Preprocess
 from pprs.model.scores import Probe
 from pprs.runs import FILE, Binding, RunFile, RunSettings, RunWriter
@@ -141,3 +142,27 @@ def test_runs_of_different_models_are_not_merged(tmp_path: Path) -> None:
         for name in ("version", "scores", "unbound"):
             with pytest.raises(ConfigurationError, match="were made with different models"):
                 run.merge(RunFile(tmp_path / name))
+
+
+def test_a_probe_has_a_margin_for_each_label() -> None:
+    stored = json.loads(Binding({"torch": "1"}, Probe((0, 1), (1.0, 2.0), 3.0)).to_text())
+    assert Binding.from_text(json.dumps(stored)).probe == Probe((0, 1), (1.0, 2.0), 3.0)
+    stored["probe"]["margins"].pop()
+    with pytest.raises(DamagedError, match="there are 2 labels and 1 margins"):
+        Binding.from_text(json.dumps(stored))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"identity": {"torch": 2}}, {"identity": ["torch"]}, {"probe": {"labels": [0.5, 1]}},
+        {"probe": {"labels": "01"}}, {"probe": {"margins": ["1", "2"]}}, {"probe": {"spread": "3"}},
+        {"probe": {"spread": True}},
+    ],
+)  # fmt: skip
+def test_a_binding_of_other_types_is_damaged(change: dict[str, Any]) -> None:
+    stored = json.loads(Binding({"torch": "1"}, Probe((0, 1), (1.0, 2.0), 3.0)).to_text())
+    ((name, value),) = change.items()
+    stored[name] = {**stored[name], **value} if name == "probe" else value
+    with pytest.raises(DamagedError, match="the binding of the run to its model is damaged"):
+        Binding.from_text(json.dumps(stored))

@@ -118,6 +118,30 @@ def test_calibration_and_prediction_have_noise_of_their_own() -> None:
     assert len(calibrated) == 1  # one noisy pass
 
 
+@pytest.mark.parametrize(("pixels", "side"), [("network", 8), ("file", 16)])
+def test_images_have_the_size_that_noise_is_added_at(pixels: str, side: int, tmp_path: Path) -> None:
+    """With pixels of files, the network brings its noisy inputs to its own size."""
+    images = IMAGES[:60].repeat_interleave(2, 2).repeat_interleave(2, 3)
+    model = load_model(str(save_network(tmp_path / "m.safetensors")))
+    sets = LabelSets.fit(model, images, LABELS[:60], noise=NOISE, radius=0.1, pixels=pixels)
+    assert sets.prepare(images[0]).shape == (1, side, side)
+    noisy = torch.rand(4, 1, side, side)
+    assert torch.allclose(sets.network(noisy), sets.votes.scores(noisy), atol=1e-5)
+    assert sets.predict_set(images[:2]).shape == (2, 3)
+
+
+def test_sets_of_a_restricted_model_take_images_of_its_classes(tmp_path: Path) -> None:
+    """They can be matched with images before and after they are saved."""
+    model = load_model(str(save_network(tmp_path / "m.safetensors"))).restricted(["a", "c"])
+    images, labels = IMAGES[:60], LABELS[:60] % 2
+    sets = LabelSets.fit(model, images, labels, noise=NOISE, radius=0.1)
+    subject = sets.open_subject((images, labels))
+    assert (len(subject.images), subject.model.class_names) == (60, ("a", "c"))
+    sets.save(tmp_path / "sets.json")
+    again = LabelSets.load(tmp_path / "sets.json").open_subject((images, labels * 2))
+    assert (len(again.images), again.model.class_names) == (60, ("a", "c"))
+
+
 # ---- the file
 
 
@@ -130,6 +154,8 @@ def test_saved_sets_predict_the_same(tmp_path: Path) -> None:
     assert (loaded.predict_set(IMAGES[:9]) == sets.predict_set(IMAGES[:9])).all()
     assert "not promised for each image" in json.loads(path.read_text())["promise"]
     assert loaded.at(radius=0.0).calibration.threshold <= sets.calibration.threshold
+    with pytest.raises(ConfigurationError, match="calibration images are too few for `radius` 0.6"):
+        loaded.at(radius=0.6)
     assert str(loaded) == str(sets)
 
 

@@ -261,7 +261,14 @@ def test_a_verification_finds_changed_rows(
         ({"passes": 0}, '"passes" is 0, which is below 1'),
         ({"worst": [[0, 1, 0, 1]]}, "which is not a pair of boxes"),
         ({"worst": [[2, 1, 0, 1], [0, 1, 0, 1]]}, "which is not a pair of boxes"),
+        ({"worst": [[1, 1, 0, 1], [0, 1, 0, 1]]}, "which is not a pair of boxes"),
+        ({"worst": [[0, 1, 1, 1], [0, 1, 0, 1]]}, "which is not a pair of boxes"),
+        ({"worst": [[-1, 1, 0, 1], [0, 1, 0, 1]]}, "which is not a pair of boxes"),
         ({"prediction": 3}, '"prediction" is 3, which is not one of 3 classes'),
+        *(
+            ({name: -1}, f'"{name}" is -1, which is below 0')
+            for name in ("label", "prediction", "plain", "worst_label")
+        ),
         ({"shape": [8, 8]}, "which is not that of an image"),
     ],
 )
@@ -366,6 +373,20 @@ def test_reports_mix_kinds(finished: Path, model: str, data: str, tmp_path: Path
 def test_a_report_refuses_rows_that_do_not_follow(finished: Path) -> None:
     change_row(finished, 1, certified=1)
     assert "does not follow" in pprs("report", finished, "--out", finished / "r.html", code=1).stderr
+
+
+def test_the_worst_pair_is_one_of_the_grid_if_that_is_recorded() -> None:
+    worst = ((0, 5, 0, 5), (3, 8, 0, 5))
+    row = PatchRow(0, 2, prediction=1, certified=True, worst=worst, worst_label=1, passes=10, shape=(1, 8, 8))
+    assert row.list_mismatches(PatchSettings(masks=2)) == []
+    assert row.list_mismatches(PatchSettings()) == []
+    assert replace(row, shape=None).list_mismatches(PatchSettings(masks=2)) == []
+    other = replace(row, worst=((0, 5, 0, 5), (2, 7, 0, 5)))
+    assert other.list_mismatches(PatchSettings(masks=2)) == ["its worst pair of masks is not one of the grid"]
+    assert other.list_mismatches(PatchSettings()) == []
+    wide = replace(row, worst=((0, 5, 0, 7), (3, 8, 5, 12)), shape=(1, 8, 12))
+    assert wide.list_mismatches(PatchSettings(masks=2)) == []
+    assert "passes are 9" in str(replace(row, passes=9).list_mismatches(PatchSettings(masks=2)))
 
 
 def test_causes_are_told_apart() -> None:

@@ -20,11 +20,14 @@ from PIL import Image
 from pprs import Gaussian, PprsError, Processes, SmoothedClassifier, open_run, verify_run, write_report
 from pprs.data import open_dataset
 from pprs.errors import ConfigurationError, DamagedError
+from pprs.noise import Quantisation
 from pprs.prediction import PredictedRow, predict_dataset
 from pprs.prediction.examination import examine_predictions
+from pprs.prediction.row import PredictionSettings, check_row
 from pprs.report import make_report
 from pprs.runners import Runner
 from pprs.runs import FILE, Failure, export
+from pprs.smoothing.bounds import binomial_test
 
 NOISE = Gaussian(0.5)
 SIDE = 8
@@ -160,6 +163,54 @@ def test_a_forged_prediction_reaches_no_report(data: Path, tmp_path: Path, run_o
     export(rows, run.settings, "json", tmp_path / "rows.json")
     with pytest.raises(DamagedError, match="prediction is 0, and its counts give an abstention"):
         make_report([tmp_path / "rows.json"])
+
+
+def test_what_exact_arithmetic_costs_is_taken_off_alpha() -> None:
+    """A p-value that is below alpha, and not below what is left of it for all values of the image."""
+    counts = (130, 70)
+    p_value = binomial_test(130, 200)
+    row = PredictedRow(
+        idx=0, label=None, prediction=None, p_value=p_value, counts=counts, shape=(3, 64, 64), levels=255, moved=0.0,
+        image_digest="0" * 32, name=None, seconds=0.0,
+    )  # fmt: skip
+    settings = PredictionSettings(
+        noise_text="gaussian:sigma=0.5", n=200, alpha=p_value, num_classes=2, arithmetic="exact", bit_depth=8
+    )
+    assert check_row(replace(row, prediction=0), replace(settings, alpha=p_value * 1.001)) == []
+    cost = p_value - Quantisation(255).reduced_alpha(p_value, 0.5, 200, 3 * 64 * 64)
+    narrow = replace(settings, alpha=p_value + cost / 2)
+    assert narrow.alpha > p_value
+    assert check_row(row, narrow) == []
+    assert "its counts give an abstention" in str(check_row(replace(row, prediction=0), narrow))
+
+
+@pytest.mark.parametrize("name", ["label", "prediction"])
+@pytest.mark.parametrize("value", [-1, 2])
+def test_a_class_that_the_run_does_not_have_is_refused(
+    name: str, value: int, data: Path, tmp_path: Path, run_options: dict[str, Any]
+) -> None:
+    assert predict_dataset(MODEL, str(data), out=tmp_path / "run", **run_options).settings.num_classes == 2
+    with closing(sqlite3.connect(tmp_path / "run" / FILE)) as db, db:
+        db.execute(f"UPDATE rows SET {name} = ? WHERE idx = 0", (value,))
+    with pytest.raises(DamagedError, match=f'"{name}" is {value}, (which is below 0|but there are 2 classes)'):
+        open_run(tmp_path / "run").rows()
+
+
+def test_a_p_value_below_0_is_refused(data: Path, tmp_path: Path, run_options: dict[str, Any]) -> None:
+    predict_dataset(MODEL, str(data), out=tmp_path / "run", **run_options)
+    with closing(sqlite3.connect(tmp_path / "run" / FILE)) as db, db:
+        db.execute("UPDATE rows SET p_value = -0.5 WHERE idx = 0")
+    with pytest.raises(DamagedError, match='"p_value" is -0.5, which is below 0'):
+        open_run(tmp_path / "run").rows()
+
+
+def test_a_run_of_a_single_class_is_refused(data: Path, tmp_path: Path, run_options: dict[str, Any]) -> None:
+    predict_dataset(MODEL, str(data), out=tmp_path / "run", **run_options)
+    with closing(sqlite3.connect(tmp_path / "run" / FILE)) as db, db:
+        db.execute("UPDATE settings SET value = '1' WHERE key = 'num_classes'")
+        db.execute("UPDATE rows SET counts = '[200]', prediction = 0, label = 0")
+    with pytest.raises(DamagedError, match='"counts" holds 1 numbers, but there are 1 classes'):
+        open_run(tmp_path / "run").rows()
 
 
 def test_the_examination_names_what_would_decide(data: Path, tmp_path: Path, run_options: dict[str, Any]) -> None:

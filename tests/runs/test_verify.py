@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -18,17 +19,22 @@ import pytest
 import torch
 from helpers import Linear, NearlyTied, pprs
 from networks import save_network
+from scipy.stats import hypergeom
 
 from pprs import PprsError, certify_dataset, open_run, verify_run, write_report
 from pprs.app.comparison import open_runs
+from pprs.data import fair_order
+from pprs.data.arrays import Arrays
 from pprs.data.base import Example
 from pprs.metrics import certified_accuracy
 from pprs.noise import Quantisation, digest_image, quantise
 from pprs.runs import FILE, Row, RunFrame, RunSettings, check_row, check_rows
+from pprs.runs.check import IMPOSSIBLE, _most_hits
 from pprs.runs.export import EXPORTED, JOINED
 from pprs.runs.row import from_record
 from pprs.smoothing.sampling import Evidence, Sampling
-from pprs.verification.images import compare_image
+from pprs.verification.findings import Findings
+from pprs.verification.images import _check_order, compare_image
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 OLD_RUNS = Path(__file__).parents[1] / "golden" / "identity"
@@ -88,6 +94,9 @@ def test_a_run_that_nobody_changed_is_verified(name: str, tmp_path: Path) -> Non
     assert len(result.replayed) == 2
     assert any("votes" in line for line in result.checked)
     assert any("digests (4 rows)" in line for line in result.checked)
+    assert "4 rows of the 4 images of the data" in result.checked
+    assert any("which rows: " in line for line in result.checked)
+    assert not any("which rows: " in line for line in verify(tmp_path / "run", replay=4).checked)  # nothing was chosen
 
 
 def test_an_image_off_the_levels_is_verified_with_its_distance(tmp_path: Path) -> None:
@@ -96,6 +105,15 @@ def test_an_image_off_the_levels_is_verified_with_its_distance(tmp_path: Path) -
     assert verify(run, images, replay=1).ok
     edit(run, "UPDATE rows SET moved = moved / 2")
     assert any("moved" in str(m) for m in verify(run, images).mismatches)
+
+
+def test_settings_that_the_images_do_not_allow_switch_no_comparison_off(tmp_path: Path) -> None:
+    images = IMAGES * 0.7317  # on no levels
+    run = certify(tmp_path / "run", images=images)
+    edit(run, "INSERT INTO settings VALUES ('strict_levels', 'true')")
+    result = verify(run, images)
+    assert [mismatch.idx for mismatch in result.mismatches] == [0, 1, 2, 3]
+    assert "with these settings it cannot be answered (its values are not multiples of 1/65535" in str(result)
 
 
 EDITS = {
@@ -171,6 +189,9 @@ def test_exported_rows_are_checked_as_far_as_they_are_recorded(run: Path, tmp_pa
         result = verify_run(tmp_path / f"rows.{kind}", progress=False)
         assert result.ok
         assert ("no counts" in str(result) or "not recorded" in str(result)) == (kind == "tsv")
+        beside = verify(tmp_path / f"rows.{kind}")
+        assert ("model: the digest of its weights" in beside.checked) == (kind == "json")
+        assert ("model: its digest is not recorded" in beside.not_checked) == (kind != "json")
     text = (tmp_path / "rows.json").read_text()
     content = json.loads(text)
     content["rows"][1]["radius"] = 9.9
@@ -208,6 +229,11 @@ def test_other_images_labels_and_models_are_found(run: Path) -> None:
     assert "mismatch: row 3: the data has no image 3" in str(fewer)
     assert "not checked: votes of row 3: the data has no image 3" in str(fewer)
     assert fewer.replayed == (2,)
+    assert any(line.startswith("votes: ") and line.endswith("(1 row)") for line in fewer.checked)
+    edit(run, "DELETE FROM rows WHERE idx < 3")
+    none = verify_run(run, model=MODEL, data=(IMAGES[:3], LABELS[:3]), rows=[3], progress=False)
+    assert "mismatch: row 3: the data has no image 3" in str(none)
+    assert none.replayed == ()
 
 
 def test_rows_without_digests_are_not_bound_and_in_exact_arithmetic_a_mismatch(run: Path, tmp_path: Path) -> None:
@@ -259,6 +285,51 @@ def test_replay_finds_a_network_that_is_no_function_of_one_image(run: Path, monk
     result = verify(run, replay=1)
     assert not result.replayed
     assert "mismatch: the `model` is not a function of one image" in str(result)
+
+
+def test_a_row_that_cannot_be_answered_again_is_not_replayed(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object) -> None:
+        raise PprsError("the network fails")
+
+    monkeypatch.setattr(type(open_run(run).guarantee), "replay", fail)
+    result = verify(run, rows=[1])
+    assert [str(m) for m in result.mismatches] == ["row 1: it cannot be answered again (the network fails)"]
+    assert result.replayed == ()
+    assert not any("votes" in line for line in result.checked)
+
+
+def test_an_image_that_cannot_be_read_is_not_replayed(run: Path) -> None:
+    class Partly(Arrays):
+        def __getitem__(self, index: int) -> Example:
+            if index == 1:
+                raise PprsError("its file is damaged")
+            return super().__getitem__(index)
+
+    data = Partly(IMAGES.numpy(), LABELS.numpy())
+    result = verify_run(run, model=MODEL, data=data, rows=[1, 2], progress=False)
+    assert result.replayed == (2,)
+    assert any(line.startswith("votes of row 1: ") for line in result.not_checked)
+    assert any(line.startswith("votes: ") and line.endswith("(1 row)") for line in result.checked)
+    assert "the images of 1 row cannot be read, the first of them image 1" in result.not_checked
+
+
+def test_the_random_order_of_the_images_is_compared() -> None:
+    """A sample in another order may have been chosen by its results."""
+    order, subject, settings = fair_order(range(9), 3), SimpleNamespace(data=range(9)), SimpleNamespace(seed=3)
+    first, second, *rest = order
+    part = [index for index in order if index < 8]
+
+    def check(order: list[int] | None) -> Findings:
+        findings = Findings()
+        _check_order(order, subject, settings, findings)  # type: ignore[arg-type]
+        return findings
+
+    assert check(None) == Findings()
+    for right in (order, order[:4]):
+        assert check(right) == Findings(checked=["the random order of the images, from the seed"])
+    for wrong in ([second, first, *rest], [*order, first], [second, second]):
+        assert "is not the one that follows from the seed" in str(check(wrong).mismatches)
+    assert "they were chosen from a part of the data" in str(check(part).not_checked)
 
 
 def test_nobody_can_know_which_rows_are_replayed(run: Path) -> None:
@@ -365,6 +436,23 @@ def test_bounds_of_any_order_of_votes_are_accepted_but_not_much_larger_ones(stop
             assert "p_lower" in str(check_row(forged, settings))
 
 
+def test_no_order_of_votes_is_called_impossible_that_bernsteins_inequality_allows() -> None:
+    """At the largest number of early hits, the better one of the two inequalities is exactly at its limit."""
+    times = np.array([10, 100, 500, 900, 990])
+    for hits in (300, 500, 850):
+        share, mean = hits / 1000, times * hits / 1000
+        most = _most_hits(hits, 1000, times)
+        excess, variance = most - mean, share * (1 - share)
+        exponents = [
+            excess**2 / (2 * (times * variance + (1 - share) * excess / 3)),  # too many hits among the first votes
+            excess**2 / (2 * ((1000 - times) * variance + share * excess / 3)),  # or too few among the rest
+        ]
+        limited = most < np.minimum(hits, times)
+        assert limited.any()
+        np.testing.assert_allclose(np.maximum(*exponents)[limited], -math.log(IMPOSSIBLE))
+        assert (hypergeom.sf(np.ceil(most), 1000, hits, times) <= IMPOSSIBLE).all()
+
+
 def test_sampling_ends_only_where_the_rule_is_checked() -> None:
     settings = RunSettings(noise_text="gaussian:sigma=0.5", n0=10, n=3000, alpha=0.01, num_classes=2, stop="radius:0.6")
     row = path_row(np.ones(3000, bool), settings)
@@ -428,6 +516,7 @@ def test_a_report_says_what_was_verified(run: Path, tmp_path: Path) -> None:
 
 def test_a_check_of_rows_counts_what_it_could_not_check() -> None:
     row = Row(0, 0, None, 0, 0.0, 0.0, (), None, None, 0.0)
+    assert "unknown stop rule" in str(check_rows([row], RunSettings(stop="raduis:1")).mismatches)
     settings = RunSettings(noise_text="gaussian:sigma=0.5", n0=10, n=100, alpha=0.01)
     check = check_rows([row, row], settings)
     assert (check.rows, dict(check.not_checked), str(check)) == (

@@ -14,10 +14,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from helpers import Record, pprs
-from networks import save_network
+from networks import PixelNet, save_network
 
-from pprs import Grid, Processes, Slic, certify_dataset, open_run, verify_run, write_report
+from pprs import (
+    Grid,
+    Model,
+    Processes,
+    Slic,
+    certify_dataset,
+    certify_segmentation,
+    open_run,
+    verify_run,
+    write_report,
+)
 from pprs.errors import ConfigurationError, DamagedError, PprsError
 from pprs.model import load_model
 from pprs.model.identity import identify
@@ -89,6 +100,25 @@ def test_worker_processes_give_the_same_bytes(inputs: Path, tmp_path: Path, grou
     assert one == two
     assert len(one["rows"]) == 2
     assert len(one["failed"]) == 1
+
+
+@pytest.mark.parametrize("groups", [None, Grid(4), Slic(n_segments=9, blur=1)], ids=str)
+def test_images_need_not_be_square(tmp_path: Path, groups: Any) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (2, 1, 8, 12), np.uint8)
+    np.savez(tmp_path / "data.npz", x=images, masks=images[:, 0] // 128)
+    sampling = SegmentationSampling(n0=8, n=60, alpha=0.05, groups=groups)
+    model = Model(PixelNet(), "net", 2, input_shape=(1, 8, 12))
+    segment_dataset(model, str(tmp_path / "data.npz"), out=tmp_path / "run", sampling=sampling, **COMMON)
+    again = segment_dataset(model, str(tmp_path / "data.npz"), sampling=sampling, **COMMON)
+    stored = {row.idx: row.certificate for row in open_run(tmp_path / "run").iter_rows()}
+    assert stored == {row.idx: row.certificate for row in again.iter_rows()}
+    for index, certificate in stored.items():
+        assert (certificate.shape, certificate.labels.shape) == ((1, 8, 12), (8, 12))
+        alone = certify_segmentation(
+            model, model.prepare(torch.from_numpy(images[index]) / 255), noise="gaussian:sigma=0.25", seed=3, n0=8,
+            n=60, alpha=0.05, groups=groups, index=index,
+        )  # fmt: skip
+        assert alone == certificate
 
 
 def test_a_url_holds_a_run(inputs: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from pprs import PprsError
 from pprs.smoothing.bounds import (
     binomial_test,
     check_samples,
+    clopper_pearson_interval,
     clopper_pearson_lower,
     clopper_pearson_upper,
     mean_error,
@@ -52,6 +53,15 @@ def test_clopper_pearson_golden(golden: Path) -> None:
         assert lower <= row["lower"] * (1 + 1e-14)
 
 
+@pytest.mark.parametrize("n", [1, 2, 30])
+@pytest.mark.parametrize("confidence", [0.95, 0.5])
+def test_the_interval_is_that_of_scipy(n: int, confidence: float) -> None:
+    low, high = clopper_pearson_interval(np.arange(n + 1), n, confidence)
+    for k in range(n + 1):
+        expected = binomtest(k, n).proportion_ci(confidence)
+        assert (low[k], high[k]) == (pytest.approx(expected.low), pytest.approx(expected.high))
+
+
 @given(st.integers(1, 5000), st.data(), st.sampled_from([1e-6, 1e-3, 0.05, 0.5]))
 def test_clopper_pearson_is_a_bound(n: int, data: st.DataObject, alpha: float) -> None:
     k = data.draw(st.integers(0, n))
@@ -63,7 +73,7 @@ def test_clopper_pearson_is_a_bound(n: int, data: st.DataObject, alpha: float) -
 
 
 def test_min_samples_to_certify_is_minimal() -> None:
-    for alpha in (0.5, 0.05, 0.001, 1e-9):
+    for alpha in (0.6, 0.5, 0.05, 0.001, 1e-9):
         n = min_samples_to_certify(alpha)
         assert clopper_pearson_lower(n, n, alpha) > 0.5
         assert n == 1 or clopper_pearson_lower(n - 1, n - 1, alpha) <= 0.5

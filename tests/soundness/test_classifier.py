@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,12 @@ from helpers import Linear
 
 from pprs import Blur, Certificate, Gaussian, Grid, PprsError, Slic, SmoothedClassifier
 from pprs.model.resnet import architecture
+from pprs.smoothing import samples
+from pprs.smoothing.certification import Certification
+from pprs.smoothing.local_votes import LocalVotes
+from pprs.smoothing.samples import error_context
+from pprs.smoothing.sampling import Evidence, Sampling
+from pprs.smoothing.votes import Votes, count_votes
 from pprs.smoothing.voting import ESTIMATE, SELECT, chunk_size, noisy_chunk
 
 X = torch.rand(1, 12, 12, generator=torch.Generator().manual_seed(1))
@@ -59,6 +66,14 @@ def test_near_ties_depend_only_on_the_image() -> None:
     assert counts[0] == counts[1] == counts[2]
 
 
+def test_a_chunk_of_near_ties_is_measured_by_earlier_ones() -> None:
+    votes = LocalVotes(lambda x: torch.tensor([[-1e-6, 1e-6]]).expand(len(x), 2), 2, Gaussian(0.25))
+    images, tied = torch.zeros(4, 1, 8, 8), torch.tensor([[1e-6, -1e-6]]).expand(4, 2)
+    assert votes._choose_labels(images, tied, alone=False).tolist() == [0] * 4  # far apart, for all that is known
+    votes._choose_labels(images, tied * 1e6, alone=False)
+    assert votes._choose_labels(images, tied, alone=False).tolist() == [1] * 4  # as each of them alone
+
+
 def test_keys_separate_the_draws() -> None:
     noise = Gaussian(1.0)
     keys = [(0, 0, SELECT, 0), (0, 0, ESTIMATE, 0), (0, 0, ESTIMATE, 1), (0, 1, ESTIMATE, 0), (1, 0, ESTIMATE, 0)]
@@ -73,6 +88,43 @@ def test_keys_separate_the_draws() -> None:
     assert not torch.equal(chunks[1][0], chunks[1][1])
     assert len(chunks[0]) == chunk_size(144) == 64
     assert chunk_size(3 * 4000 * 3000) == 1  # only a few copies of a large photo are in memory at once
+    sizes = {2**16: 64, 3 * 224 * 224: 32, 3 * 1000 * 1000: 5}  # others would draw other noise for old runs
+    assert {dim: chunk_size(dim) for dim in sizes} == sizes
+
+
+def test_each_phase_has_noise_of_its_own() -> None:
+    phases = {name: value for name, value in vars(samples).items() if name.isupper() and isinstance(value, int)}
+    del phases["TRIAL_SIZE"]
+    assert len(phases) >= 11
+    assert len({*phases.values()}) == len(phases)
+
+
+def test_every_sample_has_one_vote() -> None:
+    class Forgetful(LocalVotes):
+        def votes(self, x: Any, samples: range, *args: Any, **options: Any) -> Any:
+            return super().votes(x, range(len(samples) - 1), *args, **options)
+
+    source = Forgetful(Linear(torch.ones(1, 12, 12), 0.0), 2, Gaussian(0.25))
+    with pytest.raises(PprsError, match="99 votes were counted for 100 samples"):
+        count_votes(source, source.quantise(X), 100, 0, ESTIMATE)
+    certification = Certification(source, Sampling(10, 100))
+    certification._state = Votes.none(2), Evidence(Sampling(10, 100), Gaussian(0.25), 144, 2, 1)
+    with pytest.raises(PprsError, match="99 votes were counted for 100 samples"):
+        certification.estimate(X)
+
+
+@pytest.mark.parametrize("partition", [None, Grid(3)], ids=str)
+@pytest.mark.parametrize("arithmetic", ["auto", "real"])
+def test_an_image_is_scored_once_as_its_sample_is(partition: Grid | None, arithmetic: str) -> None:
+    model = Linear(torch.linspace(-1, 1, 144).reshape(1, 12, 12), 0.0)
+    votes = SmoothedClassifier(model, 2, Gaussian(0.25), partition, arithmetic=arithmetic).votes
+    image = votes.quantise(X)
+    noisy = noisy_chunk(image, votes.noise, 0, 7, ESTIMATE, batch=1)
+    if partition is not None:
+        noisy = partition.run(noisy)[0]
+    ((index, scores),) = votes.score_once([(7, image)], ESTIMATE)
+    assert index == 7
+    torch.testing.assert_close(scores, votes.scores(noisy)[0], atol=1e-4, rtol=1e-4)
 
 
 def test_certificate_fields() -> None:
@@ -97,6 +149,9 @@ def test_certificate_fields() -> None:
     assert (c.arithmetic, c.levels, len(c.image_digest or "")) == ("exact", 65535, 32)
     with pytest.raises(PprsError, match="they must agree"):
         c.covers(torch.zeros(12, 12))
+    coloured = SmoothedClassifier(Linear(torch.ones(3, 12, 12), 0.0), 2, Gaussian(0.25), Grid(4))
+    colours = coloured.certify(X.expand(3, 12, 12), n0=10, n=100, alpha=0.01)
+    assert (colours.mean_segments, colours.mean_segment_size) == (9, 16)
     with pytest.raises(dataclasses.FrozenInstanceError):
         c.radius = 9.0  # type: ignore[misc]
     assert c == g.certify(X, n0=10, n=100, alpha=0.01)
@@ -122,6 +177,12 @@ def test_predict_returns_a_clear_majority() -> None:
     g = SmoothedClassifier(Linear(torch.ones(1, 12, 12), 0.0), 2, Gaussian(0.25), partition=None)
     assert g.predict(X, n=100).prediction == 1
     assert g.predict(X, n=5, alpha=0.001).abstained  # five votes cannot be significant at that level
+    real = SmoothedClassifier(Linear(torch.ones(1, 12, 12), 0.0), 2, Gaussian(0.25), arithmetic="real")
+    found = real.predict(X, n=100)
+    assert (found.arithmetic, found.levels, found.moved) == ("real", None, 0.0)
+    exact = g.predict(X, n=100)
+    assert (exact.arithmetic, exact.levels) == ("exact", 65535)
+    assert 0 < exact.moved < 12 / (2 * 65535)
 
 
 def test_selection_and_estimation_share_no_draw() -> None:
@@ -257,12 +318,38 @@ def test_bad_images_are_refused(x: torch.Tensor, message: str) -> None:
         g.certify(x, n=100)
 
 
+def test_nothing_is_claimed_before_a_sample_is_drawn() -> None:
+    source = LocalVotes(Linear(torch.ones(1, 12, 12), 0.0), 2, Gaussian(0.25))
+    certification = Certification(source, Sampling(10, 100))
+    for prepare in (lambda: None, lambda: certification.select(X)):
+        prepare()
+        assert not certification.begun
+        with pytest.raises(PprsError, match="no sample has been drawn yet"):
+            certification.certificate()
+    certification.estimate(X)
+    assert certification.certificate().prediction == 1
+
+
+def test_a_batch_has_at_least_one_image() -> None:
+    votes = LocalVotes(coin, 2, Gaussian(0.5))
+    assert [votes.usual_batch(torch.empty(1).expand(3, side, side)) for side in (8, 256, 2000)] == [64, 5, 1]
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 0}, {"threads": 0}])
+def test_sizes_below_1_are_refused(options: dict[str, int]) -> None:
+    with pytest.raises(PprsError, match="must be at least 1, not 0") as caught:
+        LocalVotes(coin, 2, Gaussian(0.5), **options)
+    assert caught.value.parameter in options
+
+
 def test_bad_models_are_reported_with_context() -> None:
     def certify(model, num_classes=2):
         SmoothedClassifier(model, num_classes, Gaussian(0.5), Grid(3)).certify(X, n=100, index=17)
 
     with pytest.raises(PprsError, match=r"image 17: shape \(1, 12, 12\), partition grid:size=3: .*num_classes=3"):
         certify(Linear(torch.ones(1, 12, 12), 0.0), 3)
+    with pytest.raises(PprsError, match=r"^image 3: it is damaged$"), error_context(X, 7, None):
+        raise PprsError("it is damaged", index=3)
     with pytest.raises(PprsError, match="size or number of channels"):
         certify(small_net(channels=1).stem[0].__class__(3, 2, 3))
     with pytest.raises(PprsError, match="must return a tensor"):

@@ -200,6 +200,13 @@ def test_scores_follow_their_definition(score: str, u: float | None) -> None:
         conformal_scores(torch.tensor([1.0, torch.nan]), score)
 
 
+@pytest.mark.parametrize("score", ["aps", "lac"])
+def test_scores_of_labels_that_are_out_of_the_question(score: str) -> None:
+    """However far the network's scores are apart, no conformal score is NaN."""
+    for outputs in ([2000.0, 0.0, -2000.0], [5.0, -torch.inf, -torch.inf]):
+        assert conformal_scores(torch.tensor(outputs), score).tolist() == [-1.0, 0.0, 0.0]
+
+
 def test_the_random_number_orders_equal_labels() -> None:
     equal = torch.zeros(4)
     assert conformal_scores(equal, "lac", 0.1)[0] < conformal_scores(equal, "lac", 0.9)[0]

@@ -268,6 +268,40 @@ def test_how_often_a_pixel_is_shown_differently() -> None:
     assert Dither(1020, channels="own").offsets_per_pixel(3) == 765
 
 
+def test_a_certificate_counts_the_offsets_of_its_channels() -> None:
+    x = torch.rand(3, 9, 8, generator=torch.Generator().manual_seed(0))
+    for channels, expected in (("own", 3 * 255), ("shared", 255)):
+        certificate = DitherClassifier(Threshold(), 2, Dither(levels=300, channels=channels)).certify(x)
+        assert (certificate.per_pixel, certificate.shape) == (expected, (3, 9, 8))
+
+
+class Shifted(Threshold):
+    """It has a shift that is no parameter, or answers only some images of a batch."""
+
+    def __init__(self, *, by_batch: bool = False) -> None:
+        super().__init__()
+        self.by_batch, self.shift = by_batch, 0.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = super().forward(x) + torch.tensor([self.shift, 0.0])
+        if self.by_batch:
+            scores[8:] = torch.tensor([0.0, 1.0])
+        return scores
+
+
+def test_networks_that_are_no_function_of_one_image_are_refused() -> None:
+    x = torch.linspace(0, 1, 64).reshape(1, 8, 8)
+    for use in ("check_model", "certify", "predict"):
+        with pytest.raises(ConfigurationError, match="not (a function of one image|one function)"):
+            getattr(DitherClassifier(Shifted(by_batch=True), 2, Dither(levels=300)), use)(x)
+    model = Shifted()
+    g = DitherClassifier(model, 2, Dither(levels=300))
+    g.check_model(x)
+    model.shift = 1.0
+    with pytest.raises(ConfigurationError, match="its scores of the same image changed"):
+        g.certify(x)
+
+
 def test_a_small_move_of_many_values_is_counted() -> None:
     x = torch.full((1, 64, 64), (100 + 2**-16) / 255)
     assert measure_rounding(x) == 0  # an image of 8 bits, as float32 holds it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from forging import ALONE, OPEN, REPLAY, RUN, UNCHECKED, Document, ForgeryContract, Packed
+from forging import ALONE, OPEN, REPLAY, RUN, UNCHECKED, Document, ForgeryContract, Json, Packed
 
 from pprs import Grid, Slic, verify_run
 from pprs.data.thumbnail import encode_thumbnail
@@ -52,11 +53,11 @@ def write_data(path: Path) -> Path:
     return path
 
 
-def segment(folder: Path, out: str, model: torch.nn.Module, groups: Any = None) -> Run:
+def segment(folder: Path, out: str, model: torch.nn.Module, groups: Any = None, arithmetic: str = "auto") -> Run:
     return segment_dataset(
         model, str(write_data(folder / "data.npz")), noise="gaussian:sigma=0.25", partition="slic:n_segments=40",
         sampling=SegmentationSampling(n0=8, n=60, alpha=0.05, groups=groups), out=folder / out, seed=3, engine="torch",
-        progress=False,
+        progress=False, arithmetic=arithmetic,
     )  # fmt: skip
 
 
@@ -172,7 +173,9 @@ class TestForgedMaps(ForgeryContract):
     def test_merged_groups_are_found(self, folder: Path) -> None:
         """Groups that follow from the settings are not read at all. Others are compared when votes are drawn again."""
         document = RUN.read(folder / "superpixels")
-        assert self.verify(folder, folder / "superpixels", True).ok
+        honest = self.verify(folder, folder / "superpixels", True)
+        assert honest.ok
+        assert "1 image that failed: " in honest.text
         merge(document)
         segment(folder, "merged", MODEL, GROUPS["superpixels"])
         RUN.write(folder / "merged", document)
@@ -189,6 +192,49 @@ class TestForgedMaps(ForgeryContract):
             DamagedError, match='row of image 0 is damaged: "cells" does not match the groups of the run'
         ):
             open_run(folder / "other-groups").rows()
+
+    @pytest.mark.parametrize("change", [lambda cell: 2 * cell, lambda cell: cell - 1])
+    def test_groups_are_numbered_without_gaps(self, folder: Path, tmp_path: Path, change: Callable[[int], int]) -> None:
+        shutil.copytree(folder / "superpixels", tmp_path / "run")
+        document = RUN.read(tmp_path / "run")
+        cells = document["rows"][0]["cells"]
+        document["rows"][0]["cells"] = replace(cells, values=tuple(map(change, cells.values)))
+        RUN.write(tmp_path / "run", document)
+        with pytest.raises(DamagedError, match='"cells" is not numbered from 0 without gaps'):
+            open_run(tmp_path / "run").rows()
+
+    def test_levels_of_signals_are_refused(self, folder: Path, tmp_path: Path) -> None:
+        """With them no image could be prepared, and so none would be compared."""
+        shutil.copytree(folder / "pixels", tmp_path / "run")
+        document = RUN.read(tmp_path / "run")
+        document["settings"]["signal_levels"] = Json(128)
+        for row in document["rows"]:
+            row["levels"] = 128
+        RUN.write(tmp_path / "run", document)
+        with pytest.raises(DamagedError, match='the setting "signal_levels" is 128'):
+            verify_run(tmp_path / "run", model=MODEL, data=str(folder / "data.npz"), progress=False)
+
+    @pytest.mark.parametrize(("name", "value", "most"), [("selected", -1, 2), ("selected", 3, 2), ("counts", 61, 60)])
+    def test_labels_and_counts_have_their_range(
+        self, folder: Path, tmp_path: Path, name: str, value: int, most: int
+    ) -> None:
+        shutil.copytree(folder / "pixels", tmp_path / "run")
+        document = RUN.read(tmp_path / "run")
+        stored = document["rows"][0][name]
+        document["rows"][0][name] = replace(stored, values=(value, *stored.values[1:]))
+        RUN.write(tmp_path / "run", document)
+        with pytest.raises(DamagedError, match=f'"{name}" must lie between 0 and {most}'):
+            open_run(tmp_path / "run").rows()
+
+    @pytest.mark.parametrize("change", [{"levels": 255}, {"moved": 0.01}])
+    def test_nothing_is_rounded_in_real_arithmetic(self, tmp_path: Path, change: Document) -> None:
+        segment(tmp_path, "run", MODEL, arithmetic="real")
+        document = RUN.read(tmp_path / "run")
+        assert (document["rows"][0]["levels"], document["rows"][0]["moved"]) == (None, 0.0)
+        document["rows"][0] |= change
+        RUN.write(tmp_path / "run", document)
+        with pytest.raises(DamagedError, match='"levels" or "moved" has a value, but the run is in real arithmetic'):
+            open_run(tmp_path / "run").rows()
 
     def test_masks_of_the_networks_own_answer_are_found(self, folder: Path) -> None:
         document = RUN.read(folder / "pixels")

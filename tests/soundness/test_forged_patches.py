@@ -218,6 +218,7 @@ class TestForgedPatches(ForgeryContract):
             ["UPDATE settings SET value='null' WHERE key='engine'"],
             ["UPDATE settings SET value='null' WHERE key='model_digest'"],
             ["UPDATE settings SET value='null' WHERE key='fill'"],
+            ["UPDATE settings SET value='null' WHERE key='masks'"],
             ["UPDATE settings SET value='null' WHERE key='num_classes'"],
         ],
     )

@@ -27,7 +27,9 @@ from pprs.progress import Silent
 from pprs.runners import Budget, RunProgress, parse_budget
 from pprs.runs import FILE, Row, RunSettings, RunWriter
 from pprs.smoothing.bounds import clopper_pearson_interval, clopper_pearson_lower
+from pprs.smoothing.certification import Certification
 from pprs.smoothing.confidence_sequence import ConfidenceSequence
+from pprs.smoothing.local_votes import LocalVotes
 from pprs.smoothing.sampling import (
     Evidence,
     Sampling,
@@ -172,6 +174,15 @@ def test_width_bounds_the_loss_of_radius() -> None:
     assert sum(counts) < 20_000
 
 
+@pytest.mark.parametrize("stop", [None, "width:0.1"])
+def test_no_other_class_can_have_more_than_the_first_leaves_over(stop: str | None) -> None:
+    for top, runner_up in ((1000, 0), (900, 100), (600, 400)):
+        evidence = Evidence(Sampling(10, 1000, 0.01, "two-sided", stop), Gaussian(0.5), 64, 5, 0)
+        lower, upper = evidence.bounds(top, runner_up, 1000)
+        assert upper is not None
+        assert runner_up / 1000 <= upper <= math.nextafter(1 - lower, 2)
+
+
 def test_attainable_radii() -> None:
     noise = Gaussian(0.5)
     for stop in (None, "radius:0.5", "abstain"):
@@ -185,6 +196,9 @@ def test_attainable_radii() -> None:
         check_radii_attainable(Sampling(n=1000, stop="radius:0.25,3"), noise, 784, 10)
     with pytest.raises(PprsError, match="no number of samples"):
         min_samples_for_radius(9.0, Sampling(), noise, 784, 10)
+    source = LocalVotes(Linear(torch.ones(1, 8, 8), 0.0), 2, noise)
+    with pytest.raises(PprsError, match="can never certify a radius of 3"):
+        Certification(source, Sampling(n=1000, stop="radius:0.25,3")).select(torch.zeros(1, 8, 8))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from pprs.errors import ConfigurationError
 from pprs.noise import Quantisation, quantise
 from pprs.segmentation import ABSTAINED, SegmentationSampling, SmoothedSegmenter
 from pprs.segmentation.groups import Groups
-from pprs.segmentation.holm import least_significant_count, min_samples, p_values
+from pprs.segmentation.holm import MARGIN, check_attainable, least_significant_count, min_samples, p_values
 from pprs.segmentation.metrics import Confusion
 from pprs.smoothing.voting import ESTIMATE, SELECT, noisy_chunk
 
@@ -63,7 +63,10 @@ def test_holm_agrees_with_statsmodels(golden: Path) -> None:
 
 
 def test_a_p_value_equal_to_the_threshold_is_significant() -> None:
-    assert least_significant_count(np.array([50]), 50, TAU, float(p_values(50, TAU)[50])) == 50
+    alpha = float(p_values(50, TAU)[50])
+    assert least_significant_count(np.array([50]), 50, TAU, alpha) == 50
+    check_attainable(1, 50, TAU, TAU**50 * MARGIN)
+    assert min_samples(1, TAU, TAU**50 * MARGIN) == 50
 
 
 def test_p_values_are_never_below_the_exact_ones() -> None:
@@ -111,6 +114,7 @@ def test_the_smallest_number_of_samples() -> None:
         n = min_samples(pixels, TAU, 0.001)
         assert least_significant_count(np.full(pixels, n), n, TAU, 0.001) == n
         assert least_significant_count(np.full(pixels, n - 1), n - 1, TAU, 0.001) == n
+    assert min_samples(1, 0.51, 0.6) == 1
     with pytest.raises(PprsError, match="smallest n that could is 39"):
         certify_segmentation(
             Thresholds(torch.zeros(8, 8)),
@@ -189,6 +193,7 @@ def test_counts_by_brute_force(image: torch.Tensor, groups: Any) -> None:
     selected = np.array([np.bincount(column, minlength=3).argmax() for column in selection.T])
     counts = sum((label(sample) == selected).astype(int) for sample in samples(ESTIMATE, n))
     assert found.hypotheses == cells.max() + 1
+    assert (found.groups == "none") == (groups is None)
     assert found.static_groups == (groups is None or isinstance(groups, Grid))
     np.testing.assert_array_equal(found.selected, selected[cells])
     np.testing.assert_array_equal(found.counts, counts[cells])
@@ -211,20 +216,47 @@ def test_results_do_not_depend_on_batches_or_threads(image: torch.Tensor, groups
 
 
 class NearlyTiedPixels(torch.nn.Module):
-    """Nearly a tie at one pixel, which a batch turns from class 1 to class 0. The others are far from a tie."""
+    """Nearly a tie at one pixel, which a batch turns from class 1 to class 0. The others are far from a tie.
+
+    Scores with a large offset are rounded more.
+    """
+
+    def __init__(self, offset: float) -> None:
+        super().__init__()
+        self.offset, self.size = offset, max(1e-6, 2e-7 * offset)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         score = torch.full_like(x[:, 0], 1.0)
-        score[:, 0, 0] = 1e-6 if len(x) == 1 else -1e-6
-        return torch.stack([-score, score], dim=1)
+        score[:, 0, 0] = self.size if len(x) == 1 else -self.size
+        return torch.stack([self.offset - score, self.offset + score], dim=1)
 
 
-def test_a_near_tie_is_decided_by_the_image_alone() -> None:
-    found = certify_segmentation(
-        NearlyTiedPixels(), torch.zeros(1, 8, 8), num_classes=2, noise=Gaussian(SIGMA), partition=None
-    )
+@pytest.mark.parametrize("offset", [0.0, 1000.0])
+def test_a_near_tie_is_decided_by_the_image_alone(offset: float) -> None:
+    model = NearlyTiedPixels(offset)
+    found = certify_segmentation(model, torch.zeros(1, 8, 8), num_classes=2, noise=Gaussian(SIGMA), partition=None)
     assert found.selected[0, 0] == 1
     assert found.counts[0, 0] == found.n
+
+
+class Capacity(Thresholds):
+    """It labels no more than 8 images of a batch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = super().forward(x)
+        scores[8:] = 0.0
+        return scores
+
+
+def test_a_network_that_is_no_function_of_one_image_is_refused() -> None:
+    x = torch.linspace(0, 1, 64).reshape(1, 8, 8)
+    options: dict[str, Any] = {"num_classes": 2, "noise": Gaussian(SIGMA), "partition": None}
+    model = Capacity(torch.zeros(8, 8))
+    with pytest.raises(ConfigurationError, match="not a function of one image"):
+        certify_segmentation(model, x, **options)
+    with pytest.raises(ConfigurationError, match="not a function of one image"):
+        SmoothedSegmenter(model, **options).check_model(x)
+    certify_segmentation(model, x, check=False, **options)  # for those who know
 
 
 def test_ties_go_to_the_lower_label() -> None:
@@ -233,6 +265,14 @@ def test_ties_go_to_the_lower_label() -> None:
     assert (found.labels == 0).all()
     cells = Groups(np.array([[0, 0], [1, 1]], np.int32), True)
     assert cells.majority(np.array([[[3, 1], [2, 2]]]), 4).tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize("count", [30_000, 40_000])
+def test_many_votes_of_a_pixel_are_counted(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    votes = SmoothedSegmenter(Thresholds(torch.zeros(8, 8)), 2, Gaussian(SIGMA)).votes
+    labels = np.repeat([[0], [1]], [5_000, count - 5_000], axis=0) + np.zeros(64, np.int32)
+    monkeypatch.setattr(votes, "_map_labels", lambda *_: iter([(labels, len(labels), None)]))
+    assert (votes.select(torch.zeros(1, 8, 8), count, 0) == 1).all()
 
 
 def test_one_class_and_all_abstained() -> None:

@@ -225,10 +225,14 @@ def show(
     shape = (len(offsets), *thresholds.shape)
     lowest, highest = np.empty(shape, np.uint8), np.empty(shape, np.uint8)
     kernels.show_levels(
-        to_planes(batch.int().numpy()), which, to_planes(thresholds.int().numpy()[None])[0], offsets.long().numpy(),
-        levels, to_planes(lowest), to_planes(highest),
+        to_planes(_to_array(batch)), which, to_planes(_to_array(thresholds)[None])[0], offsets.long().numpy(), levels,
+        to_planes(lowest), to_planes(highest),
     )  # fmt: skip
     return ShownLevels(torch.from_numpy(lowest), torch.from_numpy(highest), levels, shared)
+
+
+def _to_array(levels: torch.Tensor) -> npt.NDArray[np.int32]:
+    return np.ascontiguousarray(levels.int().numpy())
 
 
 def to_planes(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

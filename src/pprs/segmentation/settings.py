@@ -77,6 +77,8 @@ class SegmentationSettings(Provenance):
                 f'the settings "arithmetic" and "bit_depth" are {quote_value(self.arithmetic)} and {self.bit_depth}, '
                 "which no run has together"
             )
+        if self.signal_levels is not None:
+            raise DamagedError(f'the setting "signal_levels" is {self.signal_levels}, and label maps are of images')
         if self.arithmetic == "exact" and not self.noise.exact:
             raise DamagedError(f'the setting "arithmetic" is "exact", which is not possible with {self.noise}')
 

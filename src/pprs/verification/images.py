@@ -107,12 +107,16 @@ class _Comparison:
         self.seen.add(row.idx)
         try:
             example = self.subject.data[row.idx]
-            image = self.guarantee.prepare(example.image, self.settings)
         except IndexError:
             self.findings.mismatch(row.idx, f"the data has no image {row.idx}")
             return
         except (PprsError, OSError):
             self.unread.append(row.idx)
+            return
+        try:
+            image = self.guarantee.prepare(example.image, self.settings)
+        except PprsError as error:  # of a row, so it was possible
+            self.findings.mismatch(row.idx, f"with these settings it cannot be answered ({error.message})")
             return
         self.known += 1
         found = compare_truth(self.guarantee, row, example.truth)
