@@ -8,6 +8,7 @@ from .audit import audit_run as audit_run
 from .certify.dataset import certify_dataset as certify_dataset
 from .data import ImageSet as ImageSet
 from .data import open_dataset as open_dataset
+from .dither import Dither as Dither
 from .errors import PprsError as PprsError
 from .label_sets import LabelSets as LabelSets
 from .model import Model as Model

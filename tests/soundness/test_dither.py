@@ -17,7 +17,7 @@ from helpers import pprs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pprs import certify_dataset, open_run, verify_run
+from pprs import SmoothedClassifier, certify_dataset, open_run, verify_run
 from pprs.dither import TEMPLATES, Dither, DitherCertificate, DitherClassifier, certified_changes, make_template
 from pprs.dither.blue_noise import FILE, make_ranks
 from pprs.dither.certificate import choose_label
@@ -431,3 +431,10 @@ def test_a_template_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         Dither(300, file="a/t.npy").thresholds((1, 8, 8))
     with pytest.raises(ConfigurationError, match="cannot be read"):
         Dither(300, file="b.npy").bind_file()
+
+
+@pytest.mark.parametrize("noise", [Dither(300), "dither:levels=300"])
+def test_what_samples_noise_refuses_thresholds(noise: Dither | str) -> None:
+    with pytest.raises(ConfigurationError, match=r"thresholds, whose votes are counted.*DitherClassifier") as caught:
+        SmoothedClassifier(Threshold(), 2, noise)  # type: ignore[arg-type]
+    assert caught.value.parameter == "noise"

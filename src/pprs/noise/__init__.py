@@ -24,6 +24,7 @@ from pprs.noise.quantised import (
 
 AnyNoise: TypeAlias = Noise | str | float
 NOISES: dict[str, type[Noise]] = {kind.name: kind for kind in (Gaussian, Exponential, PowerLaw)}
+THRESHOLDS = "dither"  # which takes the place of noise in some functions
 
 
 def parse_noise(text: str) -> Noise:
@@ -42,6 +43,12 @@ def as_noise(value: Any, parameter: str = "noise") -> Noise:
             return Gaussian(float(value))
         except ConfigurationError as error:
             raise ConfigurationError(f"`{parameter}`: {error.message}", parameter=parameter) from error
+    if (text := str(value)).strip().partition(":")[0] == THRESHOLDS:
+        raise ConfigurationError(
+            f"`{parameter}` {text} is thresholds, whose votes are counted: nothing is drawn here. They are for "
+            "pprs.dither.DitherClassifier, certify_dataset, adapt and training.",
+            parameter=parameter,
+        )
     noise = parse_noise(value) if isinstance(value, str) else value
     check_type(noise, Noise, parameter, 'pprs.Gaussian(0.25), "gaussian:sigma=0.25" or 0.25')
     return noise
