@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 from pprs.metrics import f1_of_certified, paired_differences, summarize
 from pprs.report.figures import draw_curves, to_bytes
-from pprs.reproduction.results import frame_from_records
+from pprs.reproduction.layouts import frame_from_records
 from pprs.runs import RunFrame
 from pprs.runs.export import records_to_arrow, write_parquet
 from pprs.smoothing.certificate import round_down

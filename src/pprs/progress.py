@@ -53,6 +53,16 @@ class Progress(Protocol):
         """End the current stage, whether it is complete or not."""
 
 
+class BarsOnly:
+    """Progress without messages, for a call that makes hundreds of runs."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.begin, self.advance, self.end = progress.begin, progress.advance, progress.end
+
+    def message(self, text: str) -> None:
+        pass
+
+
 class Silent:
     """Shows nothing."""
 

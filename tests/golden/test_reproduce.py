@@ -24,15 +24,16 @@ from helpers import pprs
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
-from pprs import PprsError
+from pprs import PprsError, open_run
 from pprs.data import ImageSet, open_dataset
 from pprs.data.arrays import Arrays
 from pprs.noise import noise_of
 from pprs.report.table import NONE, Table, format_radius
 from pprs.reproduction import Results, charts, draw_experiment, experiment_cells, models_table, read_plan, reproduce
+from pprs.reproduction.layouts import SAMPLED
 from pprs.reproduction.match import LEAST, MOST, matching_sigma
 from pprs.reproduction.plan import Data, Line, ModelSpec, ReproductionPlan
-from pprs.reproduction.results import KEPT, MANIFEST, ROW, _read_data
+from pprs.reproduction.results import MANIFEST, _read_data
 from pprs.reproduction.run import Reproduction
 from pprs.reproduction.tables import accuracy_gain, gallery_table, most_common_share
 from pprs.runs import RunFrame, RunSettings, read_frame
@@ -50,6 +51,7 @@ NAMES = (
     "noises",
     "training",
     "adapt",
+    "dither",
     "gallery",
 )  # of the quick plan
 QUICK = ROOT / "src" / "pprs" / "reproduction" / "quick.toml"
@@ -96,10 +98,10 @@ def modification_times(paths: Iterable[Path]) -> dict[Path, int]:
 def test_every_kind_of_figure_and_table(quick: Path) -> None:
     page = (quick / "README.md").read_text()
     for name in NAMES:
-        kind = "png" if name == "gallery" else "svg"
-        assert (quick / "tables" / f"{name}-digits.csv").stat().st_size > 100, name
-        assert (quick / "figures" / f"{name}-digits.{kind}").stat().st_size > 100, name
-        assert f"(figures/{name}-digits.{kind})" in page
+        kind, data = "png" if name == "gallery" else "svg", "dither-digits" if name == "dither" else "digits"
+        assert (quick / "tables" / f"{name}-{data}.csv").stat().st_size > 100, name
+        assert (quick / "figures" / f"{name}-{data}.{kind}").stat().st_size > 100, name
+        assert f"(figures/{name}-{data}.{kind})" in page
     assert len(list((quick / "figures").glob("[!.]*"))) == len(NAMES)
     adapted = list(csv.DictReader((quick / "tables" / "adapt-digits.csv").read_text().splitlines()))
     assert [line["method"] for line in adapted] == ["RS", "soft, 4 shifts", "soft, 4 shifts (adapted)"]
@@ -129,10 +131,33 @@ def test_figures_are_drawn_from_rows_only(quick: Path, tmp_path: Path) -> None:
             assert (tmp_path / kind / path.name).read_bytes() == path.read_bytes(), path.name
 
 
+def test_certificates_of_counted_votes_are_tabulated_as_their_runs_have_them(quick: Path) -> None:
+    lines = list(csv.DictReader((quick / "tables" / "dither-dither-digits.csv").read_text().splitlines()))
+    names = ["Gaussian filter", "Gaussian filter, template=random", "soft, 4 shifts", "soft, 4 shifts (adapted)"]
+    assert [line["method"] for line in lines] == [*names, "others"]
+    assert lines[-1]["L1 0.5, %"] == "50.0"
+    entries = {e.cell.name: e for e in Results(quick).manifest().entries.values() if e.cell.is_counted}
+    for line, cell in zip(
+        lines, sorted(entries, key=lambda name: ("adapted" in name, "shifted" in name, "random" in name)), strict=False
+    ):
+        (folder,) = (quick / "runs").glob(f"{cell}-*")
+        rows = open_run(folder / "0").rows()
+        assert len(rows) == 10
+        share = np.mean([row.correct and row.grey_levels >= 255 for row in rows])
+        assert float(line["L1 1, %"]) == pytest.approx(100 * share)
+        assert float(line["any 1 pixel, %"]) == pytest.approx(
+            100 * np.mean([row.correct and row.offsets >= 255 for row in rows])
+        )
+        assert float(line["average L1 radius"]) == pytest.approx(
+            np.mean([row.radius * row.correct for row in rows]), abs=0.001
+        )
+        assert line["L1 2, %"] == ""  # so many votes cannot certify it
+
+
 def test_manifest_and_rows_agree(quick: Path, tmp_path: Path) -> None:
     results = copy_rows(quick, tmp_path)
     assert not results.problems()
-    entries = results.manifest().entries
+    entries = {key: e for key, e in results.manifest().entries.items() if e.cell.data == "digits"}
     rows = pandas.read_parquet(tmp_path / "digits.parquet")
     assert len(rows) == sum(entry.rows for entry in entries.values())
     assert set(rows.cell) == entries.keys()
@@ -166,7 +191,7 @@ def test_files_that_cannot_be_read_or_are_not_ours_are_not_replaced(tmp_path: Pa
     cell = read_plan(quick=True).cell(read_plan(quick=True).experiments["curves"], "digits", Line("rs"), 0.25)
     entry = next(e for e in Results(RESULTS).manifest().entries.values() if e.cell.data == "cat")
     rows = Results(RESULTS).table(entry)
-    rows = pyarrow.table({name: rows[JOINED.get(name, name)] for name in (*ROW, *KEPT)})
+    rows = pyarrow.table({name: rows[JOINED.get(name, name)] for name in (*SAMPLED.rows, *SAMPLED.settings)})
 
     def add(folder: Path) -> None:
         Results(folder).add(cell, "key", rows, network="", images="")
@@ -204,8 +229,10 @@ def test_a_folder_in_the_earlier_form_opens(quick: Path, tmp_path: Path) -> None
     (tmp_path / "rows" / "models.json").write_text(json.dumps(dict(manifest.models)))
     for entry in manifest.entries.values():
         table = results.table(entry)
-        names = [*table.schema.names[8:22], *(JOINED.get(name, name) for name in KEPT)]
-        old = table.select(names).rename_columns([*table.schema.names[8:22], *KEPT])
+        if entry.cell.is_counted:
+            continue
+        names = [*table.schema.names[8:22], *(JOINED.get(name, name) for name in SAMPLED.settings)]
+        old = table.select(names).rename_columns([*table.schema.names[8:22], *SAMPLED.settings])
         stamps = {"pprs": entry.key, "pprs.network": entry.network, "pprs.pictures": entry.images}
         path = tmp_path / "rows" / f"{entry.cell.name}.parquet"
         pyarrow.parquet.write_table(old.replace_schema_metadata(stamps), path)
@@ -505,6 +532,8 @@ def test_the_papers_plan_has_samples_for_all_its_radii() -> None:
         for data, sigmas in experiment.sigmas.items():
             spec = plan.data[data]
             for cell in experiment_cells(plan, experiment, data, sigmas).values():
+                if cell.is_counted:
+                    continue
                 sampling = Sampling(spec.n0 or plan.n0, spec.n or plan.n, plan.alpha, stop=cell.stop)
                 check_radii_attainable(
                     sampling, noise_of(cell.noise, cell.sigma), pixels.get(data.removeprefix("adapt-"), 150), 10

@@ -116,7 +116,7 @@ def test_images_need_not_be_square(tmp_path: Path, groups: Any) -> None:
         assert (certificate.shape, certificate.labels.shape) == ((1, 8, 12), (8, 12))
         alone = certify_segmentation(
             model, model.prepare(torch.from_numpy(images[index]) / 255), noise="gaussian:sigma=0.25", seed=3, n0=8,
-            n=60, alpha=0.05, groups=groups, index=index,
+            n=60, alpha=0.05, groups=groups, index=index, partition=None,
         )  # fmt: skip
         assert alone == certificate
 

@@ -26,7 +26,8 @@ BATCH, LEAST_BATCH, BATCH_VALUES = 128, 16, 2**21  # images per step: fewer if t
 LEARNING_RATE, MOMENTUM, WEIGHT_DECAY = 0.05, 0.9, 5e-4
 MAX_NORM = 1.0  # to which gradients are clipped
 WARM_UP = 0.2  # share of the steps during which the learning rate rises
-SHIFT = 8  # images are shifted by up to 1/8 of their height
+SHIFT = 8  # images are shifted by up to 1/8 of their height,
+OFTEN = 32  # if each is seen at least so often, and by less if not: new images need no variants
 
 LEAST_STEPS, DEFAULT_STEPS = 20, 2000
 SLOW = 200  # with time for fewer steps, normalisation layers alone are trained
@@ -49,11 +50,13 @@ def distil(
     deadline: float | None = None,
     layers: str = "auto",
     steps: int | None = None,
+    samples: float | None = None,
 ) -> Changes:
     """Train a copy of the network to predict for perturbed images what it predicts for the clean ones.
 
     The targets are the unadapted network's probabilities for the clean image, after a random shift and, for colour
-    images, reflection. No label is needed. The result depends on the number of steps, but not on the time they take.
+    images, reflection. Images that are seen a few times only are shifted less. No label is needed. The result depends
+    on the number of steps, but not on the time they take.
 
     Args:
         problem: The classifier, and what it is adapted to.
@@ -65,6 +68,7 @@ def distil(
         layers: What to train: "all" weights, the weights of normalisation layers ("norm"), or "auto": all, unless the
             time suffices for few steps only.
         steps: The number of steps, instead of as many as fit.
+        samples: The number of perturbed images in all steps together, instead.
 
     Returns:
         The changes with the new weights. If the training diverges, they are those before it did.
@@ -75,6 +79,8 @@ def distil(
     if layers not in LAYERS:
         raise ConfigurationError(f'unknown `layers` "{layers}". {suggest(layers, LAYERS)}', parameter="layers")
     _check_gradients(problem)
+    if samples is not None:
+        steps = max(LEAST_STEPS, round(samples / choose_batch(problem)))
     if steps is None:
         steps, layers = _plan(problem, changes, deadline, layers)
     trainer = _NetworkTrainer(problem, changes, "all" if layers == "auto" else layers, steps)
@@ -186,9 +192,8 @@ class _NetworkTrainer:
         """Yield the clean images of each step, shifted and mirrored at random."""
         images = self._problem.images
         channels, height = images.shape[1:3]
-        size = max(LEAST_BATCH, min(BATCH, BATCH_VALUES // images[0].numel()))
-        if self._problem.model.task == "segment":
-            size = LEAST_BATCH  # each image has as many targets as pixels
+        size = choose_batch(self._problem)
+        shift = choose_shift(height, self._steps * size / len(images))
         order = torch.empty(0, dtype=torch.long)
         while True:
             while len(order) < size:
@@ -196,7 +201,7 @@ class _NetworkTrainer:
             batch, order = images[order[:size]], order[size:]
             if channels == 3 and images.ndim == 4:  # a colour image
                 batch = mirror_images(batch, self._generator)
-            yield shift_images(batch, height // SHIFT, self._generator)
+            yield shift_images(batch, shift, self._generator)
 
     def _train(self, images: torch.Tensor, step: int) -> float:
         """Make one step and return its loss. A loss that is not finite changes nothing."""
@@ -235,6 +240,22 @@ class _NetworkTrainer:
             estimate_statistics(self._net, inputs)
         base = self._problem.model.module.state_dict()
         return {name: value for name, value in self._copy_state().items() if not torch.equal(value, base[name])}
+
+
+def choose_batch(problem: Perturbed) -> int:
+    """Return the number of images of a step."""
+    if problem.model.task == "segment":
+        return LEAST_BATCH  # each image has as many targets as pixels
+    return max(LEAST_BATCH, min(BATCH, BATCH_VALUES // problem.images[0].numel()))
+
+
+def choose_shift(height: int, times: float) -> int:
+    """Return by how many pixels at most images of this height are shifted, if each is seen so many times.
+
+    >>> choose_shift(28, 40), choose_shift(28, 16), choose_shift(28, 2.5)
+    (3, 2, 0)
+    """
+    return round(height // SHIFT * min(1.0, times / OFTEN))
 
 
 def _select_parameters(net: nn.Module, layers: str) -> list[nn.Parameter]:

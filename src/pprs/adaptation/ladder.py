@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -22,6 +23,7 @@ from pprs.progress import Progress
 AUTO = "auto"
 UNADAPTED = "none"  # the method of the first step, which measures the classifier before any change
 LEAST_IMAGES, LEAST_SAMPLES = 32, 16  # of a judgement, however short the time
+MOST_IMAGES = 500  # of a judgement without a limit of time
 JUDGING = 1 / 30  # share of the time that one judgement may take
 
 
@@ -56,6 +58,7 @@ def climb(
     *,
     method: str = AUTO,
     seconds: float | None = None,
+    samples: float | None = None,
     held_back: torch.Tensor,
     finished: Sequence[Step] = (),
     on_step: Callable[[Step], None] = lambda step: None,
@@ -71,6 +74,8 @@ def climb(
         problem: The classifier, and what it is adapted to.
         method: One of `METHODS`, which is accepted in any case, or "auto".
         seconds: The time for the steps that are not finished, or None for no limit.
+        samples: The number of perturbed images to distil with, instead of a time, so that the result does not depend on
+            the speed of the machine.
         held_back: Images [N, C, H, W] that `problem` does not contain.
         finished: The steps of an earlier call with the same arguments that was interrupted.
         on_step: Called with each step as soon as it is complete.
@@ -84,7 +89,7 @@ def climb(
     """
     if method != AUTO and method not in METHODS:
         raise ConfigurationError(f'unknown method "{method}". {suggest(method, (AUTO, *METHODS))}', parameter="method")
-    return _Climb(problem, method, seconds, held_back, list(finished), on_step, progress).run()
+    return _Climb(problem, method, seconds, samples, held_back, list(finished), on_step, progress).run()
 
 
 def list_methods(model: Model, unsuited: Sequence[str] = ()) -> list[str]:
@@ -102,12 +107,13 @@ class _Climb:
         problem: VotingProblem,
         method: str,
         seconds: float | None,
+        drawn: float | None,
         held_back: torch.Tensor,
         steps: list[Step],
         on_step: Callable[[Step], None],
         progress: Progress,
     ) -> None:
-        self._problem, self._method, self._progress = problem, method, progress
+        self._problem, self._method, self._drawn, self._progress = problem, method, drawn, progress
         self._steps, self._on_step = steps, on_step
         self._deadline = None if seconds is None else time.monotonic() + seconds
         self._held_back, self._samples = _limit_judgement(problem, held_back, seconds)
@@ -158,7 +164,8 @@ class _Climb:
         began, remaining, method = time.monotonic(), self._remaining(), METHODS[name]
         deadline = None if remaining is None else began + remaining * (1.0 if self._method == name else method.share)
         start = Changes() if method.fresh else changes
-        new = method.adapt(self._problem, start, progress=self._progress, deadline=deadline)
+        limit: dict[str, Any] = {"deadline": deadline} if self._drawn is None else {"samples": self._drawn}
+        new = method.adapt(self._problem, start, progress=self._progress, **limit)
         judgement = self._judge(new)
         improves = judgement.improves_on(best, self._unadapted)
         verdict = "accepted" if improves else "not better beyond the error"
@@ -185,7 +192,7 @@ def _limit_judgement(
 ) -> tuple[torch.Tensor, int]:
     """Return the images and the number of samples of each that can be judged in a small part of the time."""
     if seconds is None:
-        return held_back, SAMPLES
+        return held_back[:MOST_IMAGES], SAMPLES
     few = held_back[:4]
     judge(problem, Changes(), few, LEAST_SAMPLES)  # compiles kernels, fills caches
     began = time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from pprs.adaptation.work import AdaptationWork, check_out, describe_adaptation
 from pprs.data import ImageSet, Selection
 from pprs.dither.estimators import Estimator
 from pprs.dither.thresholds import Dither
-from pprs.errors import ConfigurationError, PprsError, check_integer
+from pprs.errors import ConfigurationError, PprsError, check_integer, check_type
 from pprs.inputs.domain import domain_of_any
 from pprs.model import Model
 from pprs.model.exported import ExportedNetwork
@@ -29,7 +30,7 @@ from pprs.noise import AnyNoise
 from pprs.partition import AUTO as RECOMMENDED
 from pprs.partition import AnyPartition
 from pprs.progress import Progress, as_progress, rename_inputs
-from pprs.runners import parse_time
+from pprs.runners import Budget, parse_budget
 from pprs.runs.subject import find_task, open_data
 from pprs.segmentation.data import open_masked
 
@@ -71,7 +72,8 @@ def adapt(
         out: The file to write, which ends in .safetensors. Repeating the call continues an adaptation that was
             interrupted. A file that holds another adaptation is refused.
         method: "statistics", "bias", "denoiser" or "distill", or "auto" for those that help on held-back images.
-        budget: How long to adapt, such as "90s", "5m" or "1h".
+        budget: How long to adapt, such as "90s", "5m" or "1h". Or with how many perturbed images to distil, such as
+            "256000samples": then the result does not depend on the speed of the machine.
         images: Indices of the images to use, at least 50. With a `Selection`, `limit` of its images are drawn at
             random. By default 5000 of all.
         seed: Random seed.
@@ -87,7 +89,7 @@ def adapt(
     """
     # Arguments are checked before anything is loaded.
     make_problem = prepare_problem(noise, partition, method)
-    path, seconds, seed = check_out(out), parse_time(budget, "an adaptation"), check_integer(seed, "seed")
+    path, limit, seed = check_out(out), _parse_budget(budget, method), check_integer(seed, "seed")
     reporter = as_progress(progress)
     net = open_model(model)[0]
     image_set = _open_images(data, split, net)
@@ -107,14 +109,28 @@ def adapt(
         return work.overlay
     _warn(problem, image_set, reporter)
     work.run(
-        f"{behind.noise_text} and {behind.partition_text}", seconds,
+        f"{behind.noise_text} and {behind.partition_text}", limit.seconds,
         lambda finished, left, add: climb(
-            problem, method=method, seconds=left, held_back=read.held_back, finished=finished, on_step=add,
-            progress=reporter,
+            problem, method=method, seconds=None if left == math.inf else left,
+            samples=None if limit.samples == math.inf else limit.samples, held_back=read.held_back, finished=finished,
+            on_step=add, progress=reporter,
         ),
     )  # fmt: skip
     reporter.message(_summarize(work.overlay))
     return work.overlay
+
+
+def _parse_budget(text: str, method: str) -> Budget:
+    """Return the limit of an adaptation: a time or, for distilling, a number of images."""
+    check_type(text, str, "budget", '"5m"')
+    limit = parse_budget(text)
+    if limit.samples != math.inf and method != "distill":
+        raise ConfigurationError(
+            f'`budget` {text} is for `method` distill, which trains with so many images. For "{method}", give a time, '
+            "such as 5m.",
+            parameter="budget",
+        )
+    return limit
 
 
 def _open_images(data: Any, split: str | None, model: Model) -> ImageSet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -64,6 +65,10 @@ def describe_adaptation(
     )
 
 
+def _describe_limit(seconds: float) -> str:
+    return "" if seconds == math.inf else f", for at most {duration(seconds)}"
+
+
 class AdaptationWork:
     """An adaptation and its file, which always holds the last step that was accepted."""
 
@@ -113,8 +118,7 @@ class AdaptationWork:
         left = max(seconds - sum(step.seconds for step in finished), 0.0)
         self._progress.message(
             f"adapting {self._model.source} to {purpose} with {len(self._images)} images, "
-            f"{len(self._images.held_back)} of them held back, for at most {duration(left)}; Ctrl-C keeps finished "
-            "steps"
+            f"{len(self._images.held_back)} of them held back{_describe_limit(left)}; Ctrl-C keeps finished steps"
         )
         with eval_mode(self._model.module):
             take(finished, left, self._add)

@@ -40,7 +40,13 @@ Patch = Annotated[
         "--patch", "INT", Panel.MASKS, "Adapt to the masks of `pprs patch` for a patch of this side, instead of noise."
     ),
 ]
-Budget = Annotated[str, options.option("--budget", "TIME", Panel.SAMPLING, "How long to adapt: 90s, 5m, 1h.")]
+Budget = Annotated[
+    str,
+    options.option(
+        "--budget", "TIME", Panel.SAMPLING,
+        "How long to adapt: 90s, 5m, 1h. With --method distill also a number of perturbed images: 256000samples.",
+    ),
+]  # fmt: skip
 Split = Annotated[str | None, options.option("--split", "NAME", Panel.INPUT, "Split of the data. Default: train.")]
 Limit = Annotated[
     int, options.option("--limit", "INT", Panel.IMAGES, "Maximum number of images, which are drawn at random.")

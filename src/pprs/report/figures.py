@@ -64,7 +64,12 @@ def plot_curves(frames: list[RunFrame]) -> Figure:
 
 
 def draw_curves(
-    axes: Any, frames: list[RunFrame], *, bands: bool = True, styles: list[tuple[str, str]] | None = None
+    axes: Any,
+    frames: list[RunFrame],
+    *,
+    bands: bool = True,
+    styles: list[tuple[str, str]] | None = None,
+    norm: str = "L2",
 ) -> None:
     """Draw one curve per run on these axes. styles: a colour and dashes for each, by default those of its method."""
     markers = MARKERS if styles is None else {}
@@ -93,7 +98,7 @@ def draw_curves(
         axes.step(steps, accuracy, where="pre", color=colour, linestyle=dashes, label=label)
         if bands:
             axes.fill_between(steps, low, high, step="pre", color=colour, alpha=0.12, linewidth=0)
-    axes.set(xlabel="L2 radius r", ylabel="certified accuracy at r", ylim=(0, 1.02), xlim=(0, 1.05 * end))
+    axes.set(xlabel=f"{norm} radius r", ylabel="certified accuracy at r", ylim=(0, 1.02), xlim=(0, 1.05 * end))
     axes.grid(alpha=0.25)
     axes.legend(fontsize=8, frameon=False, loc="best")
 

@@ -44,8 +44,10 @@ def curves(plan: ReproductionPlan, experiment: Experiment, data: str, frames: Fr
     for axes, sigma in zip(figure.subplots(1, len(sigmas), squeeze=False, sharey=True)[0], sigmas, strict=True):
         lines = [line for s, line in frames if s == sigma]
         panel = [_with_stop(frames[sigma, line], rule) for line in lines]
-        draw_curves(axes, panel, bands=len(panel) <= MAX_BANDS, styles=_styles(plan, lines))
-        axes.set_title(f"{plan.title(data)}, sigma {sigma:g}, {_count_inputs(plan, data, panel[0])}", fontsize=10)
+        norm = "L1" if lines[0].is_counted else "L2"
+        draw_curves(axes, panel, bands=len(panel) <= MAX_BANDS, styles=_styles(plan, lines), norm=norm)
+        at = f"{sigma:g} thresholds" if lines[0].is_counted else f"sigma {sigma:g}"
+        axes.set_title(f"{plan.title(data)}, {at}, {_count_inputs(plan, data, panel[0])}", fontsize=10)
         handles, _ = axes.get_legend_handles_labels()
         axes.get_legend().remove()
         axes.label_outer()
@@ -188,4 +190,4 @@ def _accuracy(frame: RunFrame, radius: float) -> tuple[float, float, float]:
     return float(share[0]), float(low[0]), float(high[0])
 
 
-CHARTS = {"table": bars, "curves": curves, "sweep": sweep, "adaptation": bars, "gains": curves}
+CHARTS = {"table": bars, "curves": curves, "sweep": sweep, "adaptation": bars, "gains": curves, "counted": curves}

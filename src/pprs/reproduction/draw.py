@@ -16,7 +16,7 @@ from pprs.report.figures import to_bytes
 from pprs.report.table import NONE, Table, format_number
 from pprs.reproduction import charts
 from pprs.reproduction.match import matching_sigma
-from pprs.reproduction.plan import Cell, Experiment, Line, ReproductionPlan
+from pprs.reproduction.plan import Cell, Experiment, Line, ReproductionPlan, noise_at
 from pprs.reproduction.tables import TABLES, Frames
 from pprs.runs import RunFrame
 
@@ -145,7 +145,9 @@ def models_table(plan: ReproductionPlan, models: Mapping[str, dict[str, Any]]) -
             continue  # trained by another plan
         spec = plan.models[name]
         base = spec if spec.of is None else plan.models[spec.of]
-        training = f"sigma {spec.noise:g}" if spec.noise is not None else "clean"
+        training = "clean"
+        if spec.noise is not None:
+            training = f"sigma {spec.noise:g}" if spec.kind is None else f"`{noise_at(spec.kind, spec.noise)}`"
         training = training if spec.of is None else f"{spec.of}, {spec.adapt} at {training}"
         training += f", `{spec.partition}`" if spec.partition != "none" else ""
         width = NONE if base.width is None else str(base.width)

@@ -6,10 +6,11 @@ import dataclasses
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pprs._support.extras import extra
 from pprs.model.overlay import ADAPTED
-from pprs.runs import Row, Run
+from pprs.runs import Run
 from pprs.runs.export import to_arrow
 
 with extra():
@@ -54,15 +55,10 @@ def _strip_folders(text: str) -> str:
     return ADAPTED.join(Path(part).name for part in text.split(ADAPTED))
 
 
-def _shift_classes(row: Row, offset: int) -> Row:
+def _shift_classes(row: Any, offset: int) -> Any:
     """The row with its classes numbered from `offset` on."""
-    label, prediction = row.label, row.prediction
-    return dataclasses.replace(
-        row,
-        label=None if label is None else label + offset,
-        prediction=None if prediction is None else prediction + offset,
-        selected=row.selected + offset,
-    )
+    classes = {name: getattr(row, name, None) for name in ("label", "prediction", "selected")}
+    return dataclasses.replace(row, **{name: label + offset for name, label in classes.items() if label is not None})
 
 
 def _combine(digests: Sequence[str]) -> str:

@@ -13,7 +13,9 @@ from typing import Any
 
 from pydantic_core import CoreSchema, core_schema
 
+from pprs.dither.thresholds import Dither, is_dither, parse_dither
 from pprs.inputs.domain import IMAGE
+from pprs.noise import Noise, noise_of
 from pprs.reproduction.former_rules import FORMER, PRESENT
 from pprs.smoothing.sampling import decided_radii
 
@@ -51,6 +53,7 @@ class ModelSpec:
     epochs: int = 10
     shift: int = 2
     noise: float | None = None
+    kind: str | None = None  # of the noise, by default Gaussian
     partition: str = "none"
     seed: int | None = None  # of the training, by default the plan's
     of: str | None = None  # the model to adapt to this noise and partition
@@ -68,7 +71,7 @@ class ModelSpec:
         return {name: value for name, value in values.items() if name not in _ADDED or value is not None}
 
 
-_ADDED = ("seed", "of", "adapt", "photos", "images", "budget", "batch_size")
+_ADDED = ("kind", "seed", "of", "adapt", "photos", "images", "budget", "batch_size")
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,11 @@ class Line:
     noise: str = "gaussian"
     kind: str = ""
     value: float | None = None  # of the sweep it belongs to
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether votes behind thresholds are counted."""
+        return is_dither(self.noise)
 
     @classmethod
     def read(cls, text: str) -> Line:
@@ -116,6 +124,7 @@ class Experiment:
     sigmas: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     match: Mapping[str, float] = field(default_factory=dict)
     paper: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
+    published: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)  # by others, at L1 norms
     over: str | None = None
     values: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     images: int | None = None  # how many images a gallery shows, by default all
@@ -147,9 +156,19 @@ class Cell:
     stop: str | None
 
     @property
+    def is_counted(self) -> bool:
+        """Whether votes behind thresholds are counted, so many as sigma says."""
+        return is_dither(self.noise)
+
+    @property
     def name(self) -> str:
-        rule = "" if self.stop == "abstain" else "_" + (self.stop or "all").replace(":", "-").replace(",", "-")
-        return f"{self.data}_{self.model}_{self.noise}-{self.sigma:g}_{self.method}{rule}"
+        noise = self.noise.replace(":", "-").replace("=", "-").replace(",", "-")
+        rule = (
+            ""
+            if self.stop == "abstain" or self.is_counted
+            else "_" + (self.stop or "all").replace(":", "-").replace(",", "-")
+        )
+        return f"{self.data}_{self.model}_{noise}-{self.sigma:g}_{self.method}{rule}"
 
 
 @dataclass(frozen=True)
@@ -185,7 +204,8 @@ class ReproductionPlan:
         else:
             partition, method = self.methods[line.method].partition, line.method
         model = self.model_name(data, line, sigma)
-        return Cell(data, model, line.noise, sigma, method, partition, self.stop_rule(experiment, data))
+        stop = None if line.is_counted else self.stop_rule(experiment, data)
+        return Cell(data, model, line.noise, sigma, method, partition, stop)
 
     def model_name(self, data: str, line: Line, sigma: float) -> str:
         """The model of a line: that of its kind which was made for this sigma, if there is one."""
@@ -218,7 +238,8 @@ class ReproductionPlan:
     def label(self, line: Line) -> str:
         """The name of a line in tables and figures."""
         name = self.methods[line.method].label if line.value is None else f"{self.sweep_label(line)}, {line.value:g}"
-        noise = "" if line.noise == "gaussian" else f", {line.noise}"
+        noise = line.noise.partition(":")[2] if line.is_counted else line.noise.removeprefix("gaussian")
+        noise = f", {noise}" if noise else ""
         of_kind = {f"{data}-{line.kind}" for data in self.data}
         models = (model for name, model in self.models.items() if {name, _without_sigma(name, model)} & of_kind)
         label = next((model.label for model in models if model.label), f"{line.kind}-trained")
@@ -275,6 +296,18 @@ class ReproductionPlan:
     def _hashed_rules(self) -> list[str]:
         """The rules as part of a key. The keys of rows that are older than the present rules do not name any."""
         return [] if self.rules == FORMER else [self.rules]
+
+
+def noise_at(text: str, sigma: float) -> Noise | Dither:
+    """Return the noise with this name and options and this sigma, or that many thresholds.
+
+    >>> noise_at("gaussian", 0.5), str(noise_at("dither:template=random", 1020))
+    (Gaussian(sigma=0.5), 'dither:levels=1020,template=random')
+    """
+    if not is_dither(text):
+        return noise_of(text, sigma)
+    name, _, options = text.partition(":")
+    return parse_dither(f"{name}:levels={sigma:.12g}" + (f",{options}" if options else ""))
 
 
 def _without_sigma(name: str, model: ModelSpec) -> str:

@@ -10,20 +10,24 @@ from typing import Any
 
 from pprs._support.checks import validate
 from pprs.adaptation import BUDGET, METHODS
+from pprs.dither.choice import as_estimate
+from pprs.dither.estimators import is_estimator
+from pprs.dither.thresholds import Dither, is_dither
 from pprs.errors import PprsError, suggest
 from pprs.inputs.domain import DOMAINS
 from pprs.model.resnet import ARCHITECTURES
 from pprs.noise import NOISES, Gaussian
 from pprs.partition import parse_partition
 from pprs.reproduction.former_rules import PRESENT, RULES
-from pprs.reproduction.plan import VALUE, Data, Experiment, Line, Method, ModelSpec, ReproductionPlan
+from pprs.reproduction.plan import VALUE, Data, Experiment, Line, Method, ModelSpec, ReproductionPlan, noise_at
+from pprs.reproduction.tables import NORMS
 from pprs.runners import parse_budget
 from pprs.runs.engine import ENGINES
 from pprs.smoothing.sampling import Sampling, check_radii_attainable, decided_radii, parse_stop_rule
 
 PLANS = {quick: Path(__file__).with_name(name) for quick, name in ((False, "paper.toml"), (True, "quick.toml"))}
 TOP = "top level"  # how messages call the file's top level
-KINDS = ("table", "curves", "sweep", "gallery", "adaptation", "gains")
+KINDS = ("table", "curves", "sweep", "gallery", "adaptation", "gains", "counted")
 
 
 def read_plan(path: Path | None = None, *, quick: bool = False) -> ReproductionPlan:
@@ -119,7 +123,7 @@ def _check(plan: ReproductionPlan) -> None:
         raise PprsError(f'unknown rules "{plan.rules}". {suggest(plan.rules, RULES)}')
     for name, method in plan.methods.items():
         for text in (method.partition, *method.best_of):
-            _check_text(f"method {name}", parse_partition, text)
+            _check_text(f"method {name}", as_estimate if is_estimator(text) else parse_partition, text)
     _check_text(TOP, parse_stop_rule, plan.stop)
     for name, data in plan.data.items():
         where = f"data {name}"
@@ -136,7 +140,7 @@ def _check(plan: ReproductionPlan) -> None:
 
 
 def _check_model(plan: ReproductionPlan, model: ModelSpec, where: str) -> None:
-    _check_text(where, parse_partition, model.partition)
+    _check_text(where, as_estimate if is_dither(model.kind) else parse_partition, model.partition)
     if model.of is not None:
         _check_adaptation(plan, model, where)
     elif model.source is None and model.data is None:
@@ -152,6 +156,8 @@ def _check_model(plan: ReproductionPlan, model: ModelSpec, where: str) -> None:
     _at_least(0, {f"{where}: shift": model.shift})
     if model.noise is not None and model.noise <= 0:
         raise PprsError(f"{where}: noise is a sigma and must be above 0, not {model.noise:g}")
+    if model.noise is not None:
+        _check_noise(model.kind or Gaussian.name, (model.noise,), where)
 
 
 def _check_adaptation(plan: ReproductionPlan, model: ModelSpec, where: str) -> None:
@@ -180,8 +186,11 @@ def _check_experiment(plan: ReproductionPlan, experiment: Experiment, where: str
         raise PprsError(
             f"{where}: the paper's numbers are 1 to 3 per method: accuracy, F measure and number of superpixels"
         )
+    if any(len(numbers) != len(NORMS) for others in experiment.published.values() for numbers in others.values()):
+        raise PprsError(f"{where}: published numbers are {len(NORMS)} per method, at L1 {', '.join(map(str, NORMS))}")
     _at_least(1, {f"{where}: images": experiment.images})
     by_data = {"more": experiment.more, "stop": rules, "values": experiment.values, "paper": experiment.paper}
+    by_data |= {"published": experiment.published}
     for key, name in [(key, name) for key, values in by_data.items() for name in values]:
         if name not in experiment.data:
             raise PprsError(
@@ -234,11 +243,18 @@ def _check_line(plan: ReproductionPlan, line: Line, data: str, sigmas: tuple[flo
         _check_text(where, parse_partition, line.method.replace(VALUE, f"{line.value:g}"))
     elif line.method not in plan.methods:
         raise PprsError(f'{where}: unknown method "{line.method}". {suggest(line.method, plan.methods)}')
-    if line.noise not in NOISES:
-        raise PprsError(f'{where}: unknown noise "{line.noise}". {suggest(line.noise, NOISES)}')
+    _check_noise(line.noise, sigmas, where)
     for sigma in sigmas:
         if (model := plan.model_name(data, line, sigma)) not in plan.models:
             raise PprsError(f'{where}: unknown model "{model}". {suggest(model, plan.models)}')
+
+
+def _check_noise(text: str, sigmas: tuple[float, ...], where: str) -> None:
+    kind = text.partition(":")[0]
+    if kind not in (*NOISES, Dither.name):
+        raise PprsError(f'{where}: unknown noise "{text}". {suggest(kind, (*NOISES, Dither.name))}')
+    for levels in sigmas if is_dither(text) else ():
+        _check_text(where, lambda value: noise_at(text, value), levels)
 
 
 def _check_text(where: str, parse: Callable[[Any], object], text: object) -> None:

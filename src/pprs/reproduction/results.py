@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,10 @@ from filelock import FileLock
 from pprs._support.extras import extra
 from pprs._support.files import atomic_write, cannot_write
 from pprs.errors import PprsError
+from pprs.reproduction.layouts import CELL, COUNTED, SAMPLED, Layout, layout_of
 from pprs.reproduction.plan import Cell
-from pprs.runs import COLUMNS, RunFrame, RunSettings
-from pprs.runs.export import EXPORTED, JOINED, write_parquet
-from pprs.runs.names import method_name
-from pprs.runs.row import from_record
+from pprs.runs import RunFrame
+from pprs.runs.export import write_parquet
 
 with extra():
     import pyarrow
@@ -33,18 +32,6 @@ with extra():
 
 MANIFEST = "manifest.json"
 FORMAT = 1
-CELL = {
-    "cell": "string", "data": "string", "model": "string", "noise": "string", "sigma": "double", "method": "string",
-    "partition": "string", "stop": "string",
-}  # fmt: skip
-# The columns of exported rows that the files keep. All of them are in real arithmetic, on the network's input.
-_LEFT_OUT = ("shape", "file_shape", "levels", "moved", "image_digest", "name", "preprocess", "arithmetic", "pixels")
-ROW = {column.name: column.arrow for column in COLUMNS if column.name not in _LEFT_OUT}
-KEPT = {name: kind for name, kind in EXPORTED.items() if name not in _LEFT_OUT}
-# Settings of the run, where they differ from the cell's. `stop` is the cell's.
-RUN = {JOINED.get(name, name): kind for name, kind in KEPT.items() if name != "stop"}
-SCHEMA = pyarrow.schema([(name, pyarrow.type_for_alias(kind)) for name, kind in (CELL | ROW | RUN).items()])
-
 # Metadata keys of the earlier form, which had one parquet file per cell in OUT/rows, and the trained models beside it.
 _OLD_KEY, _OLD_NETWORK, _OLD_IMAGES = b"pprs", b"pprs.network", b"pprs.pictures"
 _OLD_ROWS, _OLD_MODELS = "rows", "models.json"
@@ -115,24 +102,23 @@ class Results:
 
     def table(self, entry: Entry) -> pyarrow.Table:
         """The rows of a cell."""
-        table = self._data(entry.cell.data)
+        table = self._data(entry.cell.data, layout_of(entry.cell))
         return table.filter(pyarrow.compute.equal(table["cell"], entry.key))
 
     def frame(self, entry: Entry) -> RunFrame:
         """The rows of a cell as metrics and figures take them."""
-        records = self.table(entry).to_pylist()
-        settings = {name: records[0][JOINED.get(name, name)] for name in KEPT}
-        return frame_from_records(records, settings, entry.cell.name)
+        return layout_of(entry.cell).read(self.table(entry).to_pylist(), entry.cell.name)
 
     def add(self, cell: Cell, key: str, rows: pyarrow.Table, *, network: str, images: str) -> Entry:
         """Join exported rows of a cell to its data set's file. They replace those of the same name.
 
         Rows of the model's former network are dropped: a network that was trained again has others.
         """
-        table = join_columns(cell, key, rows)
+        layout = layout_of(cell)
+        table = layout.join(cell, key, rows)
         entry = Entry(key, cell, network, images, len(table), rows_digest(table))
         with self._lock():
-            manifest, data = self.manifest(), self._data(cell.data)
+            manifest, data = self.manifest(), self._data(cell.data, layout)
             trained = manifest.models.get(cell.model, {}).get("digest") == network
             entries = {
                 e.key: e
@@ -168,16 +154,17 @@ class Results:
             elif any(record != settings for record in table.select(list(CELL)).to_pylist()):
                 problems.append(f"{name}: its rows have other settings than the manifest")
         for path in sorted(self.folder.glob("*.parquet")):
-            extra = set(self._data(path.stem)["cell"].to_pylist()) - manifest.entries.keys()
+            extra = set(_read_data(path)["cell"].to_pylist()) - manifest.entries.keys()
             problems += [f"{path.name} has rows of {key}, which the manifest does not list" for key in sorted(extra)]
         return problems
 
     def _path(self, data: str) -> Path:
         return self.folder / f"{data}.parquet"
 
-    def _data(self, data: str) -> pyarrow.Table:
-        path = self._path(data)
-        return self._cached(path, _read_data) if path.is_file() else SCHEMA.empty_table()
+    def _data(self, data: str, layout: Layout) -> pyarrow.Table:
+        path, empty = self._path(data), layout.schema.empty_table()
+        table = self._cached(path, _read_data) if path.is_file() else empty
+        return table if table.schema.names == empty.schema.names else empty
 
     def _cached(self, path: Path, read: Any) -> Any:
         """Read a file unless it is the one that was read last."""
@@ -218,25 +205,9 @@ class Results:
         stamps = {name: value.decode() for name, value in (rows.schema.metadata or {}).items()}
         if stamps.get(_OLD_KEY) != key or not stamps.keys() >= {_OLD_NETWORK, _OLD_IMAGES}:
             return None
-        if not set(rows.column_names) >= ROW.keys() | KEPT.keys():
+        if not set(rows.column_names) >= SAMPLED.rows.keys() | SAMPLED.settings.keys():
             return None
         return self.add(cell, key, rows, network=stamps[_OLD_NETWORK], images=stamps[_OLD_IMAGES])
-
-
-def frame_from_records(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], name: str) -> RunFrame:
-    """The frame of exported rows, with settings as a run stores them. `name` is used if they lack a partition."""
-    run = RunSettings.from_dict(settings)
-    rows = sorted(map(from_record, records), key=lambda row: row.idx)
-    return RunFrame.from_rows(rows, run, {}, method_name(run, name))
-
-
-def join_columns(cell: Cell, key: str, rows: pyarrow.Table) -> pyarrow.Table:
-    """Exported rows with the columns and types of a data set's file."""
-    values = {"cell": key, **dataclasses.asdict(cell)}
-    columns = {name: pyarrow.repeat(pyarrow.scalar(values[name], SCHEMA.field(name).type), len(rows)) for name in CELL}
-    columns |= {name: rows[name] for name in ROW}
-    columns |= {JOINED.get(name, name): rows[name] for name in KEPT if name != "stop"}
-    return pyarrow.table({name: columns[name] for name in SCHEMA.names}).cast(SCHEMA)
 
 
 def rows_digest(table: pyarrow.Table) -> str:
@@ -269,13 +240,16 @@ def _read_data(path: Path) -> pyarrow.Table:
     except (OSError, pyarrow.ArrowException) as error:
         if getattr(error, "errno", None) is not None:  # as for lack of permission: the rows may well be whole
             raise PprsError(f"cannot read {path} ({error}). Make it readable and repeat the command.") from error
-        return SCHEMA.empty_table()  # damaged: its cells are joined again from their run folders
-    try:
-        return table.select(SCHEMA.names).cast(SCHEMA)
-    except (KeyError, ValueError) as error:
-        raise PprsError(
-            f"{path} was not written by `pprs reproduce`, which would replace it. Give another `out`.", parameter="out"
-        ) from error
+        return SAMPLED.schema.empty_table()  # damaged: its cells are joined again from their run folders
+    for layout in (SAMPLED, COUNTED):
+        if set(layout.schema.names) <= set(table.column_names):
+            try:
+                return table.select(layout.schema.names).cast(layout.schema)
+            except ValueError:
+                break
+    raise PprsError(
+        f"{path} was not written by `pprs reproduce`, which would replace it. Give another `out`.", parameter="out"
+    )
 
 
 def _lines(values: Mapping[str, Any]) -> str:

@@ -7,22 +7,25 @@ import dataclasses
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pprs._support.files import atomic_write
 from pprs.adaptation import BUDGET, adapt
 from pprs.adaptation.images import choose_images
 from pprs.certify.dataset import certify_dataset
 from pprs.data import ImageSet, Selection, open_dataset
+from pprs.dither.perturbation import DitherPerturbation
+from pprs.dither.thresholds import Dither
 from pprs.errors import ConfigurationError, PprsError, suggest
 from pprs.model import load_model
 from pprs.model.overlay import join_adapted
 from pprs.noise import Gaussian, digest_image, noise_of
 from pprs.partition import parse_partition
-from pprs.progress import Progress, as_progress, duration
+from pprs.progress import BarsOnly, Progress, as_progress, duration
 from pprs.reproduction.draw import ExperimentResult, draw_experiment, render_page, tabulate
 from pprs.reproduction.former_rules import resolve_by
 from pprs.reproduction.groups import digest_texts, join_runs, label_groups
-from pprs.reproduction.plan import Cell, Experiment, ReproductionPlan
+from pprs.reproduction.plan import Cell, Experiment, ModelSpec, ReproductionPlan, noise_at
 from pprs.reproduction.read import read_plan
 from pprs.reproduction.results import Entry, Results
 from pprs.runners import describe_failures
@@ -274,14 +277,13 @@ class Reproduction:
         seed = self.plan.seed if spec.seed is None else spec.seed
         recipe = Recipe(spec.arch, spec.width, spec.epochs, flip=colour, shift=spec.shift, seed=seed)
         recipe = recipe if spec.batch_size is None else dataclasses.replace(recipe, batch_size=spec.batch_size)
-        noise, partition = None if spec.noise is None else Gaussian(spec.noise), parse_partition(spec.partition)
-        if noise is not None:
-            partition = resolve_by(self.plan.rules, partition, noise.sigma, tuple(training[0].image.shape))
+        behind: dict[str, Any] = {}
+        if spec.noise is not None:
+            behind = self._behind(spec, tuple(training[0].image.shape))
+            if isinstance(noise := behind["noise"], Dither):
+                behind = {"noise": DitherPerturbation.of(noise, spec.partition)}
         self._progress.message(f"training {name}")
-        return train_and_score(
-            training, recipe, source, path, noise=noise, partition=partition, classes=classes,
-            progress=self._progress,
-        )  # fmt: skip
+        return train_and_score(training, recipe, source, path, classes=classes, progress=self._progress, **behind)
 
     def _adapt(self, name: str, path: Path) -> tuple[float, int]:
         """Adapt a model with unlabelled images, and return its accuracy on the clean images that are certified."""
@@ -293,16 +295,21 @@ class Reproduction:
         self._check_split(photos, data, f"adapting {name}", " Or name other images as `photos`.")
         self._progress.message(f"adapting {name}")
         path.unlink(missing_ok=True)  # made by another plan
-        partition = resolve_by(
-            self.plan.rules, parse_partition(spec.partition), spec.noise, self._input_shape(base, data)
-        )
         adapt(
-            self.model(base), photos, noise=Gaussian(spec.noise), partition=partition, out=path, method=spec.adapt,
-            budget=spec.budget or BUDGET, images=self._choose_photos(name, photos), seed=self.plan.seed,
-            progress=self._progress,
+            self.model(base), photos, **self._behind(spec, self._input_shape(base, data)), out=path,
+            method=spec.adapt, budget=spec.budget or BUDGET, images=self._choose_photos(name, photos),
+            seed=self.plan.seed, progress=self._progress,
         )  # fmt: skip
         subject = load_subject(join_adapted(self.model(base), path), self.images(data))
         return accuracy(subject.model.module, subject.data), len(subject.data)
+
+    def _behind(self, spec: ModelSpec, shape: tuple[int, ...]) -> dict[str, Any]:
+        """Return the noise of a model, or its thresholds, and the partition, for images of this shape."""
+        noise = noise_at(spec.kind or Gaussian.name, float(spec.noise or 0))
+        if isinstance(noise, Dither):
+            return {"noise": noise, "partition": spec.partition}
+        partition = resolve_by(self.plan.rules, parse_partition(spec.partition), noise.sigma, shape)
+        return {"noise": noise, "partition": partition}
 
     def _choose_photos(self, name: str, photos: ImageSet) -> list[int]:
         """The images to adapt a model with, none of which is certified.
@@ -327,17 +334,22 @@ class Reproduction:
     def _certify(self, cell: Cell, key: str) -> list[Run]:
         """One run, or one for each group of labels."""
         data, plan = self.plan.data[cell.data], self.plan
-        model, partition = self.model(cell.model), parse_partition(self._partition(cell))
-        if partition is not None:
-            partition = resolve_by(self.plan.rules, partition, cell.sigma, self._input_shape(cell.model, cell.data))
-        runs = []
+        model, runs = self.model(cell.model), []
+        how: dict[str, Any] = {"partition": self._partition(cell)}
+        if not cell.is_counted:
+            partition = parse_partition(self._partition(cell))
+            shape = () if partition is None else self._input_shape(cell.model, cell.data)
+            how = {
+                "partition": resolve_by(plan.rules, partition, cell.sigma, shape), "seed": plan.seed,
+                "sampling": Sampling(data.n0 or plan.n0, data.n or plan.n, plan.alpha, stop=cell.stop),
+                "arithmetic": "real",
+            }  # fmt: skip
         for i, (labels, count) in enumerate(self._groups(cell.data, cell.model)):
             run = certify_dataset(
-                model, self.source(data.source), noise=noise_of(cell.noise, cell.sigma), partition=partition,
-                sampling=Sampling(data.n0 or plan.n0, data.n or plan.n, plan.alpha, stop=cell.stop),
-                images=Selection(stride=data.stride, limit=count), seed=plan.seed, out=self._folder(cell, key) / str(i),
+                model, self.source(data.source), noise=noise_at(cell.noise, cell.sigma),
+                images=Selection(stride=data.stride, limit=count), out=self._folder(cell, key) / str(i),
                 split=data.split, classes=self._classes(cell.data), labels=labels,
-                engine=plan.models[cell.model].engine, arithmetic="real", progress=_BarsOnly(self._progress),
+                engine=plan.models[cell.model].engine, progress=BarsOnly(self._progress), **how,
             )  # fmt: skip
             if failures := run.failures():
                 raise PprsError(
@@ -432,13 +444,3 @@ class Reproduction:
             return float(search.values(Candidate(partition), images, samples)[0].mean())
 
         return max(candidates, key=estimated_radius)
-
-
-class _BarsOnly:
-    """Progress without messages, since one call certifies hundreds of runs."""
-
-    def __init__(self, progress: Progress) -> None:
-        self.begin, self.advance, self.end = progress.begin, progress.advance, progress.end
-
-    def message(self, text: str) -> None:
-        pass

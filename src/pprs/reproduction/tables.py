@@ -7,14 +7,17 @@ from collections.abc import Callable
 
 import numpy as np
 
+from pprs.kernels.thresholds import GREY
 from pprs.metrics import Difference, accuracy_difference, f1_of_certified, radius_difference, summarize
 from pprs.report.table import NONE, Table, format_number, format_radius
+from pprs.reproduction.layouts import CountedFrame
 from pprs.reproduction.plan import Experiment, Line, ReproductionPlan
 from pprs.runs import RunFrame
 from pprs.smoothing.sampling import decided_radii
 
 Frames = dict[tuple[float, Line], RunFrame]  # the rows of an experiment by sigma and line
 RADII = (0.0, 0.1, 0.25, 0.5, 1.0)
+NORMS, PIXELS = (0.5, 1.0, 2.0, 4.0), (1, 2, 5, 10)  # at which certificates of counted votes are compared
 
 
 def accuracy_gain(one: RunFrame, other: RunFrame, radius: float) -> tuple[float, float]:
@@ -155,6 +158,33 @@ def gains_table(plan: ReproductionPlan, experiment: Experiment, data: str, frame
     return Table(heads, tuple(lines))
 
 
+def counted_table(plan: ReproductionPlan, experiment: Experiment, data: str, frames: Frames) -> Table:
+    """Every line at several L1 norms and numbers of pixels. A dash means that not even unanimous votes certify it."""
+    heads = (
+        "data", "thresholds", "method", "accuracy, %", *(f"L1 {norm:g}, %" for norm in NORMS),
+        *(f"any {count} pixel{'s' * (count > 1)}, %" for count in PIXELS), "average L1 radius", "±", "95% low at L1 1",
+        "95% high at L1 1", "most common label, %",
+    )  # fmt: skip
+    lines = []
+    for (levels, line), frame in frames.items():
+        assert isinstance(frame, CountedFrame)
+        s, most = summarize(frame, np.array([0.0, *NORMS])), (levels - 1) // 2  # of unanimous votes
+        norms = [share if norm * GREY <= most else math.nan for share, norm in zip(s.accuracy[1:], NORMS, strict=True)]
+        shares = [
+            float(np.mean(frame.correct & (frame.pixels >= count))) if count * min(levels, GREY) <= most else math.nan
+            for count in PIXELS
+        ]
+        at = NORMS.index(1.0) + 1
+        lines.append((
+            data, f"{levels:g}", plan.label(line), *(format_number(100 * v) for v in (s.accuracy[0], *norms, *shares)),
+            format_radius(s.average_radius), format_number(s.average_radius_error, 3), format_number(100 * s.low[at]),
+            format_number(100 * s.high[at]), format_number(100 * most_common_share(frame), 0),
+        ))  # fmt: skip
+    for label, numbers in experiment.published.get(data, {}).items():
+        lines.append((data, NONE, label, NONE, *map(format_number, numbers), *[NONE] * 9))
+    return Table(heads, tuple(lines))
+
+
 def gallery_table(plan: ReproductionPlan, experiment: Experiment, data: str, frames: Frames) -> Table:
     """Label, prediction and radius of every image of a gallery."""
     lines = []
@@ -170,5 +200,5 @@ def gallery_table(plan: ReproductionPlan, experiment: Experiment, data: str, fra
 
 TABLES: dict[str, Callable[[ReproductionPlan, Experiment, str, Frames], Table]] = {
     "table": comparison_table, "curves": radius_table, "sweep": radius_table, "gallery": gallery_table,
-    "adaptation": adaptation_table, "gains": gains_table,
+    "adaptation": adaptation_table, "gains": gains_table, "counted": counted_table,
 }  # fmt: skip
