@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import pprs
+from helpers import Record, pprs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +26,8 @@ from pprs.dither.scale import find_step, list_thresholds, measure_rounding, to_l
 from pprs.dither.thresholds import ShownLevels, parse_dither, show
 from pprs.errors import ConfigurationError
 from pprs.kernels.thresholds import GREY
+from pprs.model import Model
+from pprs.runners import cost
 
 TRIALS = 4500
 SIZES = (0.25, 0.25, 0.24, 0.24, 0.015, 0.005)  # how often images have 1 to 6 values
@@ -438,3 +440,16 @@ def test_what_samples_noise_refuses_thresholds(noise: Dither | str) -> None:
     with pytest.raises(ConfigurationError, match=r"thresholds, whose votes are counted.*DitherClassifier") as caught:
         SmoothedClassifier(Threshold(), 2, noise)  # type: ignore[arg-type]
     assert caught.value.parameter == "noise"
+
+
+@pytest.mark.parametrize("levels", [40, 3000])
+def test_the_time_of_a_long_run_is_said(levels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost, "ESTIMATE_FROM", 1)
+    reporter = Record()
+    images = [torch.full((1, 8, 8), 0.3), torch.full((1, 8, 8), 0.7)]
+    run = certify_dataset(
+        Model(Threshold(), "threshold", 2), (torch.stack(images), [0, 1]), noise=Dither(levels), partition=None,
+        progress=reporter,
+    )  # fmt: skip
+    assert len(run.rows()) == 2
+    assert any(re.match(r"  expected time: about", message) for message in reporter.messages)

@@ -58,6 +58,10 @@ class DitherVotes(LocalVotes):
             self._estimators[shape] = chosen.resolve(self.dither.levels, shape)
         return self.dither.restore(self._estimators[shape].estimate(self.show(values, offsets)))
 
+    def quantise(self, x: torch.Tensor) -> torch.Tensor:
+        """Return an input as it is: its levels are found when it is shown."""
+        return x
+
     def _prepare(self, x: torch.Tensor | QuantisedImage, index: int, phase: int) -> MakeInputs:
         assert isinstance(x, torch.Tensor)
         values, _ = self.dither.quantise(x)
@@ -65,7 +69,8 @@ class DitherVotes(LocalVotes):
         def make(chunks: range, out: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor | None]:
             first = chunks.start * out.shape[1]
             stop = first + min(count, len(chunks) * out.shape[1])
-            return self.estimate(values, self._order[first:stop]), None
+            places = torch.arange(first, stop) % self.dither.levels  # a measurement of time may take more
+            return self.estimate(values, self._order[places]), None
 
         return make
 
