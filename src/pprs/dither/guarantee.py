@@ -36,9 +36,11 @@ from pprs.runs.session import Session
 from pprs.runs.subject import Subject
 from pprs.smoothing.arithmetic import Arithmetic
 from pprs.smoothing.bounds import clopper_pearson_interval
+from pprs.smoothing.certificate import round_down
 from pprs.smoothing.votes import OnSamples
 
 REPORTED_CHANGES = (0, 128, 255, 510, 1020)  # in grey levels in total, at which certified accuracy is stated
+REPORTED_PIXELS = (1, 2, 5, 10)  # that change in any way
 
 
 @dataclass(frozen=True)
@@ -239,9 +241,14 @@ class DitherGuarantee(Guarantee[DitherSettings, DitherRow]):
         if not rows:
             return RunSummary((), (), 0, failures)
         changes, domain = _choose_changes(settings.dither.levels), domain_of_any(row.shape for row in rows)
+        most_votes = (settings.dither.levels - 1) // 2  # that a change may alter if all are for one class
         claims, metrics = [_state_claim(rows, most, settings, domain) for most in changes[1:]], list[Metric]()
+        pixels = [(row, _count_pixels(row, settings)) for row in rows]
+        most_pixels = [count for count in REPORTED_PIXELS if count * settings.dither.offsets_per_pixel(1) <= most_votes]
+        claims += [_state_pixels(pixels, most, settings, domain) for most in most_pixels]
         if any(row.label is not None for row in rows):
             metrics = [_measure(rows, most, settings.dither.step, domain) for most in changes]
+            metrics += [_measure_pixels(pixels, most, domain) for most in most_pixels]
         mean = sum(row.radius * row.correct for row in rows) / len(rows)
         unit = "(values in [0, 1])" if domain is IMAGE else "(in the unit of the signals)"
         metrics.append(Metric("average certified L1 radius", mean, unit=unit))
@@ -267,21 +274,47 @@ def _choose_changes(levels: int) -> tuple[int, ...]:
 def _state_claim(rows: list[DitherRow], most: int, settings: DitherSettings, domain: Domain) -> str:
     """Say for how many rows no change up to one of these alters the label."""
     count = sum(row.grey_levels >= most for row in rows if row.prediction is not None)
+    shape = (1, 1, 1) if domain is IMAGE else (1, MOST_LEVELS)
+    change = describe_change(most, settings.dither.step, shape)
+    return _claim(count, len(rows), f"no change of at most {change}", settings, domain)
+
+
+def _state_pixels(rows: list[tuple[DitherRow, int]], most: int, settings: DitherSettings, domain: Domain) -> str:
+    """Say for how many rows no change of so many pixels, or samples of a signal, alters the label."""
+    count = sum(pixels >= most for row, pixels in rows if row.prediction is not None)
+    return _claim(count, len(rows), f"no change whatever of any {_name_pixels(most, domain)}", settings, domain)
+
+
+def _claim(count: int, total: int, change: str, settings: DitherSettings, domain: Domain) -> str:
     where, among = "the signal", ""
     if domain is IMAGE:
         where, among = "the network's input" if settings.pixels == NETWORK else "the file", ", among 8-bit images"
-    change = describe_change(most, settings.dither.step, (1, 1, 1) if domain is IMAGE else (1, MOST_LEVELS))
-    return (
-        f"{count} of {len(rows)} {domain.plural}: no change of at most {change} to {where} alters the label{among}; "
-        "certain"
-    )
+    return f"{count} of {total} {domain.plural}: {change} to {where} alters the label{among}; certain"
 
 
 def _measure(rows: list[DitherRow], most: int, step: float, domain: Domain) -> Metric:
     right = sum(row.correct and row.grey_levels >= most for row in rows)
-    low, high = clopper_pearson_interval(right, len(rows))
-    what = f"{most} grey levels (L1 {most / GREY:.3g})" if domain is IMAGE else f"{most} steps of {step:.4g}"
-    return Metric(f"certified accuracy at {what}", right / len(rows), float(low), float(high))
+    what = f"{most} grey levels (L1 {round_down(most / GREY)})" if domain is IMAGE else f"{most} steps of {step:.4g}"
+    return _to_metric(what, right, len(rows))
+
+
+def _measure_pixels(rows: list[tuple[DitherRow, int]], most: int, domain: Domain) -> Metric:
+    right = sum(row.correct and pixels >= most for row, pixels in rows)
+    return _to_metric(f"any {_name_pixels(most, domain)}", right, len(rows))
+
+
+def _to_metric(what: str, right: int, total: int) -> Metric:
+    low, high = clopper_pearson_interval(right, total)
+    return Metric(f"certified accuracy at {what}", right / total, float(low), float(high))
+
+
+def _name_pixels(count: int, domain: Domain) -> str:
+    return f"{count} {'pixel' if domain is IMAGE else 'sample'}{'s' * (count > 1)}"
+
+
+def _count_pixels(row: DitherRow, settings: DitherSettings) -> int:
+    """Return how many pixels may change in any way without altering the label."""
+    return 0 if row.shape is None else row.offsets // settings.dither.offsets_per_pixel(row.shape[0])
 
 
 def _make_classifier(session: Session, settings: DitherSettings) -> DitherClassifier:
