@@ -16,6 +16,7 @@ from pprs._support import text as _text
 from pprs._support.threads import get_scratch, parallel_for
 from pprs.dither.thresholds import ShownLevels, to_planes
 from pprs.errors import ConfigurationError
+from pprs.inputs.domain import SIGNAL, domain_of
 from pprs.kernels import thresholds as kernels
 from pprs.kernels.thresholds import GREY
 from pprs.partition import Partition, Superpixels, parse_partition
@@ -26,8 +27,9 @@ WIDER = 8  # times that a Gaussian is doubled where nothing is known
 ESTIMATE, KNOWN, FIT = "estimate", "known", "fit"
 MEANS = (ESTIMATE, KNOWN, FIT)
 # The sigma for which options of a partition are chosen, with which clean networks had the largest radii on training
-# images. With more thresholds the local mean is wider, and its error about the same.
+# images. With more thresholds the local mean is wider, and its error about the same. Large images have less.
 ERROR = 0.2
+SMALL = 32  # pixels of a side up to which images are taken to be of one size
 
 
 class Estimator(ABC):
@@ -63,10 +65,10 @@ class LocalMean(Estimator):
         return _text.to_text(self.name, self)
 
     def resolve(self, levels: int, shape: tuple[int, ...]) -> LocalMean:
-        return LocalMean(default_width(levels)) if self.sigma is None else self
+        return LocalMean(default_width(levels, shape)) if self.sigma is None else self
 
     def estimate(self, shown: ShownLevels) -> torch.Tensor:
-        width = self.sigma or default_width(shown.levels)
+        width = self.sigma or default_width(shown.levels, tuple(shown.lowest.shape[1:]))
         if shown.lowest.device.type != "cpu":
             return average_on_device(shown, width)
         lowest, highest = (to_planes(bounds.numpy()) for bounds in (shown.lowest, shown.highest))
@@ -123,7 +125,7 @@ class PartitionedEstimator(Estimator):
         return f"{head}/{self.partition}"
 
     def resolve(self, levels: int, shape: tuple[int, ...]) -> PartitionedEstimator:
-        partition = self.partition.resolve(ERROR, shape)
+        partition = self.partition.resolve(ERROR * _times_small(shape) ** -0.2, shape)
         return replace(self, first=self.first.resolve(levels, shape), partition=partition)
 
     def estimate(self, shown: ShownLevels) -> torch.Tensor:
@@ -165,12 +167,21 @@ def average_by_segments(
     return torch.from_numpy(out.reshape(estimate.shape)).to(estimate.device)
 
 
-def default_width(levels: int) -> float:
-    """Return the width of the Gaussian that suits so many thresholds: 0.7 pixels at 510.
+def default_width(levels: int, shape: tuple[int, ...]) -> float:
+    """Return the width of the Gaussian that suits so many thresholds and inputs of this shape: 0.7 pixels at 510.
 
-    It is fitted to the radii of clean networks on training images of MNIST, Fashion-MNIST and CIFAR-10.
+    It is fitted to the radii of clean networks on training images of MNIST, Fashion-MNIST and CIFAR-10, and on
+    photographs of 224x224 pixels, whose neighbours are more alike.
+
+    >>> default_width(510, (1, 28, 28)), default_width(2040, (3, 32, 32)), default_width(510, (3, 224, 224))
+    (0.7, 1.15, 1.52)
     """
-    return round(0.7 * math.pow(levels / 510, 0.36), 2)
+    return round(0.7 * math.pow(levels / 510, 0.36) * math.pow(_times_small(shape), 0.4), 2)
+
+
+def _times_small(shape: tuple[int, ...]) -> float:
+    """Return how many times larger than a small image an image is. Signals count as small."""
+    return 1.0 if domain_of(shape) is SIGNAL else max(1.0, min(shape[1:]) / SMALL)
 
 
 def _full(levels: int) -> int:
