@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import torch
 
-from pprs.audit.attack import Attack, BaseClassifier, NoGradientError, Objective
+from pprs.audit.attack import Attack, Objective
 from pprs.audit.decision import LabelTest
 from pprs.audit.levels import Ints, LevelImage
+from pprs.audit.margins import BaseClassifier, NoGradientError
 from pprs.audit.result import AuditedImage
 from pprs.errors import PprsError
 from pprs.smoothing.certificate import Certificate
