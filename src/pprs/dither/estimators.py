@@ -207,12 +207,19 @@ def make_kernel(width: float, full: int) -> list[int]:
 
 def average_on_device(shown: ShownLevels, width: float) -> torch.Tensor:
     """Return the local means by operations of torch, with the same bits."""
-    full = _full(shown.levels)
-    if full == 1:
-        values, weights = (shown.lowest > 0).float(), shown.is_known.float()
-    else:
-        values = shown.lowest.float() + shown.highest.float()
-        weights = torch.ones_like(values)
+    return average_values(*read_values(shown), _full(shown.levels), width)
+
+
+def read_values(shown: ShownLevels) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the values that are averaged, and their weights: 1, or 0 where nothing is known."""
+    if _full(shown.levels) == 1:
+        return (shown.lowest > 0).float(), shown.is_known.float()
+    values = shown.lowest.float() + shown.highest.float()
+    return values, torch.ones_like(values)
+
+
+def average_values(values: torch.Tensor, weights: torch.Tensor, full: int, width: float) -> torch.Tensor:
+    """Return local means of values, which `full` stands for white among. They have a gradient."""
     estimated, missing = torch.full_like(values, 0.5), torch.ones_like(values, dtype=torch.bool)
     for _ in range(WIDER):  # a value that knows nothing of its neighbours asks further away
         kernel = make_kernel(width, full)
