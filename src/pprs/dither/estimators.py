@@ -67,7 +67,7 @@ class LocalMean(Estimator):
         if shown.lowest.device.type != "cpu":
             return average_on_device(shown, width)
         lowest, highest = (to_planes(bounds.numpy()) for bounds in (shown.lowest, shown.highest))
-        weights, reaches = list_kernels(width, _full(shown.levels))
+        weights, reaches = list_kernels(width, find_full(shown.levels))
         out = np.empty(lowest.shape, np.float32)
         plane = lowest.shape[2:]
 
@@ -176,7 +176,7 @@ def expected_error(levels: int, shape: tuple[int, ...]) -> float:
     return min(0.5, 0.13 * math.pow(levels / 510, 0.37))
 
 
-def _full(levels: int) -> int:
+def find_full(levels: int) -> int:
     """Return the value that stands for white, of what is known: 1, or twice 255 where it is a sum of two bounds."""
     return 1 if levels >= GREY else 2 * GREY
 
@@ -207,12 +207,12 @@ def make_kernel(width: float, full: int) -> list[int]:
 
 def average_on_device(shown: ShownLevels, width: float) -> torch.Tensor:
     """Return the local means by operations of torch, with the same bits."""
-    return average_values(*read_values(shown), _full(shown.levels), width)
+    return average_values(*read_values(shown), find_full(shown.levels), width)
 
 
 def read_values(shown: ShownLevels) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the values that are averaged, and their weights: 1, or 0 where nothing is known."""
-    if _full(shown.levels) == 1:
+    if find_full(shown.levels) == 1:
         return (shown.lowest > 0).float(), shown.is_known.float()
     values = shown.lowest.float() + shown.highest.float()
     return values, torch.ones_like(values)
