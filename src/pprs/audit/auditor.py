@@ -20,7 +20,7 @@ from pprs.progress import Progress
 from pprs.runners import Work
 from pprs.runs.session import check_network
 
-STARTS = 24  # other images from which a network without gradients may start
+STARTS = 24  # other images towards which an image may be changed
 Changed = Mapping[str, Ints]  # changed images in levels, by the names of their files
 
 
@@ -59,6 +59,8 @@ class Auditor(ABC):
 
     Attributes:
         samples: Fresh noisy copies of each test by default. None where votes are counted, so that nothing is tested.
+        network: The network to differentiate.
+        has_gradients: Whether it is a module of torch that runs as it is.
     """
 
     samples: ClassVar[int | None] = None
@@ -68,7 +70,7 @@ class Auditor(ABC):
         module = self.subject.model.module
         is_onnx = any(isinstance(layer, OnnxNetwork) for layer in module.modules())
         has_weights = next(module.parameters(), None) is not None
-        self._in_torch = work.choice.model.module is module and has_weights and not is_onnx
+        self.has_gradients = work.choice.model.module is module and has_weights and not is_onnx
         self.network = self.subject.base_classifier(module)
         self.open(progress)
 
@@ -110,9 +112,7 @@ class Auditor(ABC):
         return image
 
     def find_others(self, image: torch.Tensor) -> list[torch.Tensor]:
-        """Return other images of the same shape, from which a network without gradients may start."""
-        if self._in_torch:
-            return []  # it has gradients
+        """Return other images of the same shape, towards which an image may be changed."""
         others = (self.subject.data[index].image for index in range(min(len(self.subject.data), STARTS)))
         return [other for other in others if other.shape == image.shape and not torch.equal(other, image)]
 

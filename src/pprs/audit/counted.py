@@ -18,6 +18,7 @@ from pprs.dither.certificate import measure_radius
 from pprs.dither.classifier import DitherClassifier
 from pprs.dither.guarantee import DITHER, DitherRow
 from pprs.dither.scale import STEP
+from pprs.errors import ConfigurationError, PprsError
 from pprs.inputs.domain import SIGNAL, domain_of
 from pprs.kernels.thresholds import GREY
 
@@ -48,7 +49,12 @@ class DitherAuditor(Auditor):
 
     def audit(self, row: DitherRow, options: AuditOptions) -> tuple[AuditedImage, Changed]:
         attack = _ImageAttack(self, row, options)
-        image = attack.run()
+        try:
+            image = attack.run()
+        except ConfigurationError:
+            raise
+        except PprsError as error:
+            raise PprsError(error.message, parameter=error.parameter, index=row.idx, noun=error.noun) from error
         return image, {
             image.name_file(claim): attack.changed(claim) for claim in image.claims if claim.found is not None
         }

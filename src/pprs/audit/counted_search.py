@@ -50,7 +50,7 @@ class CountedSearch:
         certified: The largest certified size.
         by_pixel: Whether a change is counted in pixels.
         steps: How many models are made.
-        others: Levels of other images, flattened, towards which to change it if there are no gradients.
+        others: Levels of other images, flattened, towards which to change it.
         seed: The random seed.
 
     Attributes:
@@ -104,8 +104,10 @@ class CountedSearch:
             return
         if start is not None:
             self._try(start)
+        if self.best is None and not self._by_pixel:  # for the few pixels that it takes, growing is faster
+            self._approach_others()
         used = self._grow()
-        if self.best is None or self.kind == "scores":
+        if self.best is None or (self._by_pixel and self.kind == "scores"):
             self._approach_others()
         if self.best is None:
             return
@@ -196,7 +198,7 @@ class CountedSearch:
                 middle = (low + high) / 2
                 k = np.rint(self._original + middle * (other - self._original)).astype(np.int64)
                 low, high = (low, middle) if self._try(k) else (middle, high)
-            return
+            return  # the first is as good as any: what is not needed of it is taken back
 
     # ---- what is not needed
 

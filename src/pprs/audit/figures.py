@@ -70,7 +70,8 @@ def _plot_claim(axes: Any, points: Sequence[_Point], certified: str, found: str,
     ):
         if some:
             heights = [point.searched if point.found is None else point.found for point in some]
-            axes.scatter([point.certified for point in some], heights, marker=marker, color=colour, label=text, clip_on=False, zorder=3)
+            places = [point.certified for point in some]  # not clipped at 0
+            axes.scatter(places, heights, marker=marker, color=colour, label=text, clip_on=False, zorder=3)
     axes.set(xlabel=certified, ylabel=found, xlim=(0, end))
     axes.set_ylim(0, 1.1 * max(highest, end))
     axes.grid(alpha=0.25)

@@ -40,9 +40,10 @@ class SmoothedAuditor(Auditor):
     def audit(self, row: Row, options: AuditOptions) -> tuple[AuditedImage, Changed]:
         image = self.read_image(row)
         certificate = restore_certificate(row, self.settings, tuple(image.shape))
+        others = [] if self.has_gradients else self.find_others(image)
         found, changed = audit_image(
             self.classifier, image, certificate, index=row.idx, label=row.label, options=options,
-            network=self.network, starts=[other.double() - image.double() for other in self.find_others(image)],
+            network=self.network, starts=[other.double() - image.double() for other in others],
         )  # fmt: skip
         return found, {} if changed is None else {found.file_names[0]: changed}
 
