@@ -102,18 +102,14 @@ class _ImageAttack:
         others = [LevelImage.of_grey(other).k.ravel() for other in auditor.find_others(image)]
         self._votes = CountedVotes(auditor.classifier, self._levels, row.prediction, auditor.network, self._check_time)
         certificate = DITHER.certificate(row, auditor.settings)
-        self._per_pixel, self._others, self._seed = certificate.per_pixel, others, auditor.seed
+        self._per_pixel = certificate.per_pixel
         self._searches = {
-            unit: self._make_search(certified, by_pixel=unit == PIXELS)
+            unit: CountedSearch(
+                self._votes, self._levels.k.ravel(), certified, by_pixel=unit == PIXELS, steps=options.steps,
+                others=others, seed=auditor.seed,
+            )
             for unit, certified in ((GREY_LEVELS, certificate.grey_levels), (PIXELS, certificate.pixels))
-        }
-        self._certified = {GREY_LEVELS: certificate.grey_levels, PIXELS: certificate.pixels}
-
-    def _make_search(self, certified: int, *, by_pixel: bool) -> CountedSearch:
-        return CountedSearch(
-            self._votes, self._levels.k.ravel(), certified, by_pixel=by_pixel, steps=self._options.steps,
-            others=self._others, seed=self._seed,
-        )  # fmt: skip
+        }  # fmt: skip
 
     def _check_time(self) -> None:
         if time.monotonic() > self._deadline:
@@ -128,17 +124,20 @@ class _ImageAttack:
         ):
             self._deadline = deadline
             try:
-                search.run(None if few_pixels.best is None else few_pixels.best.k)
+                few_levels.adopt(few_pixels.best)
+                search.run()
             except OutOfTime:
                 complete = False
+        few_pixels.adopt(few_levels.best)
+        few_levels.adopt(few_pixels.best)
         claims = tuple(self._make_claim(unit) for unit in self._searches)
-        found = claims[0].found
+        found, modelled = claims[0].found, few_levels if few_levels.how else few_pixels
         return AuditedImage(
             idx=self._row.idx,
             prediction=self._votes.label,
             radius=self._row.radius,
-            kind=few_levels.kind,
-            how=few_levels.how,
+            kind=modelled.kind,
+            how=modelled.how,
             queries=self._votes.queries,
             seconds=time.monotonic() - self._began,
             complete=complete,
@@ -147,13 +146,13 @@ class _ImageAttack:
             found=None if found is None else measure_radius(found, STEP, self._row.shape),
             new_label=claims[0].new_label,
             searched=measure_radius(claims[0].searched, STEP, self._row.shape),
-            gradient_error=few_levels.gradient_error,
+            gradient_error=modelled.gradient_error,
             claims=claims,
         )
 
     def _make_claim(self, unit: str) -> CountedClaim:
-        search, certified = self._searches[unit], self._certified[unit]
-        best = search.best
+        search = self._searches[unit]
+        best, certified = search.best, search.certified
         if best is None:
             return CountedClaim(unit, certified, searched=search.searched)
         # By the votes, it is the distance from the rounded image that counts.

@@ -72,7 +72,7 @@ class CountedSearch:
         others: Sequence[Ints] = (),
         seed: int = 0,
     ) -> None:
-        self._votes, self._original, self._certified, self._steps = votes, original, certified, steps
+        self._votes, self._original, self.certified, self._steps = votes, original, certified, steps
         self._others, self._rng = others, np.random.default_rng(seed)
         self._pixels = math.prod(votes.shape[1:])
         self._by_pixel = self._pixels if by_pixel else 0
@@ -94,16 +94,24 @@ class CountedSearch:
             if self.best is None:
                 self.searched = max(self.searched, size)
             return False
-        if self.best is None or size < self.best.size:
-            self.best = CountedFinding(k.copy(), size, found)
+        self._note(k, found)
         return True
 
-    def run(self, start: Ints | None = None) -> None:
-        """Search until all steps are made, from the image, and from a change of it if one is given."""
+    def _note(self, k: Ints, new_label: int) -> None:
+        size = self.measure(k)
+        if self.best is None or size < self.best.size:
+            self.best = CountedFinding(k.copy(), size, new_label)
+
+    def adopt(self, finding: CountedFinding | None) -> None:
+        """Note what a search of the other kind has found, of which the votes are known."""
+        if finding is not None:
+            self._note(finding.k, finding.new_label)
+
+    def run(self) -> None:
+        """Search until all steps are made."""
+        self._votes.aim(None)
         if self._try(self._original):
             return
-        if start is not None:
-            self._try(start)
         if self.best is None and not self._by_pixel:  # for the few pixels that it takes, growing is faster
             self._approach_others()
         used = self._grow()
@@ -144,7 +152,7 @@ class CountedSearch:
         """Return the size that a change may have at a step."""
         if self._by_pixel:
             return max(step + 1, round(PIXEL_GROWTH**step))
-        return math.ceil(max(self._certified, LEAST_UNIT) * GROWTH**step)
+        return math.ceil(max(self.certified, LEAST_UNIT) * GROWTH**step)
 
     def _grow(self) -> int:
         """Change the image more and more until its label is another. Return the number of steps made."""
