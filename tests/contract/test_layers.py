@@ -28,7 +28,7 @@ TIERS: dict[str, dict[str, str]] = {
     "runs": {"runs": "", "metrics": "runs", "runners": "runs metrics", "verification": "runs runners"},
     "methods": {
         "dither": "", "certify": "dither", "doctor": "", "prediction": "doctor", "report": "prediction",
-        "audit": "report",
+        "audit": "dither report",
         "label_sets": "audit report", "segmentation": "doctor report", "adaptation": "dither segmentation",
         "patches": "adaptation report",
     },

@@ -8,19 +8,12 @@ for nothing else.
 
 from __future__ import annotations
 
-import math
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, wait
-from typing import TypeVar
+from collections.abc import Callable, Sequence
 
 import torch
 
-from pprs._support import threads as _threads
 from pprs.audit.gradient import pull_back
-from pprs.errors import PprsError, describe_error
-from pprs.model.modes import eval_mode
-from pprs.model.onnx import OnnxNetwork
+from pprs.audit.margins import BaseClassifier, NoGradientError, SoftVotes, is_usable
 from pprs.noise import QuantisedImage
 from pprs.partition import GaussianFilter
 from pprs.smoothing.classifier import SmoothedClassifier
@@ -35,15 +28,8 @@ BLURS = (1.0, 2.0, 4.0)  # pixels by which an estimate is also blurred, since a 
 REFERENCE = 2.0  # standard deviations of the noise, the norm at which directions are compared
 FITS = 30  # bisections when a change is scaled within valid pixel values
 
-BaseClassifier = Callable[[torch.Tensor], torch.Tensor]
-T = TypeVar("T")
 
-
-class NoGradientError(PprsError):
-    """There is no gradient, or none that can be followed. The message says why."""
-
-
-class Objective:
+class Objective(SoftVotes):
     """How firmly a base classifier votes for a class under noise, for an image and its changes.
 
     Args:
@@ -71,17 +57,15 @@ class Objective:
         batch: int | None = None,
         margin: Callable[[torch.Tensor, int], torch.Tensor] | None = None,
     ) -> None:
-        self._margin = margin or score_margin
-        self.votes, self.network = classifier.votes, network or classifier.model
-        self.image, self.index, self.pause = check_image(x, self.votes.device), index, pause
+        votes = classifier.votes
+        super().__init__(votes, network, batch or min(16, chunk_size(x.numel())), pause, margin)
+        self.votes, self.image, self.index = votes, check_image(x, votes.device), index
         self.partition = self.votes.resolve(tuple(self.image.shape))
-        self.sigma, self.queries, self._chunk = classifier.noise.sigma, 0, 0
-        self._prepared, self._batch = self.votes.quantise(self.image), batch or min(16, chunk_size(x.numel()))
+        self.sigma, self._chunk = classifier.noise.sigma, 0
+        self._prepared = self.votes.quantise(self.image)
         scores = self.scores(self.draw(draws))
         self.label = int(scores.argmax(1).bincount().argmax()) if label is None else label
-        margins = self._margin(scores, self.label)
-        # The scale on which votes are softened: it must not be so small that all of them look certain.
-        self._scale = max(float(margins.std()), float(margins.mean().abs()) / 3, 1e-12)
+        self.fix_scale(self._margin(scores, self.label))
 
     def draw(self, count: int) -> torch.Tensor:
         """Draw noise [count, C, H, W] that was not used before."""
@@ -103,30 +87,9 @@ class Objective:
 
         return torch.cat(list(self._map(classify, noise, self.votes.model))).clone()
 
-    def _map(self, task: Callable[[torch.Tensor], T], noise: torch.Tensor, network: BaseClassifier) -> Iterator[T]:
-        """Yield the task's results for batches of the noise, on the thread pool where the network allows it."""
-        parts = deque(noise.split(self._batch))
-        self.queries += len(noise)
-        in_caller = self.votes.device.type != "cpu" or not isinstance(network, torch.nn.Module)
-        if in_caller or _threads.in_pool_thread():
-            for part in parts:
-                yield task(part)
-                self.pause()
-            return
-        workers = self.votes.threads or _threads.get_threads()
-        pending: deque[Future[T]] = deque()
-        try:
-            while parts or pending:
-                while parts and len(pending) < workers:
-                    pending.append(_threads.get_pool(workers).submit(task, parts.popleft()))
-                yield pending.popleft().result()
-                self.pause()
-        finally:
-            wait(pending)
-
     def soft_votes(self, noise: torch.Tensor, change: torch.Tensor | float = 0.0) -> torch.Tensor:
         """Return a smooth form of each vote: near 1 for the class, near 0 for another."""
-        return torch.sigmoid(self._margin(self.scores(noise, change), self.label) / self._scale)
+        return self.soften(self._margin(self.scores(noise, change), self.label))
 
     def share(self, noise: torch.Tensor, change: torch.Tensor) -> float:
         """Return the mean of the soft votes for the class, which an attack lowers."""
@@ -148,7 +111,11 @@ class Objective:
 
         def differentiate(part: torch.Tensor) -> dict[str, torch.Tensor]:
             noisy = self.image + change + part
-            gradient = self._differentiate_network(noisy if self.partition is None else self.partition.run(noisy)[0])
+            margins, gradient = self.differentiate_network(
+                noisy if self.partition is None else self.partition.run(noisy)[0]
+            )
+            soft = self.soften(margins)
+            gradient *= (soft * (1 - soft)).view(-1, *[1] * (gradient.ndim - 1))
             return {how: batch.sum(0) for how, batch in pull_back(self.partition, noisy, gradient).items()}
 
         gradients: dict[str, torch.Tensor] = {}
@@ -156,20 +123,6 @@ class Objective:
             for how, gradient in found.items():
                 gradients[how] = gradients.get(how, torch.zeros_like(self.image)) + gradient
         return gradients
-
-    def _differentiate_network(self, images: torch.Tensor) -> torch.Tensor:
-        """Return the gradient of the soft votes with respect to the input of the network."""
-        inputs = images.clone().requires_grad_()
-        try:
-            with torch.enable_grad(), eval_mode(self.network):
-                margins = self._margin(self.network(inputs.clone()), self.label)  # a copy, for networks that change it
-                soft = torch.sigmoid(margins.detach() / self._scale)
-                (gradient,) = torch.autograd.grad((margins * soft * (1 - soft)).sum(), inputs)
-        # Torch raises RuntimeError where a gradient is missing, and so does `numpy` of a tensor with a gradient. Other
-        # packages that are given such a tensor raise one of the other three.
-        except (RuntimeError, BufferError, TypeError, ValueError) as error:
-            raise NoGradientError(describe_error(error)) from error
-        return gradient
 
     def estimated_gradients(self, noise: torch.Tensor, change: torch.Tensor | float = 0.0) -> dict[str, torch.Tensor]:
         """Estimate the gradient of the soft votes from scores alone, at several resolutions."""
@@ -181,13 +134,6 @@ class Objective:
             blurred = GaussianFilter(blur).apply((gradient / largest)[None])[0] * largest
             estimates[f"estimated from scores, blurred by {blur:g} pixels"] = blurred
         return estimates
-
-
-def score_margin(scores: torch.Tensor, label: int) -> torch.Tensor:
-    """Return how far the score of the label is above the best other score, for each image."""
-    others = scores.clone()
-    others[:, label] = -torch.inf
-    return scores[:, label] - others.amax(1)
 
 
 class Attack:
@@ -234,11 +180,10 @@ class Attack:
 
     def _differentiate(self) -> dict[str, torch.Tensor]:
         """Return unit vectors along which the votes fall, by the network's gradient."""
-        objective, network = self.objective, self.objective.network
-        if isinstance(network, torch.nn.Module) and any(isinstance(m, OnnxNetwork) for m in network.modules()):
-            raise NoGradientError("ONNX Runtime computes scores only")
+        objective = self.objective
+        objective.check_network()
         found = objective.gradients(objective.draw(self._draws))
-        if not all(_is_usable(gradient) for gradient in found.values()):
+        if not all(is_usable(gradient) for gradient in found.values()):
             raise NoGradientError("its gradient is zero or not finite")
         return {how: normalize(-gradient) for how, gradient in found.items()}
 
@@ -318,13 +263,8 @@ def normalize(vector: torch.Tensor) -> torch.Tensor:
     Raises:
         NoGradientError: If it is zero or not finite.
     """
-    if not _is_usable(vector):
+    if not is_usable(vector):
         raise NoGradientError(
             "the margin of the classifier is constant around this image, so there is no direction to show"
         )
     return vector.double() / float(vector.double().norm())
-
-
-def _is_usable(vector: torch.Tensor) -> bool:
-    """Return whether a vector has a direction: it is finite and not zero."""
-    return 0 < float(vector.double().norm()) < math.inf

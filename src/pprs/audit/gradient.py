@@ -4,6 +4,18 @@ from __future__ import annotations
 
 import torch
 
+from pprs.dither.estimators import (
+    ESTIMATE,
+    Estimator,
+    LocalMean,
+    PartitionedEstimator,
+    average_values,
+    default_width,
+    find_full,
+    read_values,
+)
+from pprs.dither.thresholds import ShownLevels
+from pprs.kernels.thresholds import GREY
 from pprs.partition import Denoiser, Partition, SignalSegments, Superpixels
 from pprs.partition.base import Filter
 from pprs.partition.mean import find_segments
@@ -61,3 +73,37 @@ def average_over(labels: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
     sums = values.new_zeros(batch, channels, count).scatter_add_(2, flat.expand_as(values), values)
     sizes = values.new_zeros(batch, 1, count).scatter_add_(2, flat, torch.ones_like(flat, dtype=values.dtype))
     return (sums / sizes.clamp_min(1)).gather(2, flat.expand_as(values)).reshape(gradient.shape)
+
+
+def pull_back_shown(estimator: Estimator, shown: ShownLevels, gradient: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Turn the gradient with respect to an estimate into the effect of each value that exceeds one threshold more.
+
+    Args:
+        estimator: The estimator, with every option resolved.
+        shown: What is shown of the inputs, [B, C, H, W].
+        gradient: The gradient with respect to the estimate, of the same shape.
+
+    Returns:
+        The effect, 0 where the threshold of a value is hidden, keyed by a description of how it was obtained.
+    """
+    crossing = 1.0 if shown.levels >= GREY else shown.levels / GREY  # of what is known of a value, as a share of white
+    first = estimator
+    gradients = {"": gradient}
+    if isinstance(estimator, PartitionedEstimator):
+        first = estimator.first
+        estimate = first.estimate(shown)
+        if estimator.means == ESTIMATE:
+            gradients = pull_back(estimator.partition, estimate, gradient)
+        else:
+            averaged = average_over(estimator.partition.labels(estimate), gradient)
+            return {"with the segments held fixed": crossing * averaged * shown.is_known}
+    if not isinstance(first, LocalMean):
+        return {f"{how}, straight through the estimate": crossing * one for how, one in gradients.items()}
+    values, weights = read_values(shown)
+    with torch.enable_grad():
+        values.requires_grad_()
+        means = average_values(values, weights, find_full(shown.levels), first.sigma or default_width(shown.levels))
+        return {
+            how: crossing * find_full(shown.levels) * torch.autograd.grad(means, values, one, retain_graph=True)[0]
+            for how, one in gradients.items()
+        }

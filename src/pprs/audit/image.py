@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 import torch
 
-from pprs.audit.attack import Attack, BaseClassifier, NoGradientError, Objective
+from pprs.audit.attack import Attack, Objective
 from pprs.audit.decision import LabelTest
 from pprs.audit.levels import Ints, LevelImage
+from pprs.audit.margins import BaseClassifier, NoGradientError
+from pprs.audit.options import AuditOptions, OutOfTime
 from pprs.audit.result import AuditedImage
 from pprs.errors import PprsError
 from pprs.smoothing.certificate import Certificate
@@ -24,21 +26,6 @@ BISECTIONS, PRECISION = 6, 1.04  # how closely the smallest change is determined
 
 
 @dataclass(frozen=True)
-class AuditOptions:
-    """How much an audit spends on an image.
-
-    Attributes:
-        steps: Gradient steps at each norm.
-        samples: Fresh noisy copies of each test.
-        seconds: Time limit.
-    """
-
-    steps: int = 20
-    samples: int = 1000
-    seconds: float = 60.0
-
-
-@dataclass(frozen=True)
 class Finding:
     """A changed image, in levels, whose label is proved to differ."""
 
@@ -46,10 +33,6 @@ class Finding:
     norm: float
     new_label: int
     inside: bool
-
-
-class OutOfTime(BaseException):
-    """Raised at the time limit. Not an Exception, so that no handler mistakes it for a failure of the network."""
 
 
 def audit_image(

@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from pprs.dither.scale import measure_rounding, to_grey_levels
 from pprs.inputs.domain import SIGNAL
 from pprs.noise import quantise
-from pprs.noise.quantised import MAX_FINE_INTEGER, PCM
+from pprs.noise.quantised import EIGHT_BIT, MAX_FINE_INTEGER, PCM
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -52,6 +53,12 @@ class LevelImage:
         return cls(
             image.cpu().double().numpy(), np.clip(rounded.k.numpy().astype(np.int64), 0, levels), levels, 0, levels
         )
+
+    @classmethod
+    def of_grey(cls, image: torch.Tensor) -> LevelImage:
+        """Return the grey levels of an image [C, H, W] in [0, 1], to the nearest of which it is rounded."""
+        exact = image.cpu().float()
+        return cls(exact.double().numpy(), to_grey_levels(exact).numpy().astype(np.int64), EIGHT_BIT, 0, EIGHT_BIT)
 
     @property
     def moved(self) -> float:
@@ -97,6 +104,12 @@ class LevelImage:
         if self.moved:
             return float(np.linalg.norm(self.change(changed)))
         return math.sqrt(self.energy(changed)) / self.levels
+
+    def total(self, changed: Ints) -> int:
+        """Return the total of the change from the certified image, in levels. It is rounded up between levels."""
+        if measure_rounding(torch.from_numpy(self.image)):
+            return math.ceil(math.fsum(np.abs(changed - self.image * self.levels).ravel().tolist()))
+        return int(np.abs(changed - self.k).sum())
 
     def to_tensor(self, changed: Ints) -> torch.Tensor:
         """Return the changed image as float32."""

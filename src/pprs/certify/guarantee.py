@@ -60,6 +60,7 @@ class CertifyGuarantee(Guarantee[RunSettings, Row]):
     allows_gaps = True
     section = "pprs.report.certify:make_section"
     examination = "pprs.doctor:examine_run"
+    auditor = "pprs.audit.smoothed:SmoothedAuditor"
 
     def check_attainable(
         self, subject: Subject, noise: Noise | None, settings: RunSettings, arithmetic: Arithmetic

@@ -24,8 +24,19 @@ Limit = Annotated[
     int | None,
     options.option("--limit", "INT", Panel.IMAGES, f"Maximum number of images. Default: {auditing.LIMIT}."),
 ]
-Steps = Annotated[int, options.option("--steps", "INT", Panel.SAMPLING, "Gradient steps at each norm.")]
-Samples = Annotated[int, options.option("--samples", "INT", Panel.SAMPLING, "Fresh noisy copies of each test.")]
+Steps = Annotated[
+    int,
+    options.option(
+        "--steps", "INT", Panel.SAMPLING, "Gradient steps at each norm, or in total where votes are counted."
+    ),
+]
+Samples = Annotated[
+    int | None,
+    options.option(
+        "--samples", "INT", Panel.SAMPLING, "Fresh noisy copies of each test under noise. Default: "
+        f"{auditing.SAMPLES}.",
+    ),
+]  # fmt: skip
 Seconds = Annotated[float, options.option("--seconds", "NUM", Panel.SAMPLING, "Time limit for each image.")]
 ModelPath = Annotated[
     str | None,
@@ -58,7 +69,7 @@ def audit(
     images: Images = None,
     limit: Limit = None,
     steps: Steps = 20,
-    samples: Samples = 1000,
+    samples: Samples = None,
     seconds: Seconds = 60.0,
     model: ModelPath = None,
     adapted: AdaptedPath = None,
@@ -68,10 +79,10 @@ def audit(
     threads: options.Threads = None,
     out: Out = Path("pprs-audit"),
 ) -> None:
-    """Attack the certified images of a run, to see how tight their radii are.
+    """Attack the certified images of a run, to see how tight their certificates are.
 
-    Searches for the smallest change that alters a certified label. If more changes are found inside certified radii
-    than chance explains, the exit code is 1.
+    Searches for the smallest change that alters a certified label. If more changes are found inside certificates than
+    chance explains, the exit code is 1. Chance explains none in runs of --noise dither, whose votes are all counted.
 
     Example: pprs audit runs/slic --limit 20 --out audit
     """
@@ -89,6 +100,6 @@ def audit(
     say(f"wrote {', '.join(str(out / name) for name in (auditing.RESULT, *drawn))}")
     if not result.passed:
         typer.echo(
-            f"pprs: labels change inside certified radii. The changed {inputs.plural} are in {out / 'found'}", err=True
+            f"pprs: labels change inside certificates. The changed {inputs.plural} are in {out / 'found'}", err=True
         )
         raise typer.Exit(FAILED)

@@ -72,7 +72,7 @@ class LocalMean(Estimator):
         if shown.lowest.device.type != "cpu":
             return average_on_device(shown, width)
         lowest, highest = (to_planes(bounds.numpy()) for bounds in (shown.lowest, shown.highest))
-        weights, reaches = list_kernels(width, _full(shown.levels))
+        weights, reaches = list_kernels(width, find_full(shown.levels))
         out = np.empty(lowest.shape, np.float32)
         plane = lowest.shape[2:]
 
@@ -184,7 +184,7 @@ def _times_small(shape: tuple[int, ...]) -> float:
     return 1.0 if domain_of(shape) is SIGNAL else max(1.0, min(shape[1:]) / SMALL)
 
 
-def _full(levels: int) -> int:
+def find_full(levels: int) -> int:
     """Return the value that stands for white, of what is known: 1, or twice 255 where it is a sum of two bounds."""
     return 1 if levels >= GREY else 2 * GREY
 
@@ -215,12 +215,19 @@ def make_kernel(width: float, full: int) -> list[int]:
 
 def average_on_device(shown: ShownLevels, width: float) -> torch.Tensor:
     """Return the local means by operations of torch, with the same bits."""
-    full = _full(shown.levels)
-    if full == 1:
-        values, weights = (shown.lowest > 0).float(), shown.is_known.float()
-    else:
-        values = shown.lowest.float() + shown.highest.float()
-        weights = torch.ones_like(values)
+    return average_values(*read_values(shown), find_full(shown.levels), width)
+
+
+def read_values(shown: ShownLevels) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the values that are averaged, and their weights: 1, or 0 where nothing is known."""
+    if find_full(shown.levels) == 1:
+        return (shown.lowest > 0).float(), shown.is_known.float()
+    values = shown.lowest.float() + shown.highest.float()
+    return values, torch.ones_like(values)
+
+
+def average_values(values: torch.Tensor, weights: torch.Tensor, full: int, width: float) -> torch.Tensor:
+    """Return local means of values, which `full` stands for white among. They have a gradient."""
     estimated, missing = torch.full_like(values, 0.5), torch.ones_like(values, dtype=torch.bool)
     for _ in range(WIDER):  # a value that knows nothing of its neighbours asks further away
         kernel = make_kernel(width, full)

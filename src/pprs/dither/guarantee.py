@@ -158,6 +158,7 @@ class DitherGuarantee(Guarantee[DitherSettings, DitherRow]):
     )
     is_sampled = False
     examination = "pprs.dither.examination:examine_dither"
+    auditor = "pprs.audit.counted:DitherAuditor"
     replayed = "votes: counted again and compared"
     derived = "predictions and certified changes from votes"
 

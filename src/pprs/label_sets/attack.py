@@ -14,7 +14,7 @@ from functools import partial
 import torch
 
 from pprs.audit import Attack, LevelImage, Objective
-from pprs.audit.attack import NoGradientError
+from pprs.audit.margins import NoGradientError
 from pprs.errors import ConfigurationError
 from pprs.label_sets.evaluation import AttackedSets
 from pprs.label_sets.scores import find_score

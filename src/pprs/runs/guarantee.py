@@ -216,10 +216,12 @@ class Guarantee(ABC, Generic[S, R]):
         unanswered: What an input that failed counts as.
         section: The place of the function that makes the section of a report from runs, such as "package.module:name".
         examination: The place of the function that says why inputs are not certified and what may help, if any.
+        auditor: The place of the class that attacks what is certified, derived from `pprs.audit.Auditor`, if any.
     """
 
     section: ClassVar[str] = "pprs.report.plain:make_section"
     examination: ClassVar[str | None] = None
+    auditor: ClassVar[str | None] = None
     name: ClassVar[str]
     noun: ClassVar[str]
     verb: ClassVar[str]
