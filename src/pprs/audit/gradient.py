@@ -10,7 +10,6 @@ from pprs.dither.estimators import (
     LocalMean,
     PartitionedEstimator,
     average_values,
-    default_width,
     find_full,
     read_values,
 )
@@ -102,7 +101,7 @@ def pull_back_shown(estimator: Estimator, shown: ShownLevels, gradient: torch.Te
     values, weights = read_values(shown)
     with torch.enable_grad():
         values.requires_grad_()
-        means = average_values(values, weights, find_full(shown.levels), first.sigma or default_width(shown.levels))
+        means = average_values(values, weights, find_full(shown.levels), first.find_width(shown))
         return {
             how: crossing * find_full(shown.levels) * torch.autograd.grad(means, values, one, retain_graph=True)[0]
             for how, one in gradients.items()

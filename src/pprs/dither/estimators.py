@@ -67,8 +67,12 @@ class LocalMean(Estimator):
     def resolve(self, levels: int, shape: tuple[int, ...]) -> LocalMean:
         return LocalMean(default_width(levels, shape)) if self.sigma is None else self
 
+    def find_width(self, shown: ShownLevels) -> float:
+        """Return the width for what is shown."""
+        return self.sigma or default_width(shown.levels, tuple(shown.lowest.shape[1:]))
+
     def estimate(self, shown: ShownLevels) -> torch.Tensor:
-        width = self.sigma or default_width(shown.levels, tuple(shown.lowest.shape[1:]))
+        width = self.find_width(shown)
         if shown.lowest.device.type != "cpu":
             return average_on_device(shown, width)
         lowest, highest = (to_planes(bounds.numpy()) for bounds in (shown.lowest, shown.highest))
