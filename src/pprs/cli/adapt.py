@@ -11,7 +11,7 @@ from pprs.cli.console import progress, say
 from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
 from pprs.data import Selection
-from pprs.dither import NOTHING_DRAWN, is_dither
+from pprs.dither import check_unused, is_dither
 from pprs.errors import ConfigurationError
 from pprs.inputs.space import FILE
 from pprs.noise import Noise, noise_of
@@ -66,7 +66,7 @@ def adapt(
     model: options.Model,
     data: options.Data,
     out: Out,
-    sigma: options.OptionalSigma = None,
+    sigma: options.Sigma = None,
     partition: options.PartitionText = AUTO,
     noise: options.NoiseText = "gaussian",
     pixels: Pixels = "network",
@@ -109,8 +109,7 @@ def adapt(
 def _choose_noise(name: str, sigma: float | None) -> Noise | str:
     """Return the noise, or thresholds as text."""
     if is_dither(name):
-        if sigma is not None:
-            raise ConfigurationError(f"`sigma` does not apply to {name}: {NOTHING_DRAWN}", parameter="sigma")
+        check_unused(name, sigma=(sigma, None))
         return name
     if sigma is None:
         raise ConfigurationError(

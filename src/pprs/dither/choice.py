@@ -41,13 +41,15 @@ def choose_estimator(
         estimator, reason = recommend_estimator(model.made_for_dither, shape)
         progress.message(f"estimate: {estimator.resolve(dither.levels, shape)}, recommended {reason}")
     else:
-        estimator = partition if isinstance(partition, Estimator) else make_estimator(partition)
+        estimator = make_estimator(partition)
     resolved = estimator.resolve(dither.levels, shape)
     return estimator if subject.pixels == FILE or model.input_shape is None else resolved
 
 
-def make_estimator(partition: Partition | None) -> Estimator:
+def make_estimator(partition: Partition | Estimator | None) -> Estimator:
     """Return the estimate that averages a local mean over a partition, or the local mean itself."""
+    if isinstance(partition, Estimator):
+        return partition
     return LocalMean() if partition is None else PartitionedEstimator(LocalMean(), partition)
 
 

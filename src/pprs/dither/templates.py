@@ -16,10 +16,11 @@ import numpy.typing as npt
 
 from pprs.dither.blue_noise import FILE
 from pprs.errors import ConfigurationError, suggest
+from pprs.inputs.domain import IMAGE
 from pprs.noise import host_rng
 
 Levels = npt.NDArray[np.int32]
-SHARED, OWN = "shared", "own"
+SHARED, OWN, BLUE = "shared", "own", "blue"
 CHANNELS = (SHARED, OWN)
 
 # The inverses of the plastic number and of its square, the least resonant pair of steps in the plane, and the inverse
@@ -103,7 +104,7 @@ def _make_r2(levels: int, shape: tuple[int, ...], seed: int) -> Levels:
 
 def _make_blue(levels: int, shape: tuple[int, ...], seed: int) -> Levels:
     """Repeat the tile of blue noise. Channels of their own are shifted against each other."""
-    if len(shape) != 3:
+    if len(shape) != IMAGE.ndim:
         raise ConfigurationError('there is no blue noise for signals. Use the template "r2".', parameter="template")
     ranks = _read_ranks()
     side, (count, height, width) = len(ranks), shape
@@ -114,6 +115,11 @@ def _make_blue(levels: int, shape: tuple[int, ...], seed: int) -> Levels:
     return np.asarray(np.stack(tiles) * levels // ranks.size, np.int32)
 
 
+def list_names(shape: tuple[int, ...]) -> list[str]:
+    """Return the names of the templates that there are for inputs of this shape."""
+    return [name for name in TEMPLATES if name != BLUE or len(shape) == IMAGE.ndim]
+
+
 @functools.cache
 def _read_ranks() -> npt.NDArray[np.int64]:
     ranks: npt.NDArray[np.int64] = np.load(FILE).astype(np.int64)
@@ -121,7 +127,7 @@ def _read_ranks() -> npt.NDArray[np.int64]:
 
 
 TEMPLATES: dict[str, Callable[[int, tuple[int, ...], int], Levels]] = {
-    "r2": _make_r2,
-    "blue": _make_blue,
     "random": _make_random,
+    "r2": _make_r2,
+    BLUE: _make_blue,
 }

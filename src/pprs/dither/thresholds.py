@@ -21,6 +21,10 @@ from pprs.kernels.thresholds import GREY
 
 MOST_LEVELS = 2**20
 DIGITS = 16  # of the digest of a file
+TAKES = (
+    "This noise takes levels=1020 (the number of passes), template=r2, blue or random (which has a seed), "
+    "channels=shared or own, low and high for signals, or a file with a template."
+)
 
 
 @dataclass(frozen=True)
@@ -142,6 +146,11 @@ class Dither:
     def step(self) -> float:
         """The change of a value that passes one threshold."""
         return STEP if self.low is None or self.high is None else find_step(self.low, self.high)[1]
+
+    @property
+    def template_text(self) -> str:
+        """The name of the template, or its file."""
+        return self.template if self.file is None else self.file
 
     def offsets_per_pixel(self, num_channels: int) -> int:
         """Return at how many offsets at most a pixel is shown differently, however much it changes."""
