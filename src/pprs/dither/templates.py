@@ -14,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from pprs.data.arrays import check_claim
 from pprs.dither.blue_noise import FILE
 from pprs.errors import ConfigurationError, suggest
 from pprs.inputs.domain import IMAGE
@@ -61,10 +62,15 @@ def read_template(content: bytes, name: str, levels: int, shape: tuple[int, ...]
     Raises:
         ConfigurationError: If it does not hold integers from 0 to levels - 1, or has another shape.
     """
+    file = io.BytesIO(content)
     try:
-        template = np.load(io.BytesIO(content), allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise ConfigurationError(f"the template {name} is not a .npy file ({error})", parameter="noise") from error
+        check_claim(file, name, len(content))  # before memory for it is allocated
+        file.seek(0)
+        template = np.load(file, allow_pickle=False)
+    except (ValueError, OSError, EOFError, SyntaxError) as error:
+        raise ConfigurationError(
+            f"the template {name} is not a .npy file of numbers. Write it with numpy.save.", parameter="noise"
+        ) from error
     if not np.issubdtype(template.dtype, np.integer) or not template.size:
         raise ConfigurationError(
             f"the template {name} must hold integers, not {template.dtype} of shape {template.shape}", parameter="noise"

@@ -65,8 +65,19 @@ class Dither:
             raise ConfigurationError(
                 f'`channels` must be "shared" or "own", not "{self.channels}"', parameter="channels"
             )
+        if isinstance(self.seed, bool) or not (isinstance(self.seed, int) and self.seed >= 0):
+            raise ConfigurationError(
+                f"the seed of a template must be an integer of at least 0, not {self.seed!r}", parameter="noise"
+            )
+        if self.file is not None and self.template != Dither.template:
+            raise ConfigurationError(
+                f'the template is that of the file {self.file}, and "{self.template}" is another one: give one of them',
+                parameter="template",
+            )
         if (self.low is None) != (self.high is None):
-            raise ConfigurationError("`low` and `high` are the range of signals: give both", parameter="noise")
+            raise ConfigurationError(
+                "`low` and `high` are the range of signals: give both, as in dither:low=-2,high=2", parameter="noise"
+            )
         if self.low is not None and self.high is not None:
             list_thresholds(self.low, self.high)
         make_template(self.template, 1, (1, 1, 1), seed=self.seed)
@@ -102,7 +113,8 @@ class Dither:
         digest = hashlib.sha256(content).hexdigest()[:DIGITS]
         if self.digest not in (None, digest):
             raise ConfigurationError(
-                f"the template {path} is not the one that these thresholds had: its content has changed",
+                f"the template {path} is not the one that these thresholds had: its content has changed. Restore it. A "
+                "new one needs a name and a run of its own.",
                 parameter="noise",
             )
         return content, digest
