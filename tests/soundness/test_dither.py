@@ -201,6 +201,7 @@ def test_the_command_certifies_and_its_run_is_verified(tmp_path: Path) -> None:
     assert [sum(row.votes) for row in rows] == [300] * 3
     assert verify_run(tmp_path / "run", progress=False).ok
     one = pprs("certify", *chosen, "--limit", 1).stdout
+    assert "certified accuracy at 128 grey levels (L1 0.501)" in one  # 0.50196, which is not rounded up
     assert (
         f"class {rows[0].prediction}: no change of at most {rows[0].grey_levels} grey levels in total (L1 norm " in one
     )
@@ -396,6 +397,8 @@ def test_the_command_certifies_signals_and_their_run_is_verified(tmp_path: Path)
     out = pprs("certify", *chosen, "--out", tmp_path / "run").stdout
     assert "estimate: local:sigma=" in out
     assert "2 signals" in out
+    assert "at most 200 steps in total can be certified" in out
+    assert "certified accuracy at 128 steps of 0." in out
     settings_ = open_run(tmp_path / "run").settings
     assert settings_.dither.low is not None
     assert verify_run(tmp_path / "run", replay=1, progress=False).ok

@@ -15,6 +15,7 @@ from pprs.dither.certificate import (
     choose_label,
     describe_change,
     measure_radius,
+    shorten,
 )
 from pprs.dither.choice import as_estimate, choose_estimator, choose_range, iter_inputs
 from pprs.dither.classifier import DitherClassifier
@@ -198,10 +199,10 @@ class DitherGuarantee(Guarantee[DitherSettings, DitherRow]):
         return f"{settings.estimator_text or 'unknown estimator'} behind {settings.dither_text or 'unknown thresholds'}"
 
     def describe_work(self, subject: Subject, session: Session, settings: DitherSettings, inputs: int) -> list[str]:
-        levels = settings.dither.levels
+        levels, unit = settings.dither.levels, "grey levels" if subject.domain is IMAGE else "steps"
         return [
-            f"{self.describe_method(settings)}: {inputs} images, {levels} passes each; at most {levels // 2} grey "
-            "levels in total can be certified"
+            f"{self.describe_method(settings)}: {inputs} images, {levels} passes each; at most {levels // 2} {unit} in "
+            "total can be certified"
         ]
 
     def open(self, session: Session, settings: DitherSettings) -> DitherAnswer:
@@ -294,8 +295,8 @@ def _claim(count: int, total: int, change: str, settings: DitherSettings, domain
 
 def _measure(rows: list[DitherRow], most: int, step: float, domain: Domain) -> Metric:
     right = sum(row.correct and row.grey_levels >= most for row in rows)
-    what = f"{most} grey levels (L1 {round_down(most / GREY)})" if domain is IMAGE else f"{most} steps of {step:.4g}"
-    return _to_metric(what, right, len(rows))
+    change = f"grey levels (L1 {round_down(most / GREY)})" if domain is IMAGE else f"steps of {shorten(step)}"
+    return _to_metric(f"{most} {change}", right, len(rows))
 
 
 def _measure_pixels(rows: list[tuple[DitherRow, int]], most: int, domain: Domain) -> Metric:
