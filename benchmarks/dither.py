@@ -10,13 +10,13 @@ from benchmarks.exact import eight_bit_image
 from benchmarks.timing import fastest, ratio
 from pprs._support import threads as _threads
 from pprs.dither.choice import recommend_estimator
-from pprs.dither.estimators import LocalMean, average_on_device, parse_estimator
+from pprs.dither.estimators import LocalMean, average_on_device, default_width, parse_estimator
 from pprs.dither.thresholds import Dither, show
 from pprs.model.resnet import architecture
 
 DITHER = Dither(1020)
 NETWORKS = ("resnet-small", "resnet18")  # of `pprs train`; the first is its default
-WIDTHS = {28: 0.5, 32: 0.5, 224: 2.5}  # of the Gaussian
+PHOTO = 224  # pixels along the side, of images that need a wider Gaussian than digits
 
 
 @torch.inference_mode()
@@ -25,7 +25,7 @@ def measure() -> Iterator[dict[str, object]]:
     _threads.set_threads(1)
     for shape, batch in (((1, 28, 28), 128), ((3, 32, 32), 128)):
         yield from shares(shape, batch)
-    for shape, batch in (((1, 28, 28), 128), ((3, 32, 32), 128), ((3, 224, 224), 8)):
+    for shape, batch in (((1, 28, 28), 128), ((3, 32, 32), 128), ((3, PHOTO, PHOTO), 8)):
         yield from against_torch(shape, batch)
 
 
@@ -62,7 +62,7 @@ def against_torch(shape: tuple[int, int, int], batch: int) -> Iterator[dict[str,
     """The kernel of the local mean against the operations of torch that stand for it on other devices."""
     values, offsets, template = prepare(shape, batch)
     shown = show(values, template, offsets, DITHER.levels, shared=True)
-    width = WIDTHS[shape[1]]
+    width = 2.5 if shape[1] == PHOTO else default_width(DITHER.levels)
     kernel = LocalMean(width)
     assert torch.equal(kernel.estimate(shown), average_on_device(shown, width))
     seconds = fastest({"numba": lambda: kernel.estimate(shown), "torch": lambda: average_on_device(shown, width)})

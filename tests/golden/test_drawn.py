@@ -74,4 +74,4 @@ def test_the_gallery_of_templates_is_drawn_again() -> None:
     drawn = runpy.run_path(str(RESULTS / "dither_gallery.py"))["draw"]()
     old, new = (np.asarray(Image.open(file), float) for file in (RESULTS / "dither-gallery.jpg", io.BytesIO(drawn)))
     assert old.shape == new.shape
-    assert np.abs(old - new).mean() < 0.5
+    assert np.abs(old - new).mean() < 0.1
