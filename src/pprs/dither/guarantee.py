@@ -69,7 +69,9 @@ class DitherSettings(Provenance):
     def dither(self) -> Dither:
         """The thresholds."""
         if self.dither_text is None:
-            raise PprsError("the thresholds of these rows are not recorded")
+            raise DamagedError(
+                "the setting dither is not recorded: nothing says behind which thresholds votes were counted"
+            )
         try:
             return parse_dither(self.dither_text)
         except PprsError as error:
@@ -79,7 +81,7 @@ class DitherSettings(Provenance):
     def estimator(self) -> Estimator:
         """How images are estimated from what is shown of them."""
         if self.estimator_text is None:
-            raise PprsError("the estimator of these rows is not recorded")
+            raise DamagedError("the setting estimator is not recorded")
         try:
             return parse_estimator(self.estimator_text)
         except PprsError as error:
