@@ -16,7 +16,6 @@ from pprs.model.resnet import architecture
 
 DITHER = Dither(1020)
 NETWORKS = ("resnet-small", "resnet18")  # of `pprs train`; the first is its default
-PHOTO = 224  # pixels along the side, of images that need a wider Gaussian than digits
 
 
 @torch.inference_mode()
@@ -25,7 +24,7 @@ def measure() -> Iterator[dict[str, object]]:
     _threads.set_threads(1)
     for shape, batch in (((1, 28, 28), 128), ((3, 32, 32), 128)):
         yield from shares(shape, batch)
-    for shape, batch in (((1, 28, 28), 128), ((3, 32, 32), 128), ((3, PHOTO, PHOTO), 8)):
+    for shape, batch in (((1, 28, 28), 128), ((3, 32, 32), 128), ((3, 224, 224), 8)):
         yield from against_torch(shape, batch)
 
 
@@ -62,7 +61,7 @@ def against_torch(shape: tuple[int, int, int], batch: int) -> Iterator[dict[str,
     """The kernel of the local mean against the operations of torch that stand for it on other devices."""
     values, offsets, template = prepare(shape, batch)
     shown = show(values, template, offsets, DITHER.levels, shared=True)
-    width = 2.5 if shape[1] == PHOTO else default_width(DITHER.levels)
+    width = default_width(DITHER.levels, shape)
     kernel = LocalMean(width)
     assert torch.equal(kernel.estimate(shown), average_on_device(shown, width))
     seconds = fastest({"numba": lambda: kernel.estimate(shown), "torch": lambda: average_on_device(shown, width)})

@@ -15,19 +15,19 @@ from pathlib import Path
 from PIL import Image
 
 from pprs.data import open_dataset
-from pprs.dither.estimators import parse_estimator
 from pprs.dither.recovery import list_estimators, list_templates
+from pprs.partition import AUTO
 from pprs.report import write_image_rows
 
 OUT = Path(__file__).parent / "dither-gallery.jpg"
-NOISE, PARTITION = "dither:levels=1020", "local:sigma=2.5/slic/soft/shifts:k=4"
+NOISE = "dither:levels=1020"
 WIDTH, QUALITY = 1000, 70
 
 
 def draw() -> bytes:
     """Return the figure as a JPEG file."""
     sample = open_dataset("builtin:cat")[0]
-    estimators = list_estimators([parse_estimator(PARTITION)], tuple(sample.image.shape))
+    estimators = list_estimators([AUTO], tuple(sample.image.shape))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "show.png"
         write_image_rows(sample, list_templates(NOISE, sample.image), estimators, 0, path)

@@ -57,7 +57,7 @@ def show(
 
     Example: pprs show builtin:GunPoint --sigma 0.5 --partition auto --partition changepoint
 
-    Example: pprs show builtin:cat --noise dither:levels=1020 --partition local:sigma=2.5/slic/soft/shifts:k=4
+    Example: pprs show builtin:cat --noise dither:levels=1020
     """
     names = partition or []
     options.check_figure(out, "out")
