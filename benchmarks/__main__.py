@@ -10,6 +10,7 @@ from pathlib import Path
 from benchmarks import (
     baselines,
     certify,
+    dither,
     engines,
     exact,
     first_use,
@@ -37,6 +38,7 @@ TOPICS = {
     "engines": engines.measure,
     "noise": noise.measure,
     "exact": exact.measure,
+    "dither": dither.measure,
     "samples": samples.measure,
     "guarantees": guarantees.measure,
     "ray": ray.measure,

@@ -19,6 +19,7 @@ from pprs.cli import load_command
 from pprs.cli.train import parse_training_noise
 from pprs.data import open_dataset
 from pprs.model.huggingface import is_hub_id
+from pprs.prediction import predict_dataset
 from tests.helpers import Record, pprs
 
 OWN_CODE = """
@@ -108,9 +109,16 @@ def _write_arrays(root: Path) -> None:
     }
     for name, content in arrays.items():
         np.savez(root / f"{name}.npz", **content)
-    (root / "junk.npz").write_bytes(b"junk")
+    for suffix in ("npz", "npy"):
+        (root / f"junk.{suffix}").write_bytes(b"junk")
+    np.savez(root / "flat_signals.npz", signals=np.ones((60, 1, 40), np.float32), y=np.arange(60) % 2)
+    np.savez(root / "signals.npz", signals=np.linspace(1000, 1000.5, 80, dtype=np.float32).reshape(2, 1, 40))
+    grid = np.arange(64).reshape(8, 8)
+    for name, template in {"grid": grid, "wide": grid[:, :7], "halves": grid / 2, "high": grid + 300}.items():
+        np.save(root / f"{name}.npy", template)
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (10**6, 10**6)})
+    (root / "bomb.npy").write_bytes(header.getvalue() + bytes(100))
     with zipfile.ZipFile(root / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x.npy", header.getvalue() + bytes(10**6))
 
@@ -214,15 +222,63 @@ BAD_COMMANDS = {
     ("train", "--data", "photos", "--out", "new.safetensors"): "training needs labels",
     ("reproduce", "all", "--plan", "junk.json"): "is not TOML",
 }  # fmt: skip
+DITHER = ("certify", "--model", "bad_own:Net", "--data", "x.npz", "--limit", "1", "--noise")
+BAD_THRESHOLDS = {
+    "levels=0": "`levels` must be an integer from 1 to 1048576, not 0",
+    "levels=1048577": "`levels` must be an integer from 1 to 1048576, not 1048577",
+    "levels=2.5": '--noise: noise "dither", option levels: "2.5" is not an integer',
+    "level=300": 'has no option "level". Did you mean "levels"?',
+    "sigma=0.5": 'has no option "sigma". There are: channels, digest, file, high, levels, low, seed, template',
+    "template=blu": 'there is no template "blu". Did you mean "blue"?',
+    "channels=each": '`channels` must be "shared" or "own", not "each"',
+    "seed=-1": "--noise: the seed of a template must be an integer of at least 0, not -1",
+    "low=0": "`low` and `high` are the range of signals: give both",
+    "low=1,high=1": "`low` must be below `high`",
+    "low=0,high=inf": "both must be numbers",
+    "low=0,high=1": "images have grey levels. Leave them out",
+    "wide.npy": "has the shape [8, 7], and for inputs [1, 8, 8] with shared channels it must be [8, 8]",
+    "halves.npy": "must hold integers, not float64",
+    "high.npy,levels=300": "and with 300 levels they lie from 0 to 299. Give the `levels` that it was made for",
+    "junk.npy": "is not a .npy file of numbers. Write it with numpy.save",
+    "x.npz": "is not a .npy file of numbers. Write it with numpy.save",
+    "bomb.npy": "is not a .npy file of numbers",
+    "missing.npy": "cannot be read (No such file or directory). Give the path of a .npy file",
+    "grid.npy,digest=0123": "is not the one that these thresholds had: its content has changed. Restore it",
+    "grid.npy,template=blue": 'the template is that of the file grid.npy, and "blue" is another one',
+}
+ADAPT, TRAIN = ("adapt", "--model", "bad_own:Net", "--out", "a.safetensors"), ("train", "--out", "new.safetensors")
+BEHIND_THRESHOLDS = {
+    ("certify", "--model", "bad_own:Net", "--data", "flat_signals.npz"): "the values of the signals are all 1",
+    ("show", "flat_signals.npz"): "Give a range, such as dither:low=-2,high=2",
+    (*ADAPT, "--data", "flat_signals.npz"): "Give a range, such as dither:low=-2,high=2",
+    (*TRAIN, "--data", "flat_signals.npz"): "say between which thresholds lie, such as dither:low=-2,high=2",
+    ("show", "x.npz", "--sigma", "0.5"): "--sigma does not apply to dither",
+    ("show", "x.npz", "--seed", "3"): "--seed does not apply to dither",
+    ("show", "x.npz", "--partition", "local:means=fit"): "add a partition, as in local:means=fit/slic",
+    (*ADAPT, "--data", "x.npz", "--sigma", "0.5"): "--sigma does not apply to dither",
+    (*ADAPT, "--data", "x.npz", "--patch", "3"): "adapted to noise or to masks, not to both: leave out --noise or",
+    (*ADAPT, "--data", "x.npz", "--pixels", "file"): "Leave out --pixels",
+    (*TRAIN, "--data", "x.npz", "--sigma", "0.5"): "--sigma does not apply to dither",
+    (*TRAIN, "--data", "x.npz", "--task", "segment"): "Train it with Gaussian --noise",
+    ("patch", "--model", "bad_own:Net", "--data", "x.npz", "--patch", "3"): "No such option: --noise",
+    ("predict-set", "--sets", "list.json", "--data", "x.npz"): "No such option: --noise",
+    ("doctor", "run"): "No such option: --noise",
+}  # fmt: skip
+UNUSED = {
+    "--sigma": "0.5", "--n0": "100", "--n": "10000", "--alpha": "0.001", "--bound": "one-sided", "--stop": "abstain",
+    "--arithmetic": "auto", "--budget": "1m", "--target-accuracy-error": "0.1", "--seed": "0", "--show": "x.png",
+}  # fmt: skip
 TABLE = [
     *(((*CERTIFY, "--data", data), message) for data, message in BAD_DATA.items()),
     *(((*CERTIFY, "--model", model), message) for model, message in BAD_MODELS.items()),
     *(((*CERTIFY, *extra), message) for extra, message in BAD_OPTIONS.items()),
     *BAD_COMMANDS.items(),
+    *(((*DITHER, f"dither:{text}"), message) for text, message in BAD_THRESHOLDS.items()),
+    *(((*command, "--noise", "dither"), message) for command, message in BEHIND_THRESHOLDS.items()),
 ]
 
 
-@pytest.mark.parametrize(("command", "message"), TABLE, ids=[" ".join(command[-2:]) for command, _ in TABLE])
+@pytest.mark.parametrize(("command", "message"), TABLE, ids=[" ".join(command[-4:]) for command, _ in TABLE])
 def test_bad_input_gets_a_message(command: tuple[str, ...], message: str, folder: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if "__pycache__" not in path.parts}
     output = pprs(*command, code=2).stderr
@@ -319,6 +375,36 @@ def test_an_empty_file_does_not_decide_the_length_of_the_others(tmp_path: Path) 
 def test_commands_that_add_noise_take_its_name_and_sigma(command: str) -> None:
     flags = {flag for option in load_command(command).params for flag in option.opts}
     assert {"--noise", "--sigma"} <= flags
+
+
+@pytest.mark.parametrize("flag", UNUSED)
+def test_what_thresholds_do_not_have_is_refused_also_with_its_default(flag: str) -> None:
+    output = pprs(*DITHER, "dither:levels=300", flag, UNUSED[flag], code=2).stderr
+    assert f"{flag} does not apply to dither:levels=300: all votes are counted, and nothing is drawn" in output
+    assert "Leave it out. This noise takes levels=1020 (the number of passes), template=r2," in output
+
+
+@pytest.mark.parametrize("sigma", [(), ("--sigma", "0.5")])
+@pytest.mark.parametrize("command", ["predict", "segment", "calibrate", "tune"])
+def test_thresholds_are_refused_where_noise_is_drawn(command: str, sigma: tuple[str, ...]) -> None:
+    more = ("--radius", "0.5", "--out", "sets.json") if command == "calibrate" else ()
+    call = (command, "--model", "bad_own:Net", "--data", "x.npz", *more, *sigma)
+    output = pprs(*call, "--noise", "dither:levels=300", code=2).stderr
+    assert "--noise dither:levels=300 is thresholds, whose votes are counted, and this draws noise" in output
+    assert "Thresholds are for `pprs certify`, whose rows hold the label, `pprs adapt`" in output
+    if not sigma:
+        assert "give the standard deviation of the gaussian noise as --sigma" in pprs(*call, code=2).stderr
+
+
+def test_predictions_behind_thresholds_are_refused_in_python() -> None:
+    with pytest.raises(package.PprsError, match="whose rows hold the label"):
+        predict_dataset("bad_own:Net", "x.npz", noise="dither:levels=300", progress=False)
+
+
+def test_the_range_of_signals_far_from_zero_is_chosen() -> None:
+    command = ("certify", "--model", "bad_own:Net", "--data", "signals.npz", "--noise", "dither:levels=70")
+    output = pprs(*command, "--limit", "1", "--partition", "none").stdout
+    assert "dither:levels=70,template=r2,channels=shared,seed=0,low=1000.0,high=1000.5" in output
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import onnxruntime
 import pytest
 import torch
 from helpers import pprs, pprs_process, timeless
+from matplotlib.figure import Figure
 from PIL import Image
 
 from pprs import __version__, open_dataset, open_run
@@ -123,6 +124,29 @@ def test_show(tmp_path: Path) -> None:
     with Image.open(out) as image:
         assert image.width > 1000
         assert np.asarray(image.convert("L")).std() > 20
+
+
+def test_show_compares_templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+    monkeypatch.setattr("pprs.report.figures.plot_image_rows", lambda rows, **o: drawn.append(rows) or Figure())
+    command = ("show", "builtin:mnist5k", "--index", 2, "--out", tmp_path / "row.png", "--noise")
+    output = pprs(*command, "dither:levels=300").stdout
+    assert "peak signal-to-noise ratios (dB) are over 16 of 300 offsets" in output
+    (rows,) = drawn
+    assert [row[1].title for row in rows] == ["shown: random", "shown: r2", "shown: blue"]
+    for row in rows:
+        titles = [picture.title.partition(":")[0] for picture in row]
+        assert titles == ["original", "shown", "local", "local/slic/soft/shifts"]
+        levels = np.unique(row[1].image)
+        assert levels.tolist() == [0, 0.5, 1]  # below the threshold, hidden, above it
+        assert ((row[1].image == 1) <= (row[0].image > 0)).all()
+    quality = [float(row[2].title.split()[-2]) for row in rows]
+    assert min(quality[1:]) > quality[0]
+    drawn.clear()
+    pprs(*command, "dither:levels=300,template=blue", "--partition", "local:sigma=1/slic", "--partition", "none")
+    assert [[picture.title.rpartition(":")[0] for picture in row] for row in drawn[0]] == [
+        ["", "shown", "local:sigma=1.0", "local:sigma=1.0/slic", "local"]
+    ]
 
 
 @pytest.mark.slow

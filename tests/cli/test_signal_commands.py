@@ -6,13 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from helpers import pprs
 from PIL import Image
 
+from pprs.dither import Dither
+from pprs.dither.recovery import recover
 from pprs.inputs.domain import SIGNAL
 from pprs.noise import Gaussian
 from pprs.partition import parse_partition
-from pprs.report import figures
+from pprs.report import figures, lines
 
 
 def test_show_draws_a_signal_with_its_segments(tmp_path: Path) -> None:
@@ -27,6 +30,26 @@ def test_show_draws_a_signal_with_its_segments(tmp_path: Path) -> None:
     )
     (tmp_path / "short.csv").write_text("1,2,3\n")
     assert "at least 8 values" in pprs("show", "short.csv", "--sigma", 0.5, cwd=tmp_path, code=2).stderr
+
+
+def test_show_draws_what_thresholds_show_of_a_signal(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text(",".join(f"{np.sin(t / 3):.4f}" for t in range(40)))
+    pprs("show", "x.csv", "--noise", "dither:levels=510", cwd=tmp_path)
+    pprs("show", "x.csv", "--noise", "dither:levels=510,template=r2,low=-1.0,high=1.0", "--out", "r2.png", cwd=tmp_path)
+    with Image.open(tmp_path / "show.png") as all_templates, Image.open(tmp_path / "r2.png") as one:
+        assert all_templates.width == one.width == 1500
+        assert all_templates.height == 2 * one.height  # there is no blue noise for signals
+
+
+def test_a_bar_is_drawn_where_something_is_known_of_a_value() -> None:
+    x, dither = torch.sin(torch.arange(16) / 3)[None], Dither(1020, low=-1.0, high=1.0)
+    shown, _ = recover(x, dither, [])
+    known = shown.is_known[0, 0].numpy()
+    picture = figures.render_shown(shown, dither, x.numpy())
+    coloured = np.ptp(picture, axis=2).max(0) > 0.1  # neither white nor the grey axis
+    columns = (lines.MARGIN + np.arange(16) / 15 * (lines.WIDTH - 2 * lines.MARGIN)).astype(int)
+    assert [coloured[max(0, column - 2) : column + 3].any() for column in columns] == known.tolist()
+    assert 0 < known.sum() < 16
 
 
 def test_segments_are_drawn_also_before_softening_but_not_for_separate_channels() -> None:

@@ -27,7 +27,7 @@ TIERS: dict[str, dict[str, str]] = {
     "mathematics": {"smoothing": "", "training": "smoothing"},
     "runs": {"runs": "", "metrics": "runs", "runners": "runs metrics", "verification": "runs runners"},
     "methods": {
-        "dither": "", "certify": "dither", "doctor": "", "prediction": "doctor", "report": "prediction",
+        "dither": "", "certify": "dither", "doctor": "", "prediction": "doctor", "report": "dither prediction",
         "audit": "dither report",
         "label_sets": "audit report", "segmentation": "doctor report", "adaptation": "dither segmentation",
         "patches": "adaptation report",

@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+import io
 import runpy
 import shutil
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 import pytest
 from helpers import pprs
+from PIL import Image
 
 from pprs.reproduction import Results
 
@@ -63,3 +66,12 @@ def test_the_table_and_figure_on_label_sets_are_those_of_the_stored_values() -> 
     evaluations = script["read"](script["STORED"])
     assert script["tabulate"](evaluations) in (RESULTS.parent / "label-sets.md").read_text()
     assert script["draw"](evaluations) == (RESULTS.parent / "label-sets.svg").read_bytes()
+
+
+@pytest.mark.redraw
+def test_the_gallery_of_templates_is_drawn_again() -> None:
+    """Up to rounding: it is a photo in JPEG."""
+    drawn = runpy.run_path(str(RESULTS / "dither_gallery.py"))["draw"]()
+    old, new = (np.asarray(Image.open(file), float) for file in (RESULTS / "dither-gallery.jpg", io.BytesIO(drawn)))
+    assert old.shape == new.shape
+    assert np.abs(old - new).mean() < 0.1

@@ -201,6 +201,7 @@ def test_the_command_certifies_and_its_run_is_verified(tmp_path: Path) -> None:
     assert [sum(row.votes) for row in rows] == [300] * 3
     assert verify_run(tmp_path / "run", progress=False).ok
     one = pprs("certify", *chosen, "--limit", 1).stdout
+    assert "certified accuracy at 128 grey levels (L1 0.501)" in one  # 0.50196, which is not rounded up
     assert (
         f"class {rows[0].prediction}: no change of at most {rows[0].grey_levels} grey levels in total (L1 norm " in one
     )
@@ -217,7 +218,7 @@ def test_options_of_sampling_are_refused(flag: str) -> None:
     out = pprs(
         "certify", "--model", "builtin:digits", "--data", "builtin:mnist5k", "--noise", "dither", flag, value, code=2
     )
-    assert f"{flag} does not apply to --noise dither" in out.stderr
+    assert f"{flag} does not apply to dither: all votes are counted" in out.stderr
 
 
 @given(st.integers(1, 2040), st.floats(0.2, 3), st.sampled_from(["r2", "blue", "random"]), st.integers(0, 2**32 - 1))
@@ -396,6 +397,8 @@ def test_the_command_certifies_signals_and_their_run_is_verified(tmp_path: Path)
     out = pprs("certify", *chosen, "--out", tmp_path / "run").stdout
     assert "estimate: local:sigma=" in out
     assert "2 signals" in out
+    assert "at most 200 steps in total can be certified" in out
+    assert "certified accuracy at 128 steps of 0." in out
     settings_ = open_run(tmp_path / "run").settings
     assert settings_.dither.low is not None
     assert verify_run(tmp_path / "run", replay=1, progress=False).ok

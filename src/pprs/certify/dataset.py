@@ -8,8 +8,7 @@ from typing import Any
 
 from pprs.certify.guarantee import CERTIFY
 from pprs.data import Selection
-from pprs.dither import NOTHING_DRAWN, Dither, dither_dataset, is_dither
-from pprs.errors import ConfigurationError
+from pprs.dither import Dither, check_unused, dither_dataset, is_dither
 from pprs.model.forms import AnyModel
 from pprs.noise import AnyNoise
 from pprs.partition import AUTO, AnyPartition
@@ -117,13 +116,11 @@ def certify_dataset(
         ```
     """
     if is_dither(noise):
-        for name, (value, default) in {
-            "sampling": (sampling, None), "n0": (n0, None), "n": (n, None), "alpha": (alpha, None),
-            "bound": (bound, None), "stop": (stop, None), "budget": (budget, None),
-            "target_error": (target_error, None), "seed": (seed, 0), "arithmetic": (arithmetic, "auto"),
-        }.items():  # fmt: skip
-            if value != default:
-                raise ConfigurationError(f"`{name}` does not apply to {noise}: {NOTHING_DRAWN}", parameter=name)
+        check_unused(
+            noise, sampling=(sampling, None), n0=(n0, None), n=(n, None), alpha=(alpha, None), bound=(bound, None),
+            stop=(stop, None), budget=(budget, None), target_error=(target_error, None), seed=(seed, 0),
+            arithmetic=(arithmetic, "auto"),
+        )  # fmt: skip
         return dither_dataset(
             model, data, noise=noise, partition=partition, images=images, out=out, runner=runner, progress=progress,
             split=split, classes=classes, labels=labels, engine=engine, device=device, batch_size=batch_size,

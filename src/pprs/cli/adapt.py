@@ -11,10 +11,10 @@ from pprs.cli.console import progress, say
 from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
 from pprs.data import Selection
-from pprs.dither import NOTHING_DRAWN, is_dither
+from pprs.dither import check_unused, is_dither
 from pprs.errors import ConfigurationError
 from pprs.inputs.space import FILE
-from pprs.noise import Noise, noise_of
+from pprs.noise import Gaussian, Noise, noise_of
 from pprs.partition import AUTO
 from pprs.patches import FILL, MASKS, adapt_to_masks
 
@@ -66,9 +66,9 @@ def adapt(
     model: options.Model,
     data: options.Data,
     out: Out,
-    sigma: options.OptionalSigma = None,
+    sigma: options.Sigma = None,
     partition: options.PartitionText = AUTO,
-    noise: options.NoiseText = "gaussian",
+    noise: options.NoiseText = Gaussian.name,
     pixels: Pixels = "network",
     patch: Patch = None,
     masks: options.Masks = MASKS,
@@ -91,7 +91,7 @@ def adapt(
     images = Selection(limit=limit)
     options.set_threads(threads)
     if patch is not None:
-        _check_masks(sigma, partition, method)
+        _check_masks(sigma, noise, partition, method)
         adapt_to_masks(
             model, data, patch=patch, masks=masks, fill=fill, out=out, budget=budget, images=images, seed=seed,
             progress=progress, split=split,
@@ -109,8 +109,7 @@ def adapt(
 def _choose_noise(name: str, sigma: float | None) -> Noise | str:
     """Return the noise, or thresholds as text."""
     if is_dither(name):
-        if sigma is not None:
-            raise ConfigurationError(f"`sigma` does not apply to {name}: {NOTHING_DRAWN}", parameter="sigma")
+        check_unused(name, sigma=(sigma, None))
         return name
     if sigma is None:
         raise ConfigurationError(
@@ -135,9 +134,13 @@ def _check_supported(pixels: str, device: str) -> None:
         )
 
 
-def _check_masks(sigma: float | None, partition: str, method: str) -> None:
+def _check_masks(sigma: float | None, noise: str, partition: str, method: str) -> None:
     """Refuse options that an adaptation to masks does not have."""
-    for name, given in (("sigma", sigma is not None), ("partition", partition != AUTO)):
+    for name, given in (
+        ("sigma", sigma is not None),
+        ("noise", noise != Gaussian.name),
+        ("partition", partition != AUTO),
+    ):
         if given:
             raise ConfigurationError(
                 f"a classifier is adapted to noise or to masks, not to both: leave out `{name}` or `patch`",

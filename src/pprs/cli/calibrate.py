@@ -56,9 +56,9 @@ Out = Annotated[Path, options.option("--out", "FILE", Panel.OUTPUT, "File for th
 def calibrate(
     model: options.Model,
     data: options.Data,
-    sigma: options.Sigma,
     radius: Radius,
     out: Out,
+    sigma: options.Sigma = None,
     adapted: options.Adapted = None,
     partition: options.PartitionText = AUTO,
     noise: options.NoiseText = "gaussian",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from pprs.cli.console import (
 from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
 from pprs.data import ImageSet, Selection
-from pprs.dither import NOTHING_DRAWN, dither_dataset, is_dither
+from pprs.dither import check_unused, dither_dataset, is_dither
 from pprs.dither.guarantee import DITHER
 from pprs.errors import ConfigurationError
 from pprs.inputs.domain import domain_of_any
@@ -102,9 +101,10 @@ Show = Annotated[
 
 @guarded
 def certify(
+    context: typer.Context,
     model: options.Model,
     data: options.Data,
-    sigma: options.OptionalSigma = None,
+    sigma: options.Sigma = None,
     adapted: options.Adapted = None,
     partition: options.PartitionText = AUTO,
     noise: options.NoiseText = "gaussian",
@@ -151,7 +151,7 @@ def certify(
     sampling = Sampling(n0, n, alpha, bound, stop)
     run_on = options.make_runner(runner, workers, address, gpus_per_worker, split_samples, threads, device)
     run_options = RunOptions.of(
-        noise=noise_of(noise, _check_sigma(sigma)), partition=partition, seed=seed, out=out, runner=run_on,
+        noise=noise_of(noise, sigma), partition=partition, seed=seed, out=out, runner=run_on,
         engine=engine, device=device, batch_size=batch_size, autocast=autocast, channels_last=channels_last,
         budget=budget, target_error=target_error, progress=progress, arithmetic=arithmetic,
     )  # fmt: skip
@@ -162,21 +162,9 @@ def certify(
     _certify(subject, sampling, run_options, compare=compare, show=show)
 
 
-def _check_sigma(sigma: float | None) -> float:
-    if sigma is None:
-        raise ConfigurationError(
-            "give the standard deviation of the noise as `sigma`, such as 0.25. Only `noise` dither has none.",
-            parameter="sigma",
-        )
-    return sigma
-
-
 def _count_votes(given: Mapping[str, Any]) -> None:
     """Certify by thresholds instead of noise, and print what is certified."""
-    defaults = inspect.signature(certify).parameters
-    for name in UNUSED:
-        if given[name] != defaults[name].default:
-            raise ConfigurationError(f"`{name}` does not apply to `noise` dither: {NOTHING_DRAWN}", parameter=name)
+    check_unused(given["noise"], **{name: (options.was_given(given["context"], name), False) for name in UNUSED})
     options.set_threads(given["threads"])
     run = dither_dataset(
         **{name: given[name] for name in KEPT},

@@ -105,11 +105,13 @@ Labels = Annotated[
     ),
 ]
 Sigma = Annotated[
-    float, option("--sigma", "NUM", Panel.NOISE, "Standard deviation of the noise, for pixel values in [0, 1].")
-]
-OptionalSigma = Annotated[
     float | None,
-    option("--sigma", "NUM", Panel.NOISE, "Standard deviation of the noise, for pixel values in [0, 1]."),
+    option(
+        "--sigma",
+        "NUM",
+        Panel.NOISE,
+        "Standard deviation of the noise, for pixel values in [0, 1]. Only thresholds (dither) have none.",
+    ),
 ]
 PixelsName = Annotated[
     Literal["network", "file"],
@@ -127,8 +129,9 @@ NoiseText = Annotated[
         "--noise",
         "NAME",
         Panel.NOISE,
-        "gaussian, exponential, powerlaw, or powerlaw:a=NUM (a is the dimension + 10 by default). `certify` also takes "
-        "dither:levels=1020: thresholds instead of noise, certificates in L1 and for pixels that are certain.",
+        "gaussian, exponential, powerlaw, or powerlaw:a=NUM (a is the dimension + 10 by default). certify, adapt, "
+        "train and show also take dither:levels=1020: thresholds instead of noise, certificates in L1 and for pixels "
+        "that are certain.",
     ),
 ]
 PartitionText = Annotated[
@@ -271,6 +274,12 @@ def set_threads(threads: int | None) -> None:
     torch.set_num_threads(count)
     _threads.set_threads(count)
     _threads.keep_memory()
+
+
+def was_given(context: typer.Context, name: str) -> bool:
+    """Return whether an option stands in the command, be it with its default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
 
 
 def check_count(value: int | None, parameter: str) -> None:

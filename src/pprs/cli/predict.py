@@ -40,7 +40,7 @@ Alpha = Annotated[
 def predict(
     model: options.Model,
     data: options.Data,
-    sigma: options.Sigma,
+    sigma: options.Sigma = None,
     adapted: options.Adapted = None,
     partition: options.PartitionText = AUTO,
     noise: options.NoiseText = "gaussian",

@@ -81,7 +81,7 @@ Show = Annotated[
 def segment(
     model: Model,
     data: Data,
-    sigma: options.Sigma,
+    sigma: options.Sigma = None,
     adapted: options.Adapted = None,
     partition: options.PartitionText = AUTO,
     noise: options.NoiseText = "gaussian",

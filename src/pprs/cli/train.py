@@ -13,7 +13,7 @@ from pprs.cli.errors import guarded
 from pprs.cli.options import Panel
 from pprs.data import ImageSet, open_dataset
 from pprs.data.signals import is_number
-from pprs.dither import NOTHING_DRAWN, is_dither
+from pprs.dither import check_unused, is_dither
 from pprs.dither.perturbation import DitherPerturbation
 from pprs.dither.thresholds import as_dither
 from pprs.errors import ConfigurationError
@@ -84,7 +84,7 @@ def train(
     task: Task = "classify",
     arch: Arch = None,
     width: Width = None,
-    sigma: options.OptionalSigma = None,
+    sigma: options.Sigma = None,
     noise: NoiseText = None,
     partition: PartitionText = AUTO,
     epochs: Epochs = 10,
@@ -140,8 +140,7 @@ def choose_training_noise(
     """Return the noise to train with, or the thresholds, and the partition that comes after it."""
     if not is_dither(noise):
         return parse_training_noise(noise, sigma), parse_request(partition)
-    if sigma is not None:
-        raise ConfigurationError(f"`sigma` does not apply to {noise}: {NOTHING_DRAWN}", parameter="sigma")
+    check_unused(noise, sigma=(sigma, None))
     if task == "segment":
         raise ConfigurationError(
             "votes behind thresholds are counted for classifiers, not for networks that label every pixel. Train it "
@@ -163,8 +162,4 @@ def parse_training_noise(noise: str | None, sigma: float | None) -> Noise | None
         if not 0 < float(noise) < float("inf"):
             raise ConfigurationError(f"`noise` must be a positive number, not {noise}", parameter="noise")
         return Gaussian(float(noise))
-    if sigma is not None:
-        return noise_of(noise or "gaussian", sigma)
-    if noise is not None:
-        raise ConfigurationError(f"give the `sigma` of the {noise} noise", parameter="sigma")
-    return None
+    return None if noise is None and sigma is None else noise_of(noise or "gaussian", sigma)

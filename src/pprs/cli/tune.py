@@ -57,7 +57,7 @@ Out = Annotated[
 def tune(
     model: options.Model,
     data: options.Data,
-    sigma: options.Sigma,
+    sigma: options.Sigma = None,
     adapted: Adapted = None,
     noise: options.NoiseText = "gaussian",
     pixels: options.PixelsName = "network",
@@ -93,7 +93,7 @@ def tune(
         progress=progress, split=split, classes=classes, labels=labels, engine=engine, device=device,
         pixels=pixels, adapted=adapted, denoiser=denoiser,
     )  # fmt: skip
-    table = tuning.make_table(tuned, (0.0, sigma / 2, sigma))
+    table = tuning.make_table(tuned, (0.0, run_noise.sigma / 2, run_noise.sigma))
     console.print(replace(table, title=with_flags(table.title)).to_rich())
     for final in tuned.finals:
         say(f"  {final.family}: {tuning.shorten(final.partition)}")

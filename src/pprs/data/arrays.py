@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -150,12 +150,17 @@ def _check_sizes(archive: zipfile.ZipFile, members: Sequence[zipfile.ZipInfo], p
 def _claimed_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> int:
     """Return the size of an array according to its own header, which must agree with that of the archive."""
     with archive.open(info) as member:
-        is_first = np.lib.format.read_magic(member) == (1, 0)
-        read_header = np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0
-        shape, _, kind = read_header(member)
-        size, header = math.prod(shape) * kind.itemsize, member.tell()
-    if header + size != info.file_size:
-        raise ValueError(f"{info.filename} claims the shape {shape}, but holds {info.file_size - header} bytes")
+        return check_claim(member, info.filename, info.file_size)
+
+
+def check_claim(file: IO[bytes], name: str, file_size: int) -> int:
+    """Return the size of the array in a .npy file according to its header. Raises ValueError if it holds another."""
+    is_first = np.lib.format.read_magic(file) == (1, 0)
+    read_header = np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0
+    shape, _, kind = read_header(file)
+    size, header = math.prod(shape) * kind.itemsize, file.tell()
+    if header + size != file_size:
+        raise ValueError(f"{name} claims the shape {shape}, but holds {file_size - header} bytes")
     return size
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pprs.dither.certificate import DitherCertificate, certified_changes
 from pprs.dither.classifier import DitherClassifier
-from pprs.dither.run import NOTHING_DRAWN, dither_dataset
+from pprs.dither.run import check_unused, dither_dataset
 from pprs.dither.templates import TEMPLATES, make_template
 from pprs.dither.thresholds import Dither, is_dither
 
 __all__ = [
-    "NOTHING_DRAWN", "TEMPLATES", "Dither", "DitherCertificate", "DitherClassifier", "certified_changes",
+    "TEMPLATES", "Dither", "DitherCertificate", "DitherClassifier", "certified_changes", "check_unused",
     "dither_dataset", "is_dither", "make_template",
 ]  # fmt: skip

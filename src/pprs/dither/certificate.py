@@ -88,7 +88,7 @@ class DitherCertificate:
 
     def __str__(self) -> str:
         unit, among = (
-            ("grey level", ", among 8-bit images") if self._is_image else (f"step of {_shorten(self.step)}", "")
+            ("grey level", ", among 8-bit images") if self._is_image else (f"step of {shorten(self.step)}", "")
         )
         if not self.grey_levels:
             return f"class {self.prediction} has most votes, and a change of 1 {unit} may alter that"
@@ -116,12 +116,12 @@ def describe_change(levels: int, step: float, shape: tuple[int, ...]) -> str:
     plural, radius = "s" * (levels > 1), measure_radius(levels, step, shape)
     if domain_of(shape) is IMAGE:
         return f"{levels} grey level{plural} in total (L1 norm {round_down(radius)})"
-    norm = f"; L1 norm {_shorten(radius)}" if radius else ""
+    norm = f"; L1 norm {shorten(radius)}" if radius else ""
     whole = "each value's change rounded up to whole steps"
-    return f"{levels} step{plural} of {_shorten(step)} in total ({whole}{norm})"
+    return f"{levels} step{plural} of {shorten(step)} in total ({whole}{norm})"
 
 
-def _shorten(value: float) -> str:
+def shorten(value: float) -> str:
     """Format a number to four digits, rounded down."""
     return f"{Context(prec=4, rounding=ROUND_DOWN).create_decimal(value):f}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from pprs.data import ImageSet
 from pprs.dither.estimators import Estimator, LocalMean, PartitionedEstimator, is_estimator, parse_estimator
 from pprs.dither.thresholds import Dither
-from pprs.errors import PprsError
+from pprs.errors import ConfigurationError, PprsError
 from pprs.inputs.domain import SIGNAL, domain_of
 from pprs.inputs.space import FILE, describe_input
 from pprs.partition import Auto, Partition, Shifts, Slic, Slic1d, Soft, as_partition
@@ -41,13 +42,15 @@ def choose_estimator(
         estimator, reason = recommend_estimator(model.made_for_dither, shape)
         progress.message(f"estimate: {estimator.resolve(dither.levels, shape)}, recommended {reason}")
     else:
-        estimator = partition if isinstance(partition, Estimator) else make_estimator(partition)
+        estimator = make_estimator(partition)
     resolved = estimator.resolve(dither.levels, shape)
     return estimator if subject.pixels == FILE or model.input_shape is None else resolved
 
 
-def make_estimator(partition: Partition | None) -> Estimator:
+def make_estimator(partition: Partition | Estimator | None) -> Estimator:
     """Return the estimate that averages a local mean over a partition, or the local mean itself."""
+    if isinstance(partition, Estimator):
+        return partition
     return LocalMean() if partition is None else PartitionedEstimator(LocalMean(), partition)
 
 
@@ -78,5 +81,10 @@ def choose_range(dither: Dither, inputs: Iterable[torch.Tensor]) -> Dither:
         return dither
     low, high = min(float(x.min()) for x in some), max(float(x.max()) for x in some)
     if not low < high:
-        raise PprsError("the values of the signals are all the same, so there is nothing to classify them by")
-    return replace(dither, low=float(f"{low:.3g}"), high=float(f"{high:.3g}"))
+        raise ConfigurationError(
+            f"the values of the signals are all {low:g}, so thresholds cannot lie between them. Give a range, such as "
+            "dither:low=-2,high=2.",
+            parameter="noise",
+        )
+    digits = 2 - math.floor(math.log10(high - low))  # three of the range, also where it is far from 0
+    return replace(dither, low=round(low, digits), high=round(high, digits))

@@ -39,6 +39,11 @@ class Estimator(ABC):
         """Return a copy in which every option has a value for this number of thresholds and inputs of this shape."""
         return self
 
+    @property
+    def short(self) -> str:
+        """The text without options at their defaults, for figures."""
+        return str(self)
+
     @abstractmethod
     def estimate(self, shown: ShownLevels) -> torch.Tensor:
         """Return the estimated inputs [B, C, H, W], with values in [0, 1]."""
@@ -63,6 +68,10 @@ class LocalMean(Estimator):
 
     def __str__(self) -> str:
         return _text.to_text(self.name, self)
+
+    @property
+    def short(self) -> str:
+        return _text.to_short_text(self.name, self)
 
     def resolve(self, levels: int, shape: tuple[int, ...]) -> LocalMean:
         return LocalMean(default_width(levels, shape)) if self.sigma is None else self
@@ -127,6 +136,10 @@ class PartitionedEstimator(Estimator):
     def __str__(self) -> str:
         head = _text.to_text(LocalMean.name, _Options(self.first.sigma, None if self.means == ESTIMATE else self.means))
         return f"{head}/{self.partition}"
+
+    @property
+    def short(self) -> str:
+        return str(self).removesuffix(str(self.partition)) + self.partition.short
 
     def resolve(self, levels: int, shape: tuple[int, ...]) -> PartitionedEstimator:
         partition = self.partition.resolve(ERROR * _times_small(shape) ** -0.2, shape)

@@ -15,6 +15,7 @@ from pprs.dither.certificate import (
     choose_label,
     describe_change,
     measure_radius,
+    shorten,
 )
 from pprs.dither.choice import as_estimate, choose_estimator, choose_range, iter_inputs
 from pprs.dither.classifier import DitherClassifier
@@ -68,7 +69,9 @@ class DitherSettings(Provenance):
     def dither(self) -> Dither:
         """The thresholds."""
         if self.dither_text is None:
-            raise PprsError("the thresholds of these rows are not recorded")
+            raise DamagedError(
+                "the setting dither is not recorded: nothing says behind which thresholds votes were counted"
+            )
         try:
             return parse_dither(self.dither_text)
         except PprsError as error:
@@ -78,7 +81,7 @@ class DitherSettings(Provenance):
     def estimator(self) -> Estimator:
         """How images are estimated from what is shown of them."""
         if self.estimator_text is None:
-            raise PprsError("the estimator of these rows is not recorded")
+            raise DamagedError("the setting estimator is not recorded")
         try:
             return parse_estimator(self.estimator_text)
         except PprsError as error:
@@ -199,10 +202,10 @@ class DitherGuarantee(Guarantee[DitherSettings, DitherRow]):
         return f"{settings.estimator_text or 'unknown estimator'} behind {settings.dither_text or 'unknown thresholds'}"
 
     def describe_work(self, subject: Subject, session: Session, settings: DitherSettings, inputs: int) -> list[str]:
-        levels = settings.dither.levels
+        levels, unit = settings.dither.levels, "grey levels" if subject.domain is IMAGE else "steps"
         return [
-            f"{self.describe_method(settings)}: {inputs} images, {levels} passes each; at most {levels // 2} grey "
-            "levels in total can be certified"
+            f"{self.describe_method(settings)}: {inputs} images, {levels} passes each; at most {levels // 2} {unit} in "
+            "total can be certified"
         ]
 
     def open(self, session: Session, settings: DitherSettings) -> DitherAnswer:
@@ -295,8 +298,8 @@ def _claim(count: int, total: int, change: str, settings: DitherSettings, domain
 
 def _measure(rows: list[DitherRow], most: int, step: float, domain: Domain) -> Metric:
     right = sum(row.correct and row.grey_levels >= most for row in rows)
-    what = f"{most} grey levels (L1 {round_down(most / GREY)})" if domain is IMAGE else f"{most} steps of {step:.4g}"
-    return _to_metric(what, right, len(rows))
+    change = f"grey levels (L1 {round_down(most / GREY)})" if domain is IMAGE else f"steps of {shorten(step)}"
+    return _to_metric(f"{most} {change}", right, len(rows))
 
 
 def _measure_pixels(rows: list[tuple[DitherRow, int]], most: int, domain: Domain) -> Metric:

@@ -10,7 +10,8 @@ from pprs.data import Selection
 from pprs.dither.choice import as_estimate
 from pprs.dither.estimators import Estimator
 from pprs.dither.guarantee import DITHER
-from pprs.dither.thresholds import Dither, as_dither
+from pprs.dither.thresholds import TAKES, Dither, as_dither
+from pprs.errors import ConfigurationError
 from pprs.inputs.space import NETWORK
 from pprs.model.forms import AnyModel
 from pprs.partition import AUTO, AnyPartition
@@ -18,7 +19,16 @@ from pprs.progress import Progress
 from pprs.runners import Runner, RunOptions, run_subject
 from pprs.runs import Run
 
-NOTHING_DRAWN = "all votes are counted, and nothing is drawn. Leave it out: `levels` is the number of passes."
+
+def check_unused(noise: Dither | str, **given: tuple[Any, Any]) -> None:
+    """Raise an error if an option is given that thresholds do not have: its value differs from its default."""
+    for name, (value, default) in given.items():
+        if value != default:
+            raise ConfigurationError(
+                f"`{name}` does not apply to {noise}: all votes are counted, and nothing is drawn. Leave it out. "
+                f"{TAKES}",
+                parameter=name,
+            )
 
 
 def dither_dataset(

@@ -14,12 +14,14 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from pprs.data.arrays import check_claim
 from pprs.dither.blue_noise import FILE
 from pprs.errors import ConfigurationError, suggest
+from pprs.inputs.domain import IMAGE
 from pprs.noise import host_rng
 
 Levels = npt.NDArray[np.int32]
-SHARED, OWN = "shared", "own"
+SHARED, OWN, BLUE = "shared", "own", "blue"
 CHANNELS = (SHARED, OWN)
 
 # The inverses of the plastic number and of its square, the least resonant pair of steps in the plane, and the inverse
@@ -60,10 +62,15 @@ def read_template(content: bytes, name: str, levels: int, shape: tuple[int, ...]
     Raises:
         ConfigurationError: If it does not hold integers from 0 to levels - 1, or has another shape.
     """
+    file = io.BytesIO(content)
     try:
-        template = np.load(io.BytesIO(content), allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise ConfigurationError(f"the template {name} is not a .npy file ({error})", parameter="noise") from error
+        check_claim(file, name, len(content))  # before memory for it is allocated
+        file.seek(0)
+        template = np.load(file, allow_pickle=False)
+    except (ValueError, OSError, EOFError, SyntaxError) as error:
+        raise ConfigurationError(
+            f"the template {name} is not a .npy file of numbers. Write it with numpy.save.", parameter="noise"
+        ) from error
     if not np.issubdtype(template.dtype, np.integer) or not template.size:
         raise ConfigurationError(
             f"the template {name} must hold integers, not {template.dtype} of shape {template.shape}", parameter="noise"
@@ -103,7 +110,7 @@ def _make_r2(levels: int, shape: tuple[int, ...], seed: int) -> Levels:
 
 def _make_blue(levels: int, shape: tuple[int, ...], seed: int) -> Levels:
     """Repeat the tile of blue noise. Channels of their own are shifted against each other."""
-    if len(shape) != 3:
+    if len(shape) != IMAGE.ndim:
         raise ConfigurationError('there is no blue noise for signals. Use the template "r2".', parameter="template")
     ranks = _read_ranks()
     side, (count, height, width) = len(ranks), shape
@@ -114,6 +121,11 @@ def _make_blue(levels: int, shape: tuple[int, ...], seed: int) -> Levels:
     return np.asarray(np.stack(tiles) * levels // ranks.size, np.int32)
 
 
+def list_names(shape: tuple[int, ...]) -> list[str]:
+    """Return the names of the templates that there are for inputs of this shape."""
+    return [name for name in TEMPLATES if name != BLUE or len(shape) == IMAGE.ndim]
+
+
 @functools.cache
 def _read_ranks() -> npt.NDArray[np.int64]:
     ranks: npt.NDArray[np.int64] = np.load(FILE).astype(np.int64)
@@ -121,7 +133,7 @@ def _read_ranks() -> npt.NDArray[np.int64]:
 
 
 TEMPLATES: dict[str, Callable[[int, tuple[int, ...], int], Levels]] = {
-    "r2": _make_r2,
-    "blue": _make_blue,
     "random": _make_random,
+    "r2": _make_r2,
+    BLUE: _make_blue,
 }

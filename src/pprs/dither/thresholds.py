@@ -21,6 +21,10 @@ from pprs.kernels.thresholds import GREY
 
 MOST_LEVELS = 2**20
 DIGITS = 16  # of the digest of a file
+TAKES = (
+    "This noise takes levels=1020 (the number of passes), template=r2, blue or random (which has a seed), "
+    "channels=shared or own, low and high for signals, or a file with a template."
+)
 
 
 @dataclass(frozen=True)
@@ -61,8 +65,19 @@ class Dither:
             raise ConfigurationError(
                 f'`channels` must be "shared" or "own", not "{self.channels}"', parameter="channels"
             )
+        if isinstance(self.seed, bool) or not (isinstance(self.seed, int) and self.seed >= 0):
+            raise ConfigurationError(
+                f"the seed of a template must be an integer of at least 0, not {self.seed!r}", parameter="noise"
+            )
+        if self.file is not None and self.template != Dither.template:
+            raise ConfigurationError(
+                f'the template is that of the file {self.file}, and "{self.template}" is another one: give one of them',
+                parameter="template",
+            )
         if (self.low is None) != (self.high is None):
-            raise ConfigurationError("`low` and `high` are the range of signals: give both", parameter="noise")
+            raise ConfigurationError(
+                "`low` and `high` are the range of signals: give both, as in dither:low=-2,high=2", parameter="noise"
+            )
         if self.low is not None and self.high is not None:
             list_thresholds(self.low, self.high)
         make_template(self.template, 1, (1, 1, 1), seed=self.seed)
@@ -98,7 +113,8 @@ class Dither:
         digest = hashlib.sha256(content).hexdigest()[:DIGITS]
         if self.digest not in (None, digest):
             raise ConfigurationError(
-                f"the template {path} is not the one that these thresholds had: its content has changed",
+                f"the template {path} is not the one that these thresholds had: its content has changed. Restore it. A "
+                "new one needs a name and a run of its own.",
                 parameter="noise",
             )
         return content, digest
@@ -142,6 +158,11 @@ class Dither:
     def step(self) -> float:
         """The change of a value that passes one threshold."""
         return STEP if self.low is None or self.high is None else find_step(self.low, self.high)[1]
+
+    @property
+    def template_text(self) -> str:
+        """The name of the template, or its file."""
+        return self.template if self.file is None else self.file
 
     def offsets_per_pixel(self, num_channels: int) -> int:
         """Return at how many offsets at most a pixel is shown differently, however much it changes."""

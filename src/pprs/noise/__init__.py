@@ -29,6 +29,7 @@ THRESHOLDS = "dither"  # which takes the place of noise in some functions
 
 def parse_noise(text: str) -> Noise:
     """Return the noise that a text such as `gaussian:sigma=0.5` describes."""
+    _refuse_thresholds(text, "noise")
     return _text.from_text(text, NOISES, "noise")
 
 
@@ -43,20 +44,35 @@ def as_noise(value: Any, parameter: str = "noise") -> Noise:
             return Gaussian(float(value))
         except ConfigurationError as error:
             raise ConfigurationError(f"`{parameter}`: {error.message}", parameter=parameter) from error
-    if (text := str(value)).strip().partition(":")[0] == THRESHOLDS:
-        raise ConfigurationError(
-            f"`{parameter}` {text} is thresholds, whose votes are counted: nothing is drawn here. They are for "
-            "pprs.dither.DitherClassifier, certify_dataset, adapt and training.",
-            parameter=parameter,
-        )
+    _refuse_thresholds(str(value), parameter)
     noise = parse_noise(value) if isinstance(value, str) else value
     check_type(noise, Noise, parameter, 'pprs.Gaussian(0.25), "gaussian:sigma=0.25" or 0.25')
     return noise
 
 
-def noise_of(text: str, sigma: float) -> Noise:
-    """Return the noise with this name, options if any, and sigma, as in `noise_of("powerlaw:a=900", 0.5)`."""
+def _refuse_thresholds(text: str, parameter: str) -> None:
+    """Raise an error if a text describes thresholds, which are no noise."""
+    if text.strip().partition(":")[0] == THRESHOLDS:
+        raise ConfigurationError(
+            f"`{parameter}` {text} is thresholds, whose votes are counted, and this draws noise: give gaussian, "
+            "exponential or powerlaw. Thresholds are for `pprs certify`, whose rows hold the label, `pprs adapt`, "
+            "`pprs train` and `pprs show`, and in Python for certify_dataset, adapt and pprs.dither.DitherClassifier.",
+            parameter=parameter,
+        )
+
+
+def noise_of(text: str, sigma: float | None) -> Noise:
+    """Return the noise with this name, options if any, and sigma, as in `noise_of("powerlaw:a=900", 0.5)`.
+
+    Raises:
+        ConfigurationError: If there is no such noise, or if sigma is missing.
+    """
     name, _, options = text.partition(":")
+    _refuse_thresholds(text, "noise")
+    if sigma is None:
+        raise ConfigurationError(
+            f"give the standard deviation of the {name} noise as `sigma`, such as 0.25", parameter="sigma"
+        )
     return parse_noise(f"{name}:sigma={sigma}" + (f",{options}" if options else ""))
 
 

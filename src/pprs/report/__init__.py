@@ -8,6 +8,8 @@ from pathlib import Path
 
 from pprs._support.files import atomic_write
 from pprs.data import Example
+from pprs.dither.estimators import Estimator
+from pprs.dither.thresholds import Dither
 from pprs.errors import ConfigurationError, suggest
 from pprs.metrics import Summary
 from pprs.noise import Noise
@@ -120,21 +122,34 @@ def write_report(
 
 def write_image_rows(
     example: Example,
-    noise: Noise,
-    partitions: Sequence[Partition | None],
+    noise: Noise | Sequence[Dither],
+    partitions: Sequence[Partition | Estimator | None],
     seed: int,
     path: Path,
     *,
     parameter: str = "path",
     arithmetic: str | Arithmetic = "auto",
 ) -> None:
-    """Draw one row per partition: the original image, a noisy copy, the superpixel boundaries, the average."""
+    """Draw one row per partition: the original image, a noisy copy, the superpixel boundaries, the average.
+
+    With thresholds instead of noise there is one row for each of them: the original, what is shown at an offset, and
+    what is recovered by each estimate, with its mean squared error.
+    """
     from pprs.report import figures  # matplotlib takes a second to import
 
-    image = prepare_image(example.image, noise, arithmetic)
-    noisy = noisy_chunk(image, noise, seed, example.index)[0].numpy()
-    rows = [(partition.short if partition else "none", partition) for partition in partitions]
-    figure = figures.plot_image_rows(example.image.numpy(), noisy, rows, noise)
+    if isinstance(noise, Noise):
+        image = prepare_image(example.image, noise, arithmetic)
+        noisy = noisy_chunk(image, noise, seed, example.index)[0].numpy()
+        named = [
+            (partition.short if partition else "none", partition)
+            for partition in partitions
+            if not isinstance(partition, Estimator)
+        ]
+        rows = figures.view_partitions(example.image.numpy(), noisy, named, noise)
+    else:
+        estimators = [estimator for estimator in partitions if isinstance(estimator, Estimator)]
+        rows = figures.view_templates(example.image, noise, estimators)
+    figure = figures.plot_image_rows(rows, interpolation=figures.choose_interpolation(example.image.numpy()))
     with atomic_write(path, parameter) as part:
         part.write_bytes(figures.to_bytes(figure, path.suffix.lstrip(".").lower()))
 

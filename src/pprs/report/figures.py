@@ -9,10 +9,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from PIL import Image
 
 from pprs._support.extras import extra
+from pprs.dither.estimators import Estimator
+from pprs.dither.recovery import recover
+from pprs.dither.thresholds import Dither, ShownLevels
 from pprs.inputs.domain import IMAGE, SIGNAL, domain_of_any
+from pprs.kernels.thresholds import GREY
 from pprs.metrics import accuracy_interval, certified_accuracy
 from pprs.noise import Noise
 from pprs.partition import Partition, SignalSegments, Superpixels
@@ -34,10 +39,18 @@ MARKERS = {"-": "o", "--": "s", ":": "^", "-.": "D"}  # in the place of dashes, 
 BOUNDARY = (1.0, 0.85, 0.0)
 WARNING = "#B00020"
 TITLE_WIDTH = 36  # letters above an image of a row
+HIDDEN, SHOWN_SIDE = 0.5, 96  # the brightness of values that are hidden, and pixels of which single ones can be seen
 POINT_SPACING = 0.008  # share of the width by which the points of different methods at one radius are separated
 
 
 NO_DATE: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+
+
+class Picture(NamedTuple):
+    """A picture [H, W, 3] with its title. Without a picture, its place is left empty."""
+
+    title: str
+    image: Array | None
 
 
 class GalleryExample(NamedTuple):
@@ -220,30 +233,76 @@ def find_labels(partition: Partition, noisy: Array) -> Array | None:
     return labels
 
 
-def plot_image_rows(clean: Array, noisy: Array, methods: list[tuple[str, Partition | None]], noise: Noise) -> Figure:
-    """Plot one row per method: original, noisy, boundaries of the segments if there are any, averaged."""
+def view_partitions(
+    clean: Array, noisy: Array, methods: Sequence[tuple[str, Partition | None]], noise: Noise
+) -> list[list[Picture]]:
+    """Return one row per method: original, noisy, boundaries of the segments if there are any, averaged."""
     segments = "segments" if clean.ndim == SIGNAL.ndim else "superpixels"
-    drawn = to_rgb(clean, like=noisy)
-    rendered = [render_views(noisy, partition, noise) for _, partition in methods]
+    drawn, rendered = to_rgb(clean, like=noisy), [render_views(noisy, partition, noise) for _, partition in methods]
     has_segments = any("superpixels" in views for views in rendered)
-    columns = 3 + has_segments
-    titles = [wrap_text(name, TITLE_WIDTH) for name, _ in methods]
-    lines = max(1 + title.count("\n") for title in titles)
-    row_height = 2.5 * drawn.shape[0] / drawn.shape[1] + 0.15 * (1 + lines)
-    figure = Figure(figsize=(2.5 * columns, row_height * len(methods)), layout="constrained")
-    grid = figure.subplots(len(methods), columns, squeeze=False)
-    for axes, name, views in zip(grid, titles, rendered, strict=True):
-        cells = [
-            ("original", drawn),
-            (f"noisy ({noise})", to_rgb(noisy)),
-            *([(segments, views.get("superpixels"))] if has_segments else []),
-            (name, views.get("averaged", views.get("noisy"))),
+    return [
+        [
+            Picture("original", drawn),
+            Picture(f"noisy ({noise})", to_rgb(noisy)),
+            *([Picture(segments, views.get("superpixels"))] if has_segments else []),
+            Picture(name, views.get("averaged", views.get("noisy"))),
         ]
-        for ax, (title, image) in zip(axes, cells, strict=True):
+        for (name, _), views in zip(methods, rendered, strict=True)
+    ]
+
+
+def view_templates(x: torch.Tensor, dithers: Sequence[Dither], estimators: Sequence[Estimator]) -> list[list[Picture]]:
+    """Return one row per template: original, what is shown at an offset, and what each estimate recovers."""
+    rows = []
+    for dither in dithers:
+        shown, recovered = recover(x, dither, estimators)
+        where = " (the middle)" if x.ndim == IMAGE.ndim and max(x.shape[1:]) > SHOWN_SIDE else ""
+        rows.append([
+            Picture("original", to_rgb(x.numpy())),
+            Picture(f"shown{where}: {dither.template_text}", render_shown(shown, dither, x.numpy())),
+            *(
+                Picture(f"{estimator.short}: {found.decibels:.1f} dB", to_rgb(found.estimate.numpy(), like=x.numpy()))
+                for estimator, found in zip(estimators, recovered, strict=True)
+            ),
+        ])  # fmt: skip
+    return rows
+
+
+def render_shown(shown: ShownLevels, dither: Dither, like: Array) -> Array:
+    """Draw what is shown of an input at the first offset: white where a value is known to be above its threshold.
+
+    A value that is known not to be is black, and one that is hidden grey. Of a large image this is the middle, so that
+    single pixels can be seen. A signal has a bar over what each of its values may be, and none where it is hidden.
+    """
+    lowest, highest = (dither.restore(bounds[0].float() / GREY).numpy() for bounds in (shown.lowest, shown.highest))
+    known = shown.is_known[0].numpy()
+    if like.ndim == SIGNAL.ndim:
+        return draw_signal(like[:0], like=like, bars=(np.where(known, lowest, np.nan), highest))
+    bits = (lowest + highest) / 2 if dither.levels < GREY else np.where(known, lowest > 0, HIDDEN)
+    return crop_middle(to_rgb(bits), SHOWN_SIDE)
+
+
+def crop_middle(image: Array, side: int) -> Array:
+    """Return the middle of an image [H, W, 3] in its proportions, its longer side at most this long."""
+    parts = -(-max(image.shape[:2]) // side)
+    (top, height), (left, width) = (((size - size // parts) // 2, size // parts) for size in image.shape[:2])
+    return image[top : top + height, left : left + width]
+
+
+def plot_image_rows(rows: Sequence[Sequence[Picture]], *, interpolation: str) -> Figure:
+    """Plot rows of pictures of one size, each with its title."""
+    texts = [[wrap_text(view.title, TITLE_WIDTH) for view in row] for row in rows]
+    lines = max(1 + text.count("\n") for row in texts for text in row)
+    size = next(view.image.shape for view in rows[0] if view.image is not None)
+    row_height = 2.5 * size[0] / size[1] + 0.15 * (1 + lines)
+    figure = Figure(figsize=(2.5 * len(rows[0]), row_height * len(rows)), layout="constrained")
+    grid = figure.subplots(len(rows), len(rows[0]), squeeze=False)
+    for axes, row, titles in zip(grid, rows, texts, strict=True):
+        for ax, view, title in zip(axes, row, titles, strict=True):
             ax.axis("off")
             ax.set_anchor("S")  # titles are above
-            if image is not None:
-                ax.imshow(image, interpolation=choose_interpolation(clean))
+            if view.image is not None:
+                ax.imshow(view.image, interpolation=interpolation)
                 ax.set_title(title, fontsize=8)
     return figure
 

@@ -16,13 +16,16 @@ CHANNELS = tuple(colour.figure for colour in (BLUE, VERMILION, GREEN, PINK, ORAN
 BORDER, AXIS = "#E6B800", "#DDDDDD"
 
 
-def draw_signal(signal: Array, labels: Array | None = None, like: Array | None = None) -> Array:
+def draw_signal(
+    signal: Array, labels: Array | None = None, like: Array | None = None, bars: tuple[Array, Array] | None = None
+) -> Array:
     """Draw a signal [C, T] as a picture [H, W, 3] in [0, 1].
 
     Args:
         signal: The signal.
         labels: The segment of each value [T], whose borders are drawn.
         like: A signal whose range of values the picture has, by default the signal itself.
+        bars: The ends [C, T] of a bar at each value, NaN where there is none.
     """
     low, high = _find_range(signal if like is None else like)
     picture = Image.new("RGB", (WIDTH * SCALE, HEIGHT * SCALE), "white")
@@ -41,6 +44,10 @@ def draw_signal(signal: Array, labels: Array | None = None, like: Array | None =
         for start in np.flatnonzero(np.diff(labels)) + 1:
             x = float(across[start] + across[start - 1]) / 2
             draw.line([(x, margin), (x, margin + height)], BORDER, SCALE)
+    for channel, ends in enumerate(zip(*bars, strict=True) if bars else ()):
+        for x, *y in zip(across, *map(down, ends), strict=True):
+            if not np.isnan(y).any():
+                draw.line([(float(x), float(y[0])), (float(x), float(y[1]))], CHANNELS[channel % len(CHANNELS)], SCALE)
     for channel, values in enumerate(signal):
         points = np.stack([across, down(values)], 1)
         draw.line([(float(x), float(y)) for x, y in points], CHANNELS[channel % len(CHANNELS)], SCALE)

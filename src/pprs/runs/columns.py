@@ -215,6 +215,13 @@ class InputRow:
     name: str | None = None
     seconds: float = 0.0
 
+    def check_values(self) -> None:
+        """Check what the types of the columns do not say. Raises ValueError."""
+        for name in ("shape", "file_shape"):
+            value = getattr(self, name, None)
+            if value is not None and len(value) not in (IMAGE.ndim, SIGNAL.ndim):
+                raise ValueError(f'"{name}" is {quote_value(value)}, which is not that of an image or a signal')
+
 
 # The columns of `InputRow`.
 INPUT_COLUMNS = (
@@ -240,13 +247,6 @@ class NoisyRow(InputRow):
     file_shape: tuple[int, ...] | None = None
     levels: int | None = None
     moved: float | None = None
-
-    def check_values(self) -> None:
-        """Check what the types of the columns do not say. Raises ValueError."""
-        for name in ("shape", "file_shape"):
-            value = getattr(self, name)
-            if value is not None and len(value) not in (IMAGE.ndim, SIGNAL.ndim):
-                raise ValueError(f'"{name}" is {quote_value(value)}, which is not that of an image or a signal')
 
 
 # The columns of `NoisyRow`, between which stand those of the guarantee.
