@@ -163,9 +163,10 @@ class Audit:
     def table(self, inputs: Domain = IMAGE) -> Table:
         """Return the certified radius and the smallest change found for each image, or other input."""
         names = self.settings.get("class_names")
-        found = ("found", "ratio", "becomes")
-        middle = ("certified", *found, PIXELS, *found) if self.is_certain else ("certified", *found)
-        heads = (inputs.name, "label", *middle, "attack", "queries", "s")
+        middle: tuple[str, ...] = ("certified", "found", "ratio", "becomes", "attack")
+        if self.is_certain:
+            middle = ("levels", "found", "ratio", "becomes", PIXELS, "found", "becomes")
+        heads = (inputs.name, "label", *middle, "queries", "s")
         return Table(heads, tuple(_make_line(image, names) for image in self.images))
 
     def notes(self, inputs: Domain = IMAGE) -> list[str]:
@@ -261,12 +262,14 @@ def _make_line(image: AuditedImage, names: Any) -> tuple[str, ...]:
     cells: list[str] = []
     for claim in image.claims:
         found = f"none up to {claim.searched}" if claim.found is None else str(claim.found)
-        cells += [str(claim.certified), *_describe_found(found, claim.inside, claim.ratio), name(claim.new_label)]
+        how = _describe_found(found, claim.inside, claim.ratio)
+        cells += [str(claim.certified), *(how[:1] if claim.unit == PIXELS else how), name(claim.new_label)]
     if not image.claims:
         found = f"none up to {image.searched or 0:.3f}" if image.found is None else f"{image.found:.3f}"
         ratio = None if image.found is None or not image.radius else image.found / image.radius
-        cells = [round_down(image.radius), *_describe_found(found, image.inside, ratio), name(image.new_label)]
-    return str(image.idx), name(image.prediction), *cells, image.kind, f"{image.queries:,}", f"{image.seconds:.1f}"
+        how = _describe_found(found, image.inside, ratio)
+        cells = [round_down(image.radius), *how, name(image.new_label), image.kind]
+    return str(image.idx), name(image.prediction), *cells, f"{image.queries:,}", f"{image.seconds:.1f}"
 
 
 def _describe_found(found: str, inside: bool, ratio: float | None) -> tuple[str, str]:
