@@ -19,6 +19,7 @@ from PIL import Image
 from pprs.app.catalog import DIGIT_EXAMPLES
 from pprs.app.certification import STOP
 from pprs.data import open_dataset
+from pprs.dither import Dither, DitherClassifier
 from pprs.model import load_model
 from pprs.noise import Gaussian
 from pprs.partition import parse_partition
@@ -62,6 +63,12 @@ def certify_with_library(sigma: float) -> list[float]:
         g = SmoothedClassifier(model.module, 10, Gaussian(sigma), None if text is None else parse_partition(text))
         radii.append(g.certify(image, n0=100, n=2000, alpha=0.001, index=index, stop=STOP).radius)
     return radii
+
+
+def describe_counted_votes() -> str:
+    image = open_dataset("builtin:mnist5k")[DIGIT_EXAMPLES[0][1]].image
+    certificate = DitherClassifier(load_model("builtin:digits"), 10, Dither(510)).certify(image)
+    return certificate.describe(str(DIGIT_EXAMPLES[0][0]), "your 28x28 grey file")
 
 
 def test_radii_equal_those_of_the_library_and_no_other_host_is_contacted(page: Page, url: str) -> None:
@@ -157,10 +164,17 @@ def test_other_tabs_a_narrow_window_and_the_keyboard(page: Page) -> None:
         wait_until(lambda: page.all("#search-chart img"), "the chart")
         page.one("#search-stop").click()
         page.wait("#search-state", "stopped by you")
-        for name, button in (("Segment", "#segment-go"), ("Label set", "#set-go"), ("Patch", "#patch-go")):
+        for name, id in (("Segment", "segment"), ("Label set", "set"), ("Patch", "patch"), ("Certain", "certain")):
             page.tab(name)
-            wait_until(lambda css=button: page.one(css).is_displayed(), button)
+            wait_until(lambda css=f"#{id}-go": page.one(css).is_displayed(), id)
+            wait_until(lambda css=f"#{id}-upload": not page.is_shown(css), f"the folding of {id}")
             assert page.driver.execute_script("return document.documentElement.scrollWidth") <= 390
+        page.one("#certain-go").click()
+        page.wait("#counted[data-state=done]", describe_counted_votes(), "510 passes")
+        assert len(page.all("#counted figure")) == 3
+        assert page.driver.execute_script("return document.documentElement.scrollWidth") <= 390
+        page.tab("Patch")
+        wait_until(lambda: page.one("#patch-go").is_displayed(), "the button")
         page.one("#patch-go").click()
         page.wait("#patch[data-state=done]", "Double masking", "passes")
         assert len(page.all("#patch figure")) == 3

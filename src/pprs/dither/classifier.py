@@ -51,12 +51,16 @@ class DitherVotes(LocalVotes):
 
     def estimate(self, values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
         """Return what the base classifier gets of the levels [C, H, W] of an input at some offsets."""
-        shape = tuple(values.shape)
+        estimator = self.find_estimator(tuple(values.shape))
+        return self.dither.restore(estimator.estimate(self.show(values, offsets)))
+
+    def find_estimator(self, shape: tuple[int, ...]) -> Estimator:
+        """Return how inputs of this shape are estimated, with every option resolved."""
         if shape not in self._estimators:
             found = self.estimator
             chosen = recommend_estimator(self.made_for, shape)[0] if isinstance(found, str) else found
             self._estimators[shape] = chosen.resolve(self.dither.levels, shape)
-        return self.dither.restore(self._estimators[shape].estimate(self.show(values, offsets)))
+        return self._estimators[shape]
 
     def _prepare(self, x: torch.Tensor | QuantisedImage, index: int, phase: int) -> MakeInputs:
         assert isinstance(x, torch.Tensor)
