@@ -94,8 +94,7 @@ def test_radii_equal_those_of_the_library_and_no_other_host_is_contacted(page: P
 
 def test_a_long_certification_leaves_room_for_others_and_can_be_stopped(page: Page, driver: Any, url: str) -> None:
     page.wait_done("seed 0")
-    next(b for b in page.all("button") if "Noise, samples" in b.text).click()
-    wait_until(lambda: page.one("#n input").is_displayed(), "the options")
+    page.unfold("Noise, samples", "#n input")
     page.write("#n input", "100000")
     page.wait("#live[data-state=running]", "at most 100,000 samples")
     first = driver.current_window_handle
@@ -181,6 +180,8 @@ def test_other_tabs_a_narrow_window_and_the_keyboard(page: Page) -> None:
         assert page.driver.execute_script("return document.documentElement.scrollWidth") <= 390
         page.tab("Signal")
         page.wait("#signals", "original: signal 0", "averaged")
+        wait_until(lambda: not page.is_shown("#signal-canvas canvas"), "the folding of signal")
+        page.unfold("Drawing, upload", "#signal-canvas canvas")
         for key in (Keys.ARROW_UP, Keys.ARROW_RIGHT):  # they draw
             page.one("#signal-canvas canvas").send_keys(key)
         page.wait("#signals", "original: your curve")

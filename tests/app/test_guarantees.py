@@ -25,6 +25,7 @@ from pprs.app.patches import certify_patch, render_patch
 from pprs.app.render import render_job
 from pprs.app.requests import Request
 from pprs.app.segmenters import list_segmenters
+from pprs.app.server import cost
 from pprs.app.server.context import Context
 from pprs.app.server.fair_queue import FairQueue
 from pprs.app.server.jobs import OUT_OF_TIME, STOPPED, BackgroundJob, JobState
@@ -587,6 +588,13 @@ def test_settings_of_counted_votes_are_checked(overrides: dict[str, Any], messag
     page = run(context, start_counted(context, **overrides))
     assert 'class="pp error"' in page
     assert message in page
+
+
+def test_a_costly_estimate_is_refused_before_votes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost, "MAX_SECONDS", -1.0)
+    context = row_context()
+    assert "grid:size=2 takes about 0 s" in run(context, start_counted(context))
+    assert 'data-state="done"' in run(context, start_counted(context, A=NONE))  # a local mean alone
 
 
 # ---- all of them

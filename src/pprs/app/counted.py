@@ -28,7 +28,7 @@ from pprs.smoothing.memory import check_memory
 
 Array = npt.NDArray[Any]
 OFFSET = 0  # of the vote that is shown
-SHOWN_TIP = "White: the value exceeds its threshold. Black: it does not. Grey: nothing is shown of it this time."
+SHOWN_TIP = "White: the value exceeds its threshold. Black: it does not. Grey: nothing is shown of it at this offset."
 
 
 @dataclass(frozen=True)
@@ -113,15 +113,13 @@ def render_counted(request: CountedRequest, result: CountedResult) -> str:
 
 def _show_claim(request: CountedRequest, result: CountedResult) -> TabCard:
     certificate, get_name, dither = result.certificate, request.loaded.get_class_name, request.settings.dither
-    most = dither.levels // 2
-    tip = (
-        "The largest total change, summed over all values of the image in levels of 255, that cannot alter the label. "
-        f"With {dither.levels:,} thresholds it is at most {most:,}."
-    )
-    changes = Number(f"{certificate.grey_levels:,}", "grey levels", tip) if certificate.grey_levels else Number(
-        "–", "", "Nothing is proved."
-    )  # fmt: skip
-    wrong = request.warn_if_wrong(certificate.prediction)
+    wrong, changes = request.warn_if_wrong(certificate.prediction), Number("–", "", "Nothing is proved.")
+    if levels := certificate.grey_levels:
+        tip = (
+            "No change whose sum over all values of the image is at most this, in levels from 0 to 255, can alter the "
+            f"label. With {dither.levels:,} thresholds it is never more than {dither.levels // 2:,}."
+        )
+        changes = Number(f"{levels:,}", "grey level" if levels == 1 else "grey levels", tip)
     return TabCard(
         "Counted votes",
         f"T = {dither.levels:,}",
