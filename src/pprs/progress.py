@@ -147,6 +147,15 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def estimate_left(seconds: float, done: float, total: float) -> str:
+    """Say how long the rest of some work takes at its speed so far; nothing before any of it is done.
+
+    >>> estimate_left(10, 25, 100), estimate_left(10, 0, 100)
+    ('about 30 s left', '')
+    """
+    return f"about {duration(max(seconds / done * (total - done), 0))} left" if done else ""
+
+
 class _Counter:
     """The progress of a stage as text, with an estimate of the remaining time."""
 
@@ -155,9 +164,8 @@ class _Counter:
         self.done, self.started = 0.0, time.monotonic()
 
     def text(self, note: str) -> str:
-        remaining = (time.monotonic() - self.started) / self.done * (self.total - self.done) if self.done else None
-        estimate = "" if remaining is None else f", about {duration(max(remaining, 0))} left"
-        return f"{self.title}: {self.done:.0f}/{self.total} {self.unit}{estimate} {note}"
+        left = estimate_left(time.monotonic() - self.started, self.done, self.total)
+        return f"{self.title}: {self.done:.0f}/{self.total} {self.unit}{', ' if left else ''}{left} {note}"
 
 
 class TerminalProgress:

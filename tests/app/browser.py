@@ -142,6 +142,11 @@ class Page:
         """Wait until a certification whose text contains these words has ended."""
         self.wait("#live[data-state=done]", *words)
 
+    def unfold(self, title: str, css: str) -> None:
+        """Open the accordion with this title, and wait until an element in it is shown."""
+        next(b for b in self.all("button.label-wrap") if title in b.text).click()
+        wait_until(lambda: self.is_shown(css), css)
+
     def write(self, css: str, text: str) -> None:
         """Replace the content of a box."""
         from selenium.webdriver.common.keys import Keys

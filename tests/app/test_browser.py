@@ -19,6 +19,7 @@ from PIL import Image
 from pprs.app.catalog import DIGIT_EXAMPLES
 from pprs.app.certification import STOP
 from pprs.data import open_dataset
+from pprs.dither import Dither, DitherClassifier
 from pprs.model import load_model
 from pprs.noise import Gaussian
 from pprs.partition import parse_partition
@@ -64,6 +65,12 @@ def certify_with_library(sigma: float) -> list[float]:
     return radii
 
 
+def describe_counted_votes() -> str:
+    image = open_dataset("builtin:mnist5k")[DIGIT_EXAMPLES[0][1]].image
+    certificate = DitherClassifier(load_model("builtin:digits"), 10, Dither(510)).certify(image)
+    return certificate.describe(str(DIGIT_EXAMPLES[0][0]), "your 28x28 grey file")
+
+
 def test_radii_equal_those_of_the_library_and_no_other_host_is_contacted(page: Page, url: str) -> None:
     page.wait_done("sigma=0.25", "seed 0")
     assert len(page.all("#images figure")) == 6
@@ -87,8 +94,7 @@ def test_radii_equal_those_of_the_library_and_no_other_host_is_contacted(page: P
 
 def test_a_long_certification_leaves_room_for_others_and_can_be_stopped(page: Page, driver: Any, url: str) -> None:
     page.wait_done("seed 0")
-    next(b for b in page.all("button") if "Noise, samples" in b.text).click()
-    wait_until(lambda: page.one("#n input").is_displayed(), "the options")
+    page.unfold("Noise, samples", "#n input")
     page.write("#n input", "100000")
     page.wait("#live[data-state=running]", "at most 100,000 samples")
     first = driver.current_window_handle
@@ -157,16 +163,25 @@ def test_other_tabs_a_narrow_window_and_the_keyboard(page: Page) -> None:
         wait_until(lambda: page.all("#search-chart img"), "the chart")
         page.one("#search-stop").click()
         page.wait("#search-state", "stopped by you")
-        for name, button in (("Segment", "#segment-go"), ("Label set", "#set-go"), ("Patch", "#patch-go")):
+        for name, id in (("Segment", "segment"), ("Label set", "set"), ("Patch", "patch"), ("Certain", "certain")):
             page.tab(name)
-            wait_until(lambda css=button: page.one(css).is_displayed(), button)
+            wait_until(lambda css=f"#{id}-go": page.one(css).is_displayed(), id)
+            wait_until(lambda css=f"#{id}-upload": not page.is_shown(css), f"the folding of {id}")
             assert page.driver.execute_script("return document.documentElement.scrollWidth") <= 390
+        page.one("#certain-go").click()
+        page.wait("#counted[data-state=done]", describe_counted_votes(), "510 passes")
+        assert len(page.all("#counted figure")) == 3
+        assert page.driver.execute_script("return document.documentElement.scrollWidth") <= 390
+        page.tab("Patch")
+        wait_until(lambda: page.one("#patch-go").is_displayed(), "the button")
         page.one("#patch-go").click()
         page.wait("#patch[data-state=done]", "Double masking", "passes")
         assert len(page.all("#patch figure")) == 3
         assert page.driver.execute_script("return document.documentElement.scrollWidth") <= 390
         page.tab("Signal")
         page.wait("#signals", "original: signal 0", "averaged")
+        wait_until(lambda: not page.is_shown("#signal-canvas canvas"), "the folding of signal")
+        page.unfold("Drawing, upload", "#signal-canvas canvas")
         for key in (Keys.ARROW_UP, Keys.ARROW_RIGHT):  # they draw
             page.one("#signal-canvas canvas").send_keys(key)
         page.wait("#signals", "original: your curve")

@@ -1,4 +1,4 @@
-"""The tabs for label maps, label sets and patches, without a browser."""
+"""The tabs for label maps, label sets, patches and counted votes, without a browser."""
 
 from __future__ import annotations
 
@@ -16,22 +16,28 @@ import torch
 from test_app import HOSTILE, assert_harmless
 
 from pprs.app import models
+from pprs.app.counted import OFFSET, certify_counted, describe_counted, render_counted
 from pprs.app.label_maps import certify_maps
 from pprs.app.label_sets import CalibrationStore, predict_sets, split_images
 from pprs.app.models import make_models
 from pprs.app.networks import ImageEntry, LoadedModel, Network, Networks, OfferedInput
 from pprs.app.patches import certify_patch, render_patch
+from pprs.app.render import render_job
 from pprs.app.requests import Request
 from pprs.app.segmenters import list_segmenters
+from pprs.app.server import cost
 from pprs.app.server.context import Context
 from pprs.app.server.fair_queue import FairQueue
-from pprs.app.server.jobs import OUT_OF_TIME, STOPPED, BackgroundJob
+from pprs.app.server.jobs import OUT_OF_TIME, STOPPED, BackgroundJob, JobState
 from pprs.app.tabs import jobs
 from pprs.app.tabs.base import Tab
+from pprs.app.tabs.certain import Certain
 from pprs.app.tabs.label_set import LabelSet
 from pprs.app.tabs.patch import Patch
 from pprs.app.tabs.segment import Segment
 from pprs.data import as_image_set
+from pprs.dither import Dither, DitherCertificate, DitherClassifier
+from pprs.dither.choice import as_estimate
 from pprs.errors import PprsError
 from pprs.label_sets import LabelSets, SetRequest
 from pprs.model import Model
@@ -45,7 +51,13 @@ from pprs.segmentation import certify_segmentation
 from pprs.segmentation.data import as_masked_set
 from pprs.segmentation.masks import Prepared
 
-NONE, GRID = ("as text", "", "", "", "", "none"), ("as text", "", "", "", "", "grid:size=2")
+
+def typed(text: str) -> tuple[str, ...]:
+    """The values of the controls of a partition that is given as text."""
+    return ("as text", "", "", "", "", text)
+
+
+NONE, GRID, MEAN = typed("none"), typed("grid:size=2"), "local:sigma=0.7/grid:size=2"
 
 
 class Brightness(torch.nn.Module):
@@ -111,6 +123,13 @@ def values_of_patch(**overrides: Any) -> dict[str, Any]:
     return values | overrides
 
 
+def values_of_counted(**overrides: Any) -> dict[str, Any]:
+    return {
+        "model": "means", "example": "second", "upload": None, "levels": "255", "template": "r2", "channels": "shared",
+        "A": GRID,
+    } | overrides  # fmt: skip
+
+
 def start_maps(context: Context, **overrides: Any) -> jobs.Start:
     tab = Segment(context)
     return tab.start(*values_of(tab, values_of_maps(**overrides)))
@@ -124,6 +143,11 @@ def start_sets(context: Context, store: CalibrationStore | None = None, **overri
 def start_patch(context: Context, **overrides: Any) -> jobs.Start:
     tab = Patch(context)
     return tab.start(*values_of(tab, values_of_patch(**overrides)))
+
+
+def start_counted(context: Context, **overrides: Any) -> jobs.Start:
+    tab = Certain(context)
+    return tab.start(*values_of(tab, values_of_counted(**overrides)))
 
 
 def load(network: Network[Any]) -> LoadedModel:
@@ -170,6 +194,12 @@ def test_a_job_can_be_stopped_and_ends_at_its_time_limit() -> None:
     assert (state.stopped, state.title, state.result) == (STOPPED, "count", None)
     *_, state = BackgroundJob(tick, FairQueue(), threading.Event(), max_seconds=0.05).iter_states()
     assert state.stopped == OUT_OF_TIME
+
+
+def test_the_remaining_time_follows_from_the_speed_so_far() -> None:
+    state: JobState[str] = JobState("count", 25, 100, "ticks", began=time.monotonic() - 1000)
+    assert ", about 50 min " in render_job(state)
+    assert "left" not in render_job(dataclasses.replace(state, done=0))
 
 
 def test_a_newer_task_replaces_a_job_and_errors_become_messages() -> None:
@@ -260,7 +290,7 @@ def test_the_page_states_that_all_pixels_hold_together() -> None:
         ({"sigma": 0.0}, "sigma must be between"),
         ({"example": None}, "choose an example, or upload an image"),
         ({"seed": -1}, "the seed must be between"),
-        ({"A": ("as text", "", "", "", "", "denoiser:secret.onnx")}, "reads a file, which this page does not"),
+        ({"A": typed("denoiser:secret.onnx")}, "reads a file, which this page does not"),
     ],
 )
 def test_settings_of_label_maps_are_checked(overrides: dict[str, Any], message: str) -> None:
@@ -276,6 +306,7 @@ def test_hostile_class_names_are_shown_as_text() -> None:
     context = row_context((HOSTILE,) * 4)
     assert_harmless(run(context, start_sets(context)))
     assert_harmless(run(context, start_patch(context)), times=3)
+    assert_harmless(run(context, start_counted(context)), times=3)
 
 
 def test_the_users_own_network_is_a_classifier_or_labels_pixels(
@@ -469,11 +500,112 @@ def test_settings_of_patches_are_checked(overrides: dict[str, Any], message: str
     assert message in page
 
 
+# ---- counted votes
+
+
+class Stopping(BackgroundJob[Any]):
+    """Counts the passes, and stops itself after some."""
+
+    passes, most = 0.0, float("inf")
+
+    def advance(self, amount: float, note: str = "") -> None:
+        self.passes += amount
+        if self.passes > self.most:
+            self._halt.set()
+        super().advance(amount, note)
+
+
+@pytest.mark.parametrize(("partition", "estimate"), [(GRID, "grid:size=2"), (typed(MEAN), MEAN)])
+def test_a_certificate_of_counted_votes_equals_that_of_the_library(partition: tuple[str, ...], estimate: str) -> None:
+    context = row_context()
+    request = make_request(Certain(context), values_of_counted(A=partition, template="blue"))
+    job = Stopping(lambda job: certify_counted(request, job), FairQueue(), threading.Event())
+    result, image = wait_for(job), request.chosen.values
+    g = DitherClassifier(Means(), 4, Dither(255, "blue"), as_estimate(estimate))
+    assert result.certificate == g.certify(image)
+    assert result.certificate.grey_levels > 100
+    assert job.passes == 255
+    values, offset = g.dither.find_levels(image), torch.tensor([OFFSET])
+    assert np.array_equal(result.estimated, g.votes.estimate(values, offset)[0])
+    assert np.array_equal(result.shown > 0.5, values > torch.from_numpy(g.dither.thresholds((1, 8, 8))))
+    page = render_counted(request, result)
+    claim = str(result.certificate).replace("class 1", "b").replace("this 8x8 grey image", request.scope)
+    assert f"{claim}." in page
+    assert f'data-levels="{result.certificate.grey_levels}"' in page
+    assert "a certificate takes 255 passes" in page.lower()
+    assert f"--noise dither:levels=255,template=blue,channels=shared,seed=0 --partition {as_estimate(estimate)}" in page
+    assert page.count('class="num"') == page.count("data-tip=")
+
+
+def test_counting_votes_can_be_stopped_while_they_are_counted() -> None:
+    request = make_request(Certain(row_context()), values_of_counted(levels="4080"))
+    begin = threading.Event()
+
+    def work(job: Any) -> Any:
+        begin.wait(60)
+        return certify_counted(request, job)
+
+    job = Stopping(work, FairQueue(), threading.Event())
+    job.most = 300
+    begin.set()
+    *_, state = job.iter_states()
+    assert (state.stopped, state.title, state.result) == (STOPPED, "count votes", None)
+    assert 300 < job.passes < 4080
+
+
+def test_an_image_between_grey_levels_pays_for_it_and_the_page_says_so() -> None:
+    request = make_request(Certain(row_context()), values_of_counted())
+    between = dataclasses.replace(request.chosen, values=request.chosen.values + 0.25 / 255)
+    request = dataclasses.replace(request, chosen=between)
+    job = BackgroundJob(lambda job: certify_counted(request, job), FairQueue(), threading.Event())
+    result = wait_for(job)
+    assert 16 <= result.certificate.rounding <= 17
+    page = render_counted(request, result)
+    assert f"between levels of 8 bits: {result.certificate.rounding} levels are lost to that" in page
+    lost = DitherCertificate(1, (0, 255), 127, 130, 255, (1, 8, 8))
+    assert "rounding it used up the rest" in describe_counted(lost, "b", "it")
+    tied = DitherCertificate(1, (127, 128), 0, 0, 255, (1, 8, 8))
+    assert describe_counted(tied, "b", "it").startswith("b has most votes, and a change of 1 grey level may alter that")
+    assert "may help" in describe_counted(tied, "b", "it")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"levels": "300"}, "unknown number of thresholds"),
+        ({"template": "/etc/passwd"}, "unknown template"),
+        ({"channels": "both"}, "unknown channels"),
+        ({"model": "os:system"}, "unknown model"),
+        ({"example": None}, "choose an example, or upload an image"),
+        ({"A": typed("local:sigma=40/slic")}, "sigma must be at most 16 on this page"),
+        ({"A": typed("local/slic:n_segments=999999")}, "n_segments must be at most"),
+        ({"A": typed("local/denoiser:secret.onnx")}, "reads a file, which this page does not"),
+        ({"A": typed("slick")}, "Did you mean"),
+    ],
+)
+def test_settings_of_counted_votes_are_checked(overrides: dict[str, Any], message: str) -> None:
+    context = row_context()
+    page = run(context, start_counted(context, **overrides))
+    assert 'class="pp error"' in page
+    assert message in page
+
+
+def test_a_costly_estimate_is_refused_before_votes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost, "MAX_SECONDS", -1.0)
+    context = row_context()
+    assert "too long for this page" in run(context, start_counted(context))
+    assert 'data-state="done"' in run(context, start_counted(context, A=NONE))  # a local mean alone
+
+
+# ---- all of them
+
+
 def test_work_that_is_stopped_proves_nothing() -> None:
     for context, make in (
         (segmentation_context(), lambda context: start_maps(context)),
         (row_context(), lambda context: start_sets(context)),
         (row_context(), lambda context: start_patch(context)),
+        (row_context(), lambda context: start_counted(context)),
     ):
         assert "stopped by you: nothing is shown" in run(context, stop_at_once(make(context)))
 

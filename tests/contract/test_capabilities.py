@@ -113,7 +113,7 @@ CASES = {
     ),
     "predict": Case("predict", "", {"n": 60, "alpha": 0.05}, NOISY),
     "label-set": Case("predict-set", "Label set", {}, NOISY, prepare=calibrate),
-    "dither": Case("certify", "", {"dither_text": "dither:levels=40", "estimator_text": "local:sigma=0.5"}),
+    "dither": Case("certify", "Certain", {"dither_text": "dither:levels=40", "estimator_text": "local:sigma=0.5"}),
     "patch": Case("patch", "Patch", {"masks": 3, "fill_text": "mean"}, guarantee=PatchGuarantee((1, 2))),
 }  # fmt: skip
 

@@ -89,6 +89,7 @@ class TabCard:
     proved: bool = True  # whether the statement proves anything
     tiles: Sequence[Tile] = ()
     bars: Sequence[VoteBar] | None = None
+    voters: str = "noisy copies"  # whose votes the bars are
     chips: Sequence[str] = ()
     notes: Sequence[Words] = ()
     legend: Sequence[tuple[str, str]] = ()  # names of classes and their colours
@@ -105,6 +106,7 @@ class TabAnswer:
     growth: object = None  # a chart of radii
     data: dict[str, object] = field(default_factory=dict)
     domain: str = "image"
+    snippets: Sequence[tuple[str, str]] = ()  # where else the answer can be had, and by which code
 
 
 def render_answer(answer: TabAnswer) -> str:

@@ -10,6 +10,7 @@ from pprs._version import __version__
 from pprs.app.render import render
 from pprs.app.server.context import Context
 from pprs.app.tabs import radius
+from pprs.app.tabs.certain import Certain
 from pprs.app.tabs.compare import Compare
 from pprs.app.tabs.explore import Explore
 from pprs.app.tabs.label_set import LabelSet
@@ -41,6 +42,8 @@ def build_page(context: Context) -> Any:
                 LabelSet(context).build()
             with gr.Tab("Patch", id="patch"):
                 Patch(context).build()
+            with gr.Tab("Certain", id="certain"):
+                Certain(context).build()
             with gr.Tab("Signal", id="signal") as signal_tab:
                 signal.build()
         explore.redraw_on(page.load)

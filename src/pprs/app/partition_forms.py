@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pprs.app.server.limits import MAX_VALUES, check_number, check_partition
+from pprs.app.server.limits import MAX_VALUES, check_estimate, check_number, check_partition
+from pprs.dither.choice import as_estimate
+from pprs.dither.estimators import Estimator
 from pprs.errors import PprsError, suggest
 from pprs.partition import AUTO, Auto, Partition, parse_request
 
@@ -139,6 +141,8 @@ SIGNAL_FORMS: dict[str, PartitionForm] = {
     AS_TEXT: PartitionForm((), ()),
 }
 
+ESTIMATE_FORMS = {name: SIGNAL_FORMS[name] for name in (RECOMMENDED, "none", AS_TEXT)}  # without options
+
 FORMS = IMAGE_FORMS | SIGNAL_FORMS
 
 
@@ -171,6 +175,11 @@ def make_partition(form: str, values: Sequence[float | None], text: str = "") ->
     """Return the partition that a form describes, refused if it would take very long."""
     requested = parse_request(format_partition(form, values, text))
     return requested if isinstance(requested, str) else check_partition(requested)
+
+
+def make_estimate(form: str, values: Sequence[float | None], text: str = "") -> Estimator | Partition | Auto | None:
+    """Return how images are estimated behind thresholds, refused if it would take very long."""
+    return check_estimate(as_estimate(format_partition(form, values, text)))
 
 
 def parse_numbers(form: str, texts: Sequence[str | None]) -> list[float | None]:

@@ -7,7 +7,8 @@ from typing import TypeAlias
 
 import torch
 
-from pprs.app.cards import Number, TabAnswer, TabCard, Tile, render_answer, style_fill, style_methods
+from pprs.app.alone import show_alone
+from pprs.app.cards import Number, TabAnswer, TabCard, Tile, render_answer, style_fill
 from pprs.app.requests import Request
 from pprs.app.server.jobs import BackgroundJob
 from pprs.patches import PatchCertificate, PatchClassifier
@@ -59,34 +60,21 @@ def render_patch(request: PatchRequest, result: PatchResult) -> str:
         "pairs of masks and predicts what they agree on. It is exact: there is no noise. Two patches at once, or a "
         "larger one, are not covered."
     )
-    cards = [_show_image(request, result), _show_claim(request, result.certificate), _show_worst(request, result)]
+    cards = [
+        show_alone(request, result.unmasked, "a patch"),
+        _show_claim(request, result.certificate),
+        _show_worst(request, result),
+    ]
     data: dict[str, object] = {"state": "done", "certified": str(result.certificate.certified).lower()}
     return render_answer(TabAnswer("patch", cards, [note], data=data))
 
 
-def _show_image(request: PatchRequest, result: PatchResult) -> TabCard:
-    return TabCard(
-        request.chosen.title,
-        "the network alone",
-        style_methods([None])[0],
-        headline=(request.loaded.get_class_name(result.unmasked),),
-        statement=("Nothing is proved about the network alone: a patch may well fool it.",),
-        tiles=[Tile("image", figures.to_rgb(request.chosen.values.numpy()))],
-    )
-
-
 def _show_claim(request: PatchRequest, certificate: PatchCertificate) -> TabCard:
-    name, true_name = (
-        request.loaded.get_class_name(certificate.prediction),
-        request.name_true_label(certificate.prediction),
-    )
+    name, wrong = request.loaded.get_class_name(certificate.prediction), request.warn_if_wrong(certificate.prediction)
     passes = Number(
         f"{certificate.passes:,}", "passes",
         "Masked images that the network classified. The first contradiction ends the work.",
     )  # fmt: skip
-    wrong = (
-        f"The true label is {true_name}, though: a certificate proves that a label is stable, not that it is correct."
-    )
     return TabCard(
         "Double masking",
         request.settings.fill,
@@ -95,7 +83,7 @@ def _show_claim(request: PatchRequest, certificate: PatchCertificate) -> TabCard
         headline=(name, "certified" if certificate.certified else "not certified"),
         statement=(describe_patch(certificate, name, request.scope),),
         proved=certificate.certified,
-        notes=[*([(wrong,)] if true_name else []), (passes,)],
+        notes=[*([(wrong,)] if wrong else []), (passes,)],
     )
 
 

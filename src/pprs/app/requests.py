@@ -121,6 +121,14 @@ class Request(Generic[S]):
         label = self.chosen.label
         return "" if None in (label, answer) or label == answer else self.loaded.get_class_name(int(label or 0))
 
+    def warn_if_wrong(self, answer: int | None) -> str:
+        """Return a sentence about a certified label if the true one is known and is another; else nothing."""
+        true_name = self.name_true_label(answer)
+        return true_name and (
+            f"The true label is {true_name}, though: a certificate proves that a label is stable, not that it is "
+            "correct."
+        )
+
     def make_classifier(self, method: int) -> SmoothedClassifier:
         """Return the smoothed classifier of a method."""
         partition = self.methods[method].partition

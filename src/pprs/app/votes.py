@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from pprs.app.cards import CardStyle, Number, TabAnswer, TabCard, VoteBar, Words, render_answer, style_methods
 from pprs.app.certification import MethodState
@@ -58,9 +59,7 @@ def _make_card(request: Request[Sampling], state: MethodState, id: str, style: C
         _make_headline(request, certificate),
         _make_statement(request, state),
         certificate is not None and not certificate.abstained,
-        bars=[] if certificate is None else [
-            _make_bar(get_name(label), votes, certificate, label) for label, votes in rank_votes(certificate)
-        ],
+        bars=[] if certificate is None else make_bars(certificate.counts, certificate.selected, get_name),
         notes=_make_notes(state),
     )  # fmt: skip
 
@@ -94,12 +93,8 @@ def _make_statement(request: Request[Sampling], state: MethodState) -> Words:
         return (describe_certificate(None, "", state.done, request.label_choice),)
     name = request.loaded.get_class_name(certificate.selected)
     text = describe_certificate(certificate, name, state.done, request.label_choice, request.scope, request.domain)
-    true_name = request.name_true_label(certificate.prediction)
-    if true_name:
-        text += (
-            f" The true label is {true_name}, though: a certificate proves that a label is stable, not that it is "
-            "correct."
-        )
+    if warning := request.warn_if_wrong(certificate.prediction):
+        text += f" {warning}"
     if certificate.abstained:
         return (text,)
     radius = round_down(certificate.radius)
@@ -107,10 +102,16 @@ def _make_statement(request: Request[Sampling], state: MethodState) -> Words:
     return f"{before} up to ", Number(radius, "", _explain_radius(request)), f" to {after}"
 
 
-def _make_bar(name: str, votes: int, certificate: Certificate, label: int) -> VoteBar:
-    share = votes / certificate.n
-    tip = f"{votes:,} of {certificate.n:,} noisy copies were classified as {name}"
-    return VoteBar(name, share, Number(f"{100 * share:.1f}", "%", tip), label == certificate.selected)
+def make_bars(
+    counts: npt.ArrayLike, selected: int, get_name: Callable[[int], str], voters: str = "noisy copies"
+) -> list[VoteBar]:
+    """Return the votes for the leading classes as bars."""
+    total, bars = int(np.sum(counts)), []
+    for label, votes in rank_votes(np.asarray(counts), selected):
+        name, share = get_name(label), votes / total
+        tip = f"{votes:,} of {total:,} {voters} were classified as {name}"
+        bars.append(VoteBar(name, share, Number(f"{100 * share:.1f}", "%", tip), label == selected))
+    return bars
 
 
 def _make_notes(state: MethodState) -> list[Words]:
@@ -184,12 +185,12 @@ STOP_REASONS = {
 }
 
 
-def rank_votes(certificate: Certificate, limit: int = 5) -> Sequence[tuple[int, int]]:
+def rank_votes(counts: npt.NDArray[Any], selected: int, limit: int = 5) -> Sequence[tuple[int, int]]:
     """Return the classes with the most votes and their counts. The selected class is always included."""
-    order = [int(c) for c in np.argsort(-certificate.counts, kind="stable")[:limit] if certificate.counts[c]]
-    if certificate.selected not in order:
-        order = [*order[: limit - 1], certificate.selected]
-    return [(c, int(certificate.counts[c])) for c in order]
+    order = [int(c) for c in np.argsort(-counts, kind="stable")[:limit] if counts[c]]
+    if selected not in order:
+        order = [*order[: limit - 1], selected]
+    return [(c, int(counts[c])) for c in order]
 
 
 class _Tick(NamedTuple):

@@ -87,17 +87,27 @@ class DitherCertificate:
         return self.offsets // self.per_pixel
 
     def __str__(self) -> str:
+        return self.describe(f"class {self.prediction}", f"this {describe_input(self.shape)}")
+
+    def describe(self, name: str, subject: str) -> str:
+        """State the claim with the name of the label, and with words for the input.
+
+        >>> certificate = DitherCertificate(1, (2, 508), 252, 0, 255, (1, 28, 28))
+        >>> certificate.describe("cat", "your 28x28 grey file")
+        'cat: no change of at most 252 grey levels in total (L1 norm 0.988) to your 28x28 grey file can alter this \
+label, among 8-bit images; certain'
+        """
         unit, among = (
             ("grey level", ", among 8-bit images") if self._is_image else (f"step of {shorten(self.step)}", "")
         )
         if not self.grey_levels:
-            return f"class {self.prediction} has most votes, and a change of 1 {unit} may alter that"
-        some, point = "", "pixel" if self._is_image else "sample"
+            return f"{name} has most votes, and a change of 1 {unit} may alter that"
+        some, point = "," if "," in subject else "", "pixel" if self._is_image else "sample"
         if self.pixels:
             some = f", and no change whatever of any {self.pixels} {point}{'s' * (self.pixels > 1)},"
         return (
-            f"class {self.prediction}: no change of at most {describe_change(self.grey_levels, self.step, self.shape)} "
-            f"to this {describe_input(self.shape)}{some} can alter this label{among}; certain"
+            f"{name}: no change of at most {describe_change(self.grey_levels, self.step, self.shape)} to "
+            f"{subject}{some} can alter this label{among}; certain"
         )
 
     @property

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from pprs.app.server.fair_queue import FairQueue, Stopped, Turn
+from pprs.progress import estimate_left
 
 T = TypeVar("T")
 UPDATE = 0.25  # seconds between two updates
@@ -25,6 +27,12 @@ class JobState(Generic[T]):
     unit: str = ""
     result: T | None = None
     stopped: str = ""  # why it ended without a result
+    began: float = 0.0  # when this stage did
+
+    @property
+    def left(self) -> str:
+        """About how long the rest of this stage takes, waiting included."""
+        return estimate_left(time.monotonic() - self.began, self.done, self.total)
 
 
 class BackgroundJob(Generic[T]):
@@ -93,7 +101,7 @@ class BackgroundJob(Generic[T]):
 
     def begin(self, title: str, total: float, unit: str) -> None:
         """Begin a stage."""
-        self._state = JobState(title, 0.0, max(total, 1.0), unit)
+        self._state = JobState(title, 0.0, max(total, 1.0), unit, began=time.monotonic())
         self.give_way()
 
     def advance(self, amount: float, note: str = "") -> None:

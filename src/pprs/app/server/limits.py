@@ -14,8 +14,9 @@ from PIL import Image
 
 from pprs.data import to_tensor
 from pprs.data.base import UNREADABLE, refuse_bombs
+from pprs.dither.estimators import Estimator, LocalMean, PartitionedEstimator
 from pprs.errors import PprsError
-from pprs.partition import Mean, Partition
+from pprs.partition import Auto, Mean, Partition
 
 MEGA = 1_000_000
 
@@ -105,7 +106,17 @@ def check_partition(partition: Partition | None) -> Partition | None:
     return partition
 
 
-def _check_options(partition: Partition) -> None:
+def check_estimate(estimate: Estimator | Partition | Auto | None) -> Estimator | Partition | Auto | None:
+    """Refuse estimates behind thresholds for the same reasons as partitions. Return the estimate."""
+    for part in (estimate.first, estimate.partition) if isinstance(estimate, PartitionedEstimator) else (estimate,):
+        if isinstance(part, LocalMean):
+            _check_options(part)
+        elif isinstance(part, Partition):
+            check_partition(part)
+    return estimate
+
+
+def _check_options(partition: Partition | LocalMean) -> None:
     if isinstance(partition, Mean):
         if len(partition.parts) > MAX_PARTS:
             raise PprsError(

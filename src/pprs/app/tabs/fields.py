@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gradio as gr
@@ -20,7 +21,6 @@ from pprs.app.partition_forms import (
 )
 from pprs.app.server.limits import Limits, check_number
 from pprs.errors import PprsError, suggest
-from pprs.partition import Auto, Partition
 
 ALPHAS = (0.05, 0.01, 0.001, 0.0001)
 SIGMAS = (0.02, 2.0)
@@ -155,12 +155,14 @@ def slide(
     return Field(make, lambda value: check_number(value, what, **checked))
 
 
-def choose(name: str, what: str, label: str, info: str, choices: Iterable[str], value: str) -> Field:
+def choose(
+    name: str, what: str, label: str, info: str, choices: Iterable[str], value: str, *, as_radio: bool = False
+) -> Field:
     """Make the choice of a word."""
-    words = list(choices)
+    words, control = list(choices), gr.Radio if as_radio else gr.Dropdown
 
     def make(entry: Any, prefix: str) -> Components:
-        return [gr.Dropdown(words, value=value, label=label, elem_id=f"{prefix}{name}", info=info)]
+        return [control(words, value=value, label=label, elem_id=f"{prefix}{name}", info=info)]
 
     def parse(value: Any) -> Any:
         if value not in words:
@@ -185,10 +187,10 @@ def choose_alpha(
     return Field(make, lambda value: check_number(value, "alpha", min(named.values()), max(named.values())))
 
 
-def parse_method(form: str, *rest: Any) -> Partition | Auto | None:
+def parse_method(make: Callable[..., Any], form: str, *rest: Any) -> Any:
     """Return the partition that the controls of a method describe."""
     *slots, text = rest
-    return make_partition(form, parse_numbers(form, slots), text)
+    return make(form, parse_numbers(form, slots), text)
 
 
 def choose_method(
@@ -196,14 +198,19 @@ def choose_method(
     initial: Callable[[Any], tuple[str, dict[str, float]]] = lambda entry: (RECOMMENDED, {}),
     forms: Mapping[str, PartitionForm] = IMAGE_FORMS,
     example: str = "slic:n_segments=50/soft/shifts:k=4",
+    *,
+    make_method: Callable[..., Any] = make_partition,
+    label: str = "Method {}: partition",
+    info: str = "How each noisy copy is averaged.",
 ) -> Field:
     """Make the choice of a partition, and its options."""
+    has_options = any(form.options for form in forms.values())
 
     def make(entry: Any, prefix: str) -> Components:
         form, values = initial(entry)
         dropdown = gr.Dropdown(
-            list(forms), value=form, label=f"Method {name}: partition", elem_id=f"{prefix}partition-{name}",
-            min_width=140, info="How each noisy copy is averaged.",
+            list(forms), value=form, label=label.format(name), elem_id=f"{prefix}partition-{name}",
+            min_width=140, info=info,
         )  # fmt: skip
         slots = [gr.Textbox(**_slot_settings(form, i, values)) for i in range(SLOTS)]
         text = gr.Textbox(
@@ -216,7 +223,8 @@ def choose_method(
     def wire(controls: Components) -> list[Any]:
         return [controls[0].select(update_options, controls[:1], controls[1:], **QUIET)]
 
-    return Field(make, parse_method, SLOTS + 2, wire, folded=f"Options of {name}")
+    folded = f"Options of {name}" if has_options else ""
+    return Field(make, partial(parse_method, make_method), SLOTS + 2, wire, folded=folded)
 
 
 def _slot_settings(form: str, i: int, values: dict[str, float]) -> dict[str, Any]:
