@@ -45,10 +45,16 @@ def write_note() -> None:
     NOTE.write_text(json.dumps({"digest": digest_files(files), "files": files}, indent=1) + "\n", encoding="utf-8")
 
 
+def _is_left_out(path: Path) -> bool:
+    """Whether a file is of the app, which nothing is drawn with, or of a cache."""
+    parts = path.relative_to(PACKAGE).parts
+    return any(part in ("__pycache__", "app") or part.startswith(".") for part in parts)
+
+
 def digest_files(files: Iterable[str]) -> str:
     """Digest these files of the package, the data beside its sources, the committed results, and the tests."""
     sources = [ROOT / name for name in (*files, *READ)]
-    data = [path for path in PACKAGE.rglob("*") if path.suffix != ".py" and not {"__pycache__", "app"} & {*path.parts}]
+    data = [path for path in PACKAGE.rglob("*") if path.suffix != ".py" and not _is_left_out(path)]
     results = [path for path in RESULTS.rglob("*") if path.relative_to(RESULTS).parts[0] not in UNCOMMITTED]
     tests = [*(ROOT / "tests" / "golden").glob("*.py")]
     sha = hashlib.sha256(platform.python_version().rpartition(".")[0].encode())

@@ -270,7 +270,8 @@ def test_images_of_one_class_are_reported(ladder: Ladder, model: Model, tmp_path
     ("options", "message"),
     [
         ({"method": "magic"}, 'unknown method "magic"'),
-        ({"budget": "100samples"}, "must be a time, such as 5m"),
+        ({"budget": "100samples"}, "is for `method` distill, which trains with so many images"),
+        ({"budget": "soon"}, "is not a budget"),
         ({"budget": "soon"}, '"soon" is not a budget'),
         ({"noise": "loud"}, 'unknown noise "loud"'),
         ({"partition": 3}, "`partition` cannot be 3"),

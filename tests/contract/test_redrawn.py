@@ -43,6 +43,8 @@ def test_what_nothing_imports_does_not_matter(root: Path) -> None:
     (root / "src/pprs/unrelated.py").write_text("changed")
     (root / "docs/results/runs").mkdir()
     (root / "docs/results/runs/run.sqlite").write_text("left by a run")
+    (root / "src/pprs/.mypy_cache").mkdir()
+    (root / "src/pprs/.mypy_cache/types.db").write_text("left by a check")
     assert redrawn.is_current()
 
 

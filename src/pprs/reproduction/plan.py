@@ -301,8 +301,8 @@ class ReproductionPlan:
 def noise_at(text: str, sigma: float) -> Noise | Dither:
     """Return the noise with this name and options and this sigma, or that many thresholds.
 
-    >>> noise_at("gaussian", 0.5), str(noise_at("dither:template=random", 1020))
-    (Gaussian(sigma=0.5), 'dither:levels=1020,template=random')
+    >>> print(noise_at("gaussian", 0.5), noise_at("dither:template=random", 1020))
+    gaussian:sigma=0.5 dither:levels=1020,template=random,channels=shared,seed=0
     """
     if not is_dither(text):
         return noise_of(text, sigma)
