@@ -10,6 +10,7 @@ import pytest
 import torch
 from helpers import Record, pprs
 from networks import IMAGES, SmallNet, save_network
+from safetensors import safe_open
 
 from pprs import PprsError, adapt, certify_dataset, load_model, open_run, verify_run
 from pprs.adaptation.criterion import judge
@@ -25,7 +26,7 @@ DITHER = f"dither:levels={LEVELS}"
 
 
 def behind(estimate: Any = None) -> DitherPerturbation:
-    return DitherPerturbation.of(Dither(LEVELS), estimate).resolve((1, 8, 8))
+    return DitherPerturbation.of(Dither(LEVELS), estimate).resolve(torch.zeros(1, 1, 8, 8))
 
 
 def test_images_of_a_step_are_those_of_the_classifier() -> None:
@@ -41,11 +42,13 @@ def test_images_of_a_step_are_those_of_the_classifier() -> None:
     assert not torch.equal(perturbation.perturb(x, 1, 2), perturbation.perturb(x, 1, 3))
 
 
-def test_a_judgement_has_the_votes_of_the_classifier() -> None:
+@pytest.mark.parametrize("samples", [LEVELS, LEVELS + 4])
+def test_a_judgement_has_the_votes_of_the_classifier(samples: int) -> None:
+    """It counts no more votes than there are."""
     torch.manual_seed(0)
     net = SmallNet().eval()
     problem = DitherProblem(Model(net, "net", 3), IMAGES[:50], behind())
-    found = judge(problem, Changes(), IMAGES[50:], samples=LEVELS)
+    found = judge(problem, Changes(), IMAGES[50:], samples=samples)
     g = DitherClassifier(net, 3, Dither(LEVELS), None)
     for i, image in enumerate(IMAGES[50:]):
         votes, clean = g.certify(image).votes, int(net(image[None]).argmax())
@@ -100,6 +103,19 @@ def test_methods_and_tasks_that_do_not_suit_are_refused(tmp_path: Path) -> None:
         options["out"], code=2,
     )  # fmt: skip
     assert "--sigma does not apply to dither:levels=60" in refused.stderr
+
+
+def test_training_takes_the_range_of_its_signals(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    signals = rng.uniform(-3, 5, (12, 1, 40)).astype(np.float32)
+    np.savez(tmp_path / "signals.npz", signals=signals, y=np.arange(12) % 2)
+    path = tmp_path / "m.safetensors"
+    pprs("train", "--data", tmp_path / "signals.npz", "--noise", DITHER, "--epochs", 1, "--width", 2, "--out", path)
+    low, high = (f"{value:.3g}" for value in (signals.min(), signals.max()))
+    with safe_open(path, "pt") as file:
+        assert f"levels={LEVELS},template=r2,channels=shared,seed=0,low={float(low)},high={float(high)}" in str(
+            file.metadata()
+        )
 
 
 def test_a_network_is_trained_behind_thresholds(tmp_path: Path) -> None:

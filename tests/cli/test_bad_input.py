@@ -251,7 +251,7 @@ BEHIND_THRESHOLDS = {
     ("certify", "--model", "bad_own:Net", "--data", "flat_signals.npz"): "the values of the signals are all 1",
     ("show", "flat_signals.npz"): "Give a range, such as dither:low=-2,high=2",
     (*ADAPT, "--data", "flat_signals.npz"): "Give a range, such as dither:low=-2,high=2",
-    (*TRAIN, "--data", "flat_signals.npz"): "say between which thresholds lie, such as dither:low=-2,high=2",
+    (*TRAIN, "--data", "flat_signals.npz"): "Give a range, such as dither:low=-2,high=2",
     ("show", "x.npz", "--sigma", "0.5"): "--sigma does not apply to dither",
     ("show", "x.npz", "--seed", "3"): "--seed does not apply to dither",
     ("show", "x.npz", "--partition", "local:means=fit"): "add a partition, as in local:means=fit/slic",

@@ -42,7 +42,7 @@ class DitherProblem(VotingProblem):
         for count, image in zip(counts, images, strict=True):
             shown = self.behind.show_at(image.expand(len(offsets), *image.shape), offsets)
             labels = predict_scores(net, shown).argmax(1)
-            count[:] = labels.bincount(minlength=num_classes).numpy() * samples // len(offsets)
+            count[:] = labels.bincount(minlength=num_classes).numpy()
         return counts
 
     def tabulate_radii(self, samples: int) -> Array:

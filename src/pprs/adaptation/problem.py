@@ -72,7 +72,7 @@ class VotingProblem(Perturbed):
 
     @abstractmethod
     def count_votes(self, net: torch.nn.Module, images: torch.Tensor, samples: int, num_classes: int) -> Array:
-        """Return the votes [N, num_classes] of a network, which is in eval mode, with so many samples of each image.
+        """Return the votes [N, num_classes] of a network, which is in eval mode, with so many samples of each image, or all there are.
 
         They are the same perturbations for every network.
         """

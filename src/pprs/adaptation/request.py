@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from pprs.adaptation.dithering import DitherProblem
 from pprs.adaptation.images import AdaptationImages
 from pprs.adaptation.ladder import AUTO, list_methods
 from pprs.adaptation.problem import SmoothingProblem, VotingProblem
-from pprs.dither.choice import choose_range
 from pprs.dither.perturbation import DitherPerturbation
 from pprs.dither.thresholds import as_dither, is_dither
 from pprs.errors import ConfigurationError, suggest
@@ -73,7 +71,7 @@ def _behind_thresholds(noise: Any, partition: Any) -> MakeProblem:
                 "it to Gaussian `noise`.",
                 parameter="noise",
             )
-        resolved = replace(behind, dither=choose_range(behind.dither, read.training)).resolve(read.shape)
+        resolved = behind.resolve(read.training)
         return DitherProblem(model, read.training, resolved, seed), resolved
 
     return make

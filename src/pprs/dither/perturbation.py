@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from pprs.dither.choice import as_estimate, make_estimator, recommend_estimator
+from pprs.dither.choice import as_estimate, choose_range, make_estimator, recommend_estimator
 from pprs.dither.estimators import Estimator
 from pprs.dither.templates import SHARED
 from pprs.dither.thresholds import Dither, show
@@ -43,10 +43,11 @@ class DitherPerturbation(Perturbation):
     def partition_text(self) -> str:
         return str(self.estimator)
 
-    def resolve(self, shape: tuple[int, ...]) -> DitherPerturbation:
-        self.dither.check_domain(shape)
+    def resolve(self, images: torch.Tensor) -> DitherPerturbation:
+        dither, shape = choose_range(self.dither.bind_file(), images), tuple(images.shape[1:])
+        dither.check_domain(shape)
         found = recommend_estimator(None, shape)[0] if isinstance(self.estimator, str) else self.estimator
-        return replace(self, dither=self.dither.bind_file(), estimator=found.resolve(self.dither.levels, shape))
+        return replace(self, dither=dither, estimator=found.resolve(self.dither.levels, shape))
 
     def perturb(self, images: torch.Tensor, seed: int, step: int) -> torch.Tensor:
         return self.show_at(images, draw_offsets(self.dither, len(images), seed, step, TRAIN))

@@ -65,7 +65,7 @@ def train_segmenter(
         tuple(images.std((0, 2, 3)).clamp_min(1e-3).tolist()),
     )  # fmt: skip
     shape = (images.shape[1], images.shape[2], images.shape[3])
-    perturbation = choose_perturbation(noise, partition, shape)
+    perturbation = choose_perturbation(noise, partition, images)
     torch.manual_seed(recipe.seed)
     net = arch.build()
     labels = torch.where(masks == IGNORED, _NO_LABEL, masks)

@@ -25,8 +25,8 @@ class Perturbation(ABC):
     def partition_text(self) -> str:
         """What comes after it, for the file of the network."""
 
-    def resolve(self, shape: tuple[int, ...]) -> Perturbation:
-        """Return a copy in which every option is set for images of this shape."""
+    def resolve(self, images: torch.Tensor) -> Perturbation:
+        """Return a copy in which every option is set for these training images [N, C, H, W] or signals."""
         return self
 
     @abstractmethod
@@ -49,10 +49,10 @@ class NoisePerturbation(Perturbation):
     def partition_text(self) -> str:
         return str(self.partition or "none")
 
-    def resolve(self, shape: tuple[int, ...]) -> NoisePerturbation:
+    def resolve(self, images: torch.Tensor) -> NoisePerturbation:
         if self.partition is None:
             return self
-        return replace(self, partition=self.partition.resolve(self.noise.sigma, shape))
+        return replace(self, partition=self.partition.resolve(self.noise.sigma, tuple(images.shape[1:])))
 
     def perturb(self, images: torch.Tensor, seed: int, step: int) -> torch.Tensor:
         noisy = images + self.noise.sample(tuple(images.shape), keyed_rng("cpu", seed, step, TRAIN, 0))

@@ -99,7 +99,7 @@ def train(
     _check_architecture(recipe.arch, shape)
     num_classes = len(data.class_names) if data.class_names else int(labels.max()) + 1
     arch = _choose_architecture(recipe, images, num_classes)
-    perturbation = choose_perturbation(noise, partition, shape)
+    perturbation = choose_perturbation(noise, partition, images)
     torch.manual_seed(recipe.seed)
     net = arch.build()
     fit(net, images, labels, recipe, perturbation, as_progress(progress))
@@ -192,13 +192,14 @@ def check_training_partition(noise: Noise | Perturbation | None, partition: Part
 
 
 def choose_perturbation(
-    noise: Noise | Perturbation | None, partition: Partition | Auto | None, shape: tuple[int, ...]
+    noise: Noise | Perturbation | None, partition: Partition | Auto | None, images: torch.Tensor
 ) -> Perturbation | None:
     """Return what changes training images, with every option set, or None for clean images."""
     if noise is None or isinstance(noise, Perturbation):
-        return None if noise is None else noise.resolve(shape)
+        return None if noise is None else noise.resolve(images)
+    shape = tuple(images.shape[1:])
     chosen = recommend_partition(noise.sigma, shape).partition if isinstance(partition, str) else partition
-    return NoisePerturbation(noise, chosen).resolve(shape)
+    return NoisePerturbation(noise, chosen).resolve(images)
 
 
 def describe_training(recipe: Recipe, data_name: str, perturbation: Perturbation | None) -> dict[str, Any]:
