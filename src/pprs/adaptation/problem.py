@@ -72,9 +72,9 @@ class VotingProblem(Perturbed):
 
     @abstractmethod
     def count_votes(self, net: torch.nn.Module, images: torch.Tensor, samples: int, num_classes: int) -> Array:
-        """Return the votes [N, num_classes] of a network, which is in eval mode, with so many samples of each image, or all there are.
+        """Return the votes [N, num_classes] of a network, which is in eval mode, with so many samples of each image.
 
-        They are the same perturbations for every network.
+        If there are fewer, all are counted. They are the same perturbations for every network.
         """
 
     @abstractmethod
