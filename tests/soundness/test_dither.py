@@ -335,7 +335,9 @@ def test_a_value_passes_no_more_thresholds_than_its_change_has_steps(
         assert abs(found[0] - found[1]) <= min(GREY, math.ceil(abs(Fraction(one) - Fraction(other)) / step))
 
 
-@pytest.mark.parametrize(("low", "high"), [(1.0, 1.0), (2.0, 1.0), (0.0, math.inf), (1e7, 1e7 + 2), (math.nan, 1.0)])
+@pytest.mark.parametrize(
+    ("low", "high"), [(1.0, 1.0), (-1e308, 1e308), (2.0, 1.0), (0.0, math.inf), (1e7, 1e7 + 2), (math.nan, 1.0)]
+)
 def test_ranges_without_exact_thresholds_are_refused(low: float, high: float) -> None:
     with pytest.raises(ConfigurationError) as caught:
         Dither(low=low, high=high)

@@ -24,8 +24,8 @@ def verify(
             "--replay",
             "INT",
             Panel.SAMPLING,
-            "Images, chosen at random, whose votes are drawn again. Claims that are exact, as those of `pprs patch`, "
-            "are derived again. Default: none, but all or those of --rows if there are no votes.",
+            "Images, chosen at random, whose votes are drawn again. Claims that are exact, of `pprs patch` and of "
+            "counted votes, are derived again. Default: none, but all or those of --rows if claims are exact.",
         ),
     ] = None,
     rows: Annotated[

@@ -223,12 +223,24 @@ class DitherGuarantee(Guarantee[DitherSettings, DitherRow]):
             return [f"there are votes for {len(row.votes)} classes, and the network has {settings.num_classes}"]
         if min(row.votes) < 0 or sum(row.votes) != settings.dither.levels:
             return [f"there are {sum(row.votes)} votes, and {settings.dither.levels} offsets"]
-        is_signal = row.shape is not None and domain_of(row.shape) is SIGNAL
+        if row.shape is None:
+            return ["it has no shape, and what its votes certify depends on that"]
+        is_signal = domain_of(row.shape) is SIGNAL
+        if is_signal != (settings.dither.low is not None):
+            return [
+                f"its shape is {list(row.shape)}, and the thresholds are for {'images' if is_signal else 'signals'}"
+            ]
+        if is_signal and row.rounding:
+            return [f"rounding is {row.rounding}, and signals are not rounded"]
         if row.step != (settings.dither.step if is_signal else None):
             return [f"step is {row.step}, and thresholds lie {settings.dither.step} apart"]
         if row.prediction != choose_label(row.votes):
             return [f"prediction is {row.prediction}, and most votes are for {choose_label(row.votes)}"]
         return []
+
+    def compare_input(self, row: DitherRow, image: torch.Tensor, settings: DitherSettings) -> list[str]:
+        own = settings.dither.quantise(image)[1]
+        return [] if row.rounding == own else [f"rounding is {row.rounding}, and the image is moved by {own}"]
 
     def certificate(self, row: DitherRow, settings: DitherSettings) -> DitherCertificate:
         """Return the certificate of a row."""
@@ -245,7 +257,7 @@ class DitherGuarantee(Guarantee[DitherSettings, DitherRow]):
         if not rows:
             return RunSummary((), (), 0, failures)
         changes, domain = _choose_changes(settings.dither.levels), domain_of_any(row.shape for row in rows)
-        most_votes = (settings.dither.levels - 1) // 2  # that a change may alter if all are for one class
+        most_votes = settings.dither.levels // 2  # that a change may alter if all are for one class
         claims, metrics = [_state_claim(rows, most, settings, domain) for most in changes[1:]], list[Metric]()
         pixels = [(row, _count_pixels(row, settings)) for row in rows]
         most_pixels = [count for count in REPORTED_PIXELS if count * settings.dither.offsets_per_pixel(1) <= most_votes]

@@ -64,7 +64,10 @@ def list_thresholds(low: float, high: float) -> npt.NDArray[np.float64]:
     first, step = find_step(low, high)
     exact = [Fraction(first) + number * Fraction(step) for number in range(GREY)]
     thresholds = np.array([float(value) for value in exact])
-    assert [Fraction(value) for value in thresholds.tolist()] == exact
+    if not np.isfinite(thresholds).all() or [Fraction(value) for value in thresholds.tolist()] != exact:
+        raise ConfigurationError(
+            f"there are no exact thresholds between {low} and {high}. Give a smaller range.", parameter="noise"
+        )
     thresholds.setflags(write=False)
     return thresholds
 

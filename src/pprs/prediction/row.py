@@ -12,8 +12,8 @@ import numpy as np
 from pprs.errors import PprsError
 from pprs.noise import Quantisation
 from pprs.runs.check import check_levels
-from pprs.runs.columns import INTEGERS, NOISY_HEAD, NOISY_TAIL, ArrowType, Column, NoisyRow, Schema
-from pprs.runs.guarantee import Known, same_value
+from pprs.runs.columns import INTEGERS, NOISY_HEAD, NOISY_TAIL, ArrowType, Column, NoisyRow, Schema, same_value
+from pprs.runs.guarantee import Known
 from pprs.runs.provenance import Provenance
 from pprs.runs.row import Failure
 from pprs.smoothing.bounds import check_alpha

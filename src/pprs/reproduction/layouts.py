@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pprs._support.extras import extra
-from pprs.dither.guarantee import DITHER, DitherRow, DitherSettings
+from pprs.dither.guarantee import DITHER, DitherSettings
 from pprs.dither.thresholds import parse_dither
 from pprs.metrics.credited import Array
 from pprs.reproduction.plan import Cell
@@ -81,6 +81,7 @@ class CountedFrame(RunFrame):
     """Rows of counted votes, whose radii are L1 norms."""
 
     pixels: Array = dataclasses.field(default_factory=lambda: np.zeros(1, np.int64))  # any of so many may change
+    per_pixel: int = 1  # votes that a change of one pixel may alter
 
 
 def frame_from_counts(records: Records, settings: Mapping[str, Any], name: str) -> CountedFrame:
@@ -89,8 +90,7 @@ def frame_from_counts(records: Records, settings: Mapping[str, Any], name: str) 
     rows = sorted((schema.from_exported(record, None, name) for record in records), key=lambda row: row.idx)
     dither = parse_dither(settings["dither"])
 
-    def count_pixels(row: DitherRow) -> int:
-        return row.offsets // dither.offsets_per_pixel(row.shape[0]) if row.shape else 0
+    per_pixel = dither.offsets_per_pixel(max(row.shape[0] if row.shape else 1 for row in rows))
 
     def column(values: list[int | None], missing: int) -> Array:
         return np.array([missing if value is None else value for value in values])
@@ -100,7 +100,7 @@ def frame_from_counts(records: Records, settings: Mapping[str, Any], name: str) 
         name, column([row.idx for row in rows], -1), column([row.label for row in rows], -1),
         column([row.prediction for row in rows], -1), np.array([row.radius for row in rows]),
         np.array([row.seconds for row in rows]), unknown, unknown, np.full(len(rows), float(dither.levels)),
-        np.zeros(len(rows), bool), pixels=np.array([count_pixels(row) for row in rows]),
+        np.zeros(len(rows), bool), pixels=np.array([row.offsets // per_pixel for row in rows]), per_pixel=per_pixel,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from pprs.dither.choice import as_estimate
 from pprs.dither.estimators import is_estimator
 from pprs.dither.thresholds import Dither, is_dither
 from pprs.errors import PprsError, suggest
-from pprs.inputs.domain import DOMAINS
+from pprs.inputs.domain import DOMAINS, IMAGE
 from pprs.model.resnet import ARCHITECTURES
 from pprs.noise import NOISES, Gaussian
 from pprs.partition import parse_partition
@@ -26,8 +26,9 @@ from pprs.runs.engine import ENGINES
 from pprs.smoothing.sampling import Sampling, check_radii_attainable, decided_radii, parse_stop_rule
 
 PLANS = {quick: Path(__file__).with_name(name) for quick, name in ((False, "paper.toml"), (True, "quick.toml"))}
+COUNTED = "counted"
 TOP = "top level"  # how messages call the file's top level
-KINDS = ("table", "curves", "sweep", "gallery", "adaptation", "gains", "counted")
+KINDS = ("table", "curves", "sweep", "gallery", "adaptation", "gains", COUNTED)
 
 
 def read_plan(path: Path | None = None, *, quick: bool = False) -> ReproductionPlan:
@@ -200,6 +201,8 @@ def _check_experiment(plan: ReproductionPlan, experiment: Experiment, where: str
     for data in experiment.data:
         if data not in plan.data:
             raise PprsError(f'{where}: unknown data set "{data}". {suggest(data, plan.data)}')
+    _check_kinds(plan, experiment, where)
+    for data in experiment.data:
         _check_text(where, parse_stop_rule, experiment.stop_for(data))
         if (experiment.match or experiment.draw == "gallery") and data not in plan.models:
             raise PprsError(f'{where}: requires a model "{data}". {suggest(data, plan.models)}')
@@ -218,6 +221,26 @@ def _check_experiment(plan: ReproductionPlan, experiment: Experiment, where: str
             raise PprsError(f"{where} has no lines for {data}")
         for line in experiment.lines_for(data):
             _check_line(plan, line, data, experiment.sigmas.get(data, (0.0,)), where)
+
+
+def _check_kinds(plan: ReproductionPlan, experiment: Experiment, where: str) -> None:
+    """Check that votes are counted where rows of counted votes are expected, and nowhere else."""
+    for data in experiment.data:
+        for line in experiment.lines_for(data):
+            if line.is_counted != (experiment.draw == COUNTED):
+                raise PprsError(
+                    f'{where}: "{COUNTED}" draws lines behind thresholds, and only these: see {line.method}'
+                )
+            if line.is_counted and plan.data[data].domain != IMAGE.name:
+                raise PprsError(f"{where}: {data} are signals, and lines behind thresholds are drawn of images only")
+            method = plan.methods.get(line.method)
+            if line.is_counted and (method is None or method.best_of):
+                raise PprsError(
+                    f"{where}: {line.method} is chosen by samples of noise, and behind thresholds there is none"
+                )
+    others = [other for other in plan.experiments.values() if (other.draw == COUNTED) != (experiment.draw == COUNTED)]
+    for data in {*experiment.data} & {data for other in others for data in other.data}:
+        raise PprsError(f"{where}: {data} has lines behind thresholds and others: name the data set twice")
 
 
 def _check_samples(plan: ReproductionPlan, experiment: Experiment, data: str, where: str) -> None:

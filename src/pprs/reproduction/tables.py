@@ -168,10 +168,10 @@ def counted_table(plan: ReproductionPlan, experiment: Experiment, data: str, fra
     lines = []
     for (levels, line), frame in frames.items():
         assert isinstance(frame, CountedFrame)
-        s, most = summarize(frame, np.array([0.0, *NORMS])), (levels - 1) // 2  # of unanimous votes
+        s, most = summarize(frame, np.array([0.0, *NORMS])), levels // 2
         norms = [share if norm * GREY <= most else math.nan for share, norm in zip(s.accuracy[1:], NORMS, strict=True)]
         shares = [
-            float(np.mean(frame.correct & (frame.pixels >= count))) if count * min(levels, GREY) <= most else math.nan
+            float(np.mean(frame.correct & (frame.pixels >= count))) if count * frame.per_pixel <= most else math.nan
             for count in PIXELS
         ]
         at = NORMS.index(1.0) + 1

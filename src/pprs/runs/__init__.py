@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pprs.runs.binding import Binding, describe_parts
 from pprs.runs.check import Mismatch, RowCheck, check_row, check_rows
+from pprs.runs.columns import same_value
 from pprs.runs.digest import digest_run
 from pprs.runs.export import export
 from pprs.runs.folder import list_runs
 from pprs.runs.frame import RunFrame, read_frame, read_frames, require_radii, space_of
-from pprs.runs.guarantee import Answer, Guarantee, Key, Known, Question, same_value
+from pprs.runs.guarantee import Answer, Guarantee, Key, Known, Question
 from pprs.runs.provenance import Provenance
 from pprs.runs.registry import GUARANTEES, find_guarantee, import_guarantee
 from pprs.runs.remote import check_out, open_run_folder

@@ -404,3 +404,12 @@ def _parse_list(name: str, text: Any) -> list[Any]:
     if not isinstance(values, list):
         raise ValueError(f'"{name}" is {quote_value(text)}, which is not a list of numbers')
     return values
+
+
+def same_value(stored: Any, made: Any) -> bool:
+    """Return whether two values of a column are the same, up to rounding."""
+    if isinstance(stored, float) and isinstance(made, float | int):
+        return math.isclose(stored, made, rel_tol=1e-9, abs_tol=1e-12)
+    if isinstance(stored, np.ndarray) or isinstance(made, np.ndarray):
+        return bool(np.array_equal(stored, made))
+    return bool(stored == made)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-import numpy as np
 import torch
 
 from pprs.data import Selection
@@ -23,7 +22,7 @@ from pprs.partition import Partition
 from pprs.progress import Progress
 from pprs.runs.binding import Binding
 from pprs.runs.check import Mismatch, RowCheck
-from pprs.runs.columns import Schema, quote_value
+from pprs.runs.columns import Schema, quote_value, same_value
 from pprs.runs.provenance import Provenance
 from pprs.runs.row import Failure
 from pprs.runs.session import Session
@@ -379,6 +378,10 @@ class Guarantee(ABC, Generic[S, R]):
         """Return what in a row does not follow from the row and the settings alone."""
         return []
 
+    def compare_input(self, row: R, image: Any, settings: S) -> list[str]:
+        """Return what in a row does not follow from its input, as `prepare` returns it, besides what all rows have."""
+        return []
+
     def prepare(self, image: torch.Tensor, settings: S) -> torch.Tensor | QuantisedImage:
         """Return an input in the form that a row is bound to."""
         if not self.is_sampled:
@@ -439,12 +442,3 @@ class Guarantee(ABC, Generic[S, R]):
     def describe_run(self, rows: int, total: float) -> str:
         """Say in a few words how much a run of so many rows promises."""
         return f"{round(total)} of {rows} images {self.answered}"
-
-
-def same_value(stored: Any, made: Any) -> bool:
-    """Return whether two values of a column are the same, up to rounding."""
-    if isinstance(stored, float) and isinstance(made, float | int):
-        return math.isclose(stored, made, rel_tol=1e-9, abs_tol=1e-12)
-    if isinstance(stored, np.ndarray) or isinstance(made, np.ndarray):
-        return bool(np.array_equal(stored, made))
-    return bool(stored == made)

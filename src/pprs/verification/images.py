@@ -128,6 +128,8 @@ class _Comparison:
         else:
             self.bound += 1
             found += compare_image(row, image, example)
+            if not found:
+                found += self.guarantee.compare_input(row, image, self.settings)
         if row.idx in self.thumbnails and row.image_digest in (None, digest_image(image)):
             self.pictures += 1
             found += compare_picture(self.thumbnails.pop(row.idx), example.image)

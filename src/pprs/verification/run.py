@@ -60,7 +60,8 @@ def verify_run(
         denoiser: The file of the partition's denoiser. By default the one that the run names, which is only opened for
             a replay.
         replay: Number of inputs, chosen at random, that are answered again: their votes are drawn again or, if the
-            claims are exact, they are certified again. By default none if there are votes, else all or those of `rows`.
+            claims are exact, they are certified again. By default none if votes were
+            drawn, else all or those of `rows`.
         rows: Indices of images whose votes are drawn again in any case.
         seed: The seed of an earlier choice of rows, to repeat it. By default nobody can know the choice in advance.
         progress: True shows a progress bar, as for `certify_dataset`.
